@@ -1,0 +1,1 @@
+//! The wire: gRPC and JSON over HTTP.

@@ -1,0 +1,9 @@
+//! What a counter is made of: its name, its tokens, its events.
+
+pub mod event;
+pub mod name;
+pub mod token;
+
+pub use event::{Change, Event, EventId, EventKey, Provenance};
+pub use name::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName, touch_shard_of};
+pub use token::{ClientToken, Source, Token};

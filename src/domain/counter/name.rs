@@ -1,0 +1,182 @@
+//! Names, validated once, and the hash that places a counter.
+//!
+//! The hash of a counter is xxh3_64 over its namespace id (8 bytes, big endian) and the bytes of its name. It is stored
+//! (touch shards) and so never changes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::domain::limits::{COUNTER_NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TOUCH_SHARDS};
+use crate::domain::reason::{Reason, Reject};
+
+/// The number of a namespace, given at its creation and never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NamespaceId(pub u64);
+
+/// The number of a dataset, given when its first namespace is created and never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DatasetId(pub u32);
+
+/// The name of a namespace, dataset or cluster: `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]*`, 1 to 64 bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespaceName(Arc<str>);
+
+impl NamespaceName {
+    /// Validates a name.
+    pub fn new(name: &str) -> Result<Self, Reject> {
+        match check(name, NAMESPACE_NAME_BYTES_MAX) {
+            Ok(()) => Ok(Self(name.into())),
+            Err(what) => Err(Reject::new(Reason::InvalidNamespace, format!("namespace {what}"))),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name of a counter: `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]{0,255}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CounterName(Arc<str>);
+
+impl CounterName {
+    /// Validates a name.
+    pub fn new(name: &str) -> Result<Self, Reject> {
+        match check(name, COUNTER_NAME_BYTES_MAX) {
+            Ok(()) => Ok(Self(name.into())),
+            Err(what) => Err(Reject::new(Reason::InvalidCounterName, format!("counter name {what}"))),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One counter of one namespace, with its hash. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Counter {
+    namespace: NamespaceId,
+    name: CounterName,
+    hash: u64,
+}
+
+impl Counter {
+    /// Places a name in a namespace.
+    pub fn new(namespace: NamespaceId, name: CounterName) -> Self {
+        let mut hasher = Xxh3::new();
+        hasher.update(&namespace.0.to_be_bytes());
+        hasher.update(name.as_str().as_bytes());
+        Self { namespace, hash: hasher.digest(), name }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+
+    /// The name.
+    pub fn name(&self) -> &CounterName {
+        &self.name
+    }
+
+    /// The stored hash of (namespace id, name).
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The touch shard of the counter.
+    pub fn touch_shard(&self) -> u32 {
+        touch_shard_of(self.hash)
+    }
+}
+
+/// The touch shard of a counter's hash.
+pub fn touch_shard_of(hash: u64) -> u32 {
+    (hash % u64::from(TOUCH_SHARDS)) as u32
+}
+
+impl std::hash::Hash for Counter {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace.0, self.name.as_str())
+    }
+}
+
+impl fmt::Debug for CounterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Debug for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Says what is wrong with a name, if anything.
+fn check(name: &str, bytes_max: usize) -> Result<(), String> {
+    let bytes = name.as_bytes();
+    let Some(first) = bytes.first() else {
+        return Err("is empty".to_owned());
+    };
+    if bytes.len() > bytes_max {
+        return Err(format!("has {} bytes; at most {bytes_max} are allowed", bytes.len()));
+    }
+    if !first.is_ascii_alphanumeric() {
+        return Err("must begin with a letter or digit".to_owned());
+    }
+    match bytes.iter().position(|byte| !is_name_byte(*byte)) {
+        None => Ok(()),
+        Some(at) => {
+            Err(format!("has a character at byte {at} that is not a letter, digit or one of . _ : / = ~ % @ + -"))
+        }
+    }
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:/=~%@+-".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_256_bytes_is_the_longest() {
+        assert!(CounterName::new(&"a".repeat(256)).is_ok());
+        assert_eq!(CounterName::new(&"a".repeat(257)).unwrap_err().reason, Reason::InvalidCounterName);
+    }
+
+    #[test]
+    fn names_take_only_the_listed_characters() {
+        for good in ["a", "0", "a._:/=~%@+-z"] {
+            assert!(CounterName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".a", "-a", "a b", "a\0", "a\n", "ä", "a{b}", "a\u{301}"] {
+            assert!(CounterName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_of_a_counter_never_changes() {
+        let counter = Counter::new(NamespaceId(1), CounterName::new("views").expect("a valid name"));
+        assert_eq!(counter.hash(), xxhash_rust::xxh3::xxh3_64(b"\0\0\0\0\0\0\0\x01views"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Idempotency tokens: the name of one change, and its time.
+//!
+//! A UUIDv7 carries its own time, so token and time cannot drift apart; any other token needs a generation time beside
+//! it. Netflix's published requests carry both (Distributed Counter Abstraction, 2024).
+
+use crate::domain::counter::event::{EventId, EventKey};
+use crate::domain::limits::{SOURCE_BYTES_MAX, TOKEN_BYTES_MAX};
+use crate::domain::reason::{Reason, Reject};
+use crate::domain::time::Timestamp;
+
+/// A token as a caller sent it, not validated yet.
+#[derive(Clone, Debug, Default)]
+pub struct ClientToken {
+    /// The token.
+    pub token: String,
+    /// The generation time, cut to microseconds.
+    pub generation_time: Option<Timestamp>,
+}
+
+/// A valid token: the key of the event that it names, and the text it was written with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Token {
+    /// The key of the event.
+    pub key: EventKey,
+    /// Whether the caller made it, so that a retry is recognised.
+    pub idempotent: bool,
+}
+
+impl Token {
+    /// Validates a caller's token.
+    pub fn parse(sent: &ClientToken) -> Result<Self, Reject> {
+        let bytes = sent.token.len();
+        if bytes == 0 {
+            return Err(Reject::new(
+                Reason::InvalidToken,
+                "idempotency_token is present but empty; send a token of 1 to 64 bytes, or leave idempotency_token out",
+            ));
+        }
+        if bytes > TOKEN_BYTES_MAX {
+            return Err(Reject::new(
+                Reason::InvalidToken,
+                format!("token has {bytes} bytes; at most {TOKEN_BYTES_MAX} are allowed"),
+            ));
+        }
+        let key = match uuid_v7(&sent.token) {
+            Some((uuid, time)) => uuid_key(uuid, time, sent.generation_time)?,
+            None => text_key(&sent.token, sent.generation_time)?,
+        };
+        Ok(Self { key, idempotent: true })
+    }
+
+    /// A token that the server makes: a UUIDv7 of `millis` with the given random bytes.
+    pub fn server_made(millis: i64, random: [u8; 10]) -> Self {
+        let millis = u64::try_from(millis).unwrap_or(0);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
+        let time = Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX));
+        Self { key: EventKey { time, id: EventId::Uuid(*uuid.as_bytes()) }, idempotent: false }
+    }
+}
+
+/// The time of a UUIDv7 in its 36-character form, and its bytes.
+fn uuid_v7(token: &str) -> Option<([u8; 16], Timestamp)> {
+    if token.len() != 36 {
+        return None;
+    }
+    let uuid = uuid::Uuid::try_parse(token).ok()?;
+    if uuid.get_version_num() != 7 || uuid.get_variant() != uuid::Variant::RFC4122 {
+        return None;
+    }
+    let bytes = *uuid.as_bytes();
+    let millis = bytes[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte));
+    Some((bytes, Timestamp::from_millis(millis)))
+}
+
+fn uuid_key(uuid: [u8; 16], time: Timestamp, generation_time: Option<Timestamp>) -> Result<EventKey, Reject> {
+    match generation_time {
+        Some(given) if given.millis() != time.millis() => Err(Reject::new(
+            Reason::InvalidGenerationTime,
+            format!(
+                "generation_time disagrees with the time inside the UUIDv7 token by {} ms; leave generation_time out",
+                given.millis().abs_diff(time.millis())
+            ),
+        )),
+        Some(_) | None => Ok(EventKey { time, id: EventId::Uuid(uuid) }),
+    }
+}
+
+fn text_key(token: &str, generation_time: Option<Timestamp>) -> Result<EventKey, Reject> {
+    match generation_time {
+        Some(time) => Ok(EventKey { time, id: EventId::text(token) }),
+        None => Err(Reject::new(
+            Reason::InvalidGenerationTime,
+            "token is not a UUIDv7 and has no generation_time; send the time at which the change was made, the same on \
+             every retry",
+        )),
+    }
+}
+
+/// The source of cumulative reports: 1 to 40 bytes of text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Source(Box<str>);
+
+impl Source {
+    /// Validates a source.
+    pub fn new(source: &str) -> Result<Self, Reject> {
+        if source.is_empty() || source.len() > SOURCE_BYTES_MAX {
+            return Err(Reject::new(
+                Reason::InvalidReport,
+                format!("source has {} bytes; 1 to {SOURCE_BYTES_MAX} are allowed", source.len()),
+            ));
+        }
+        Ok(Self(source.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V7: &str = "0192f5a0-1c2b-7def-8abc-0123456789ab";
+    const V7_MILLIS: i64 = 0x0192_f5a0_1c2b;
+
+    fn parse(token: &str, time: Option<Timestamp>) -> Result<Token, Reason> {
+        Token::parse(&ClientToken { token: token.to_owned(), generation_time: time }).map_err(|reject| reject.reason)
+    }
+
+    #[test]
+    fn a_uuid_v7_carries_its_time_in_either_letter_case() {
+        let lower = parse(V7, None).expect("a valid token");
+        assert_eq!(lower.key.time, Timestamp::from_millis(V7_MILLIS));
+        assert_eq!(parse(&V7.to_uppercase(), None).expect("a valid token"), lower);
+    }
+
+    #[test]
+    fn a_generation_time_beside_a_uuid_must_fall_into_its_millisecond() {
+        let inside = Timestamp::from_micros(V7_MILLIS * 1_000 + 999);
+        let token = parse(V7, Some(inside)).expect("the same millisecond");
+        assert_eq!(token.key.time, Timestamp::from_millis(V7_MILLIS), "the UUID's time counts");
+        let beside = Timestamp::from_micros(V7_MILLIS * 1_000 + 1_000);
+        assert_eq!(parse(V7, Some(beside)), Err(Reason::InvalidGenerationTime));
+    }
+
+    #[test]
+    fn any_other_token_needs_a_generation_time() {
+        let v4 = "0192f5a0-1c2b-4def-8abc-0123456789ab";
+        for token in ["a", v4, &V7.replace('-', ""), &format!("{{{V7}}}")] {
+            assert_eq!(parse(token, None), Err(Reason::InvalidGenerationTime), "{token}");
+            let time = Timestamp::from_micros(7);
+            assert_eq!(parse(token, Some(time)).expect("a time is there").key.time, time);
+        }
+    }
+
+    #[test]
+    fn tokens_have_1_to_64_bytes() {
+        let time = Some(Timestamp::from_micros(7));
+        assert_eq!(parse("", time), Err(Reason::InvalidToken));
+        assert_eq!(parse("", None), Err(Reason::InvalidToken));
+        assert!(parse(&"x".repeat(64), time).is_ok());
+        assert_eq!(parse(&"x".repeat(65), time), Err(Reason::InvalidToken));
+    }
+
+    #[test]
+    fn a_server_made_token_is_a_uuid_v7_of_its_millisecond() {
+        let made = Token::server_made(V7_MILLIS, [7; 10]);
+        let read = parse(&made.key.id.to_string(), None).expect("a valid token");
+        assert_eq!(read.key, made.key);
+    }
+}

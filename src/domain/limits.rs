@@ -1,0 +1,85 @@
+//! Every hard bound of the service, in one place. `docs/limits.md` shows the same list.
+
+use std::time::Duration;
+
+/// The longest counter name, in bytes.
+pub const COUNTER_NAME_BYTES_MAX: usize = 256;
+/// The longest namespace, dataset or cluster name, in bytes.
+pub const NAMESPACE_NAME_BYTES_MAX: usize = 64;
+/// The longest idempotency token, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 64;
+/// The longest provenance, in bytes.
+pub const PROVENANCE_BYTES_MAX: usize = 256;
+/// The longest source of a cumulative report, in bytes.
+pub const SOURCE_BYTES_MAX: usize = 40;
+/// The most sources one cumulative counter adds up.
+pub const SOURCES_MAX: usize = 256;
+/// The longest description or reason of a namespace change, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// The most items of one batch or stream message.
+pub const BATCH_ITEMS_MAX: usize = 1_000;
+/// The largest request body or gRPC message, in bytes.
+pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The most rows of one page.
+pub const PAGE_ROWS_MAX: usize = 1_000;
+/// The rows of a page when none are asked for.
+pub const PAGE_ROWS_DEFAULT: usize = 100;
+/// The most counters that TopCounters ranks.
+pub const TOP_COUNTERS_MAX: usize = 1_000;
+/// The counters that TopCounters answers when none are asked for.
+pub const TOP_COUNTERS_DEFAULT: usize = 10;
+/// The most counters of one watch.
+pub const WATCH_COUNTERS_MAX: usize = 100;
+/// The most rows of one series answer.
+pub const SERIES_ROWS_MAX: usize = 10_000;
+/// The most resolutions of series a namespace keeps.
+pub const SERIES_RESOLUTIONS_MAX: usize = 8;
+/// The most namespaces of one catalog.
+pub const NAMESPACES_MAX: usize = 10_000;
+
+/// The most unrolled events an UP_TO_DATE read adds up one by one; past it, it rolls first.
+pub const TAIL_EVENTS_MAX: usize = 10_000;
+/// The events of one page of a log scan.
+pub const SCAN_PAGE_EVENTS: usize = 1_000;
+/// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.
+pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The verdicts one server works on at once; past it, RETRY_LATER.
+pub const VERDICTS_AT_ONCE_MAX: usize = 256;
+/// The bytes of all rollup Sets of one roller.
+pub const ROLLUP_SETS_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// The partitions a rollup batch reads at once, at most.
+pub const ROLLUP_READS_AT_ONCE_MAX: usize = 64;
+/// The batches of a stream that may wait for the store at once.
+pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
+
+/// The touch shards of a dataset; fixed for ever, because shard numbers are stored.
+pub const TOUCH_SHARDS: u32 = 64;
+/// The step of touches and the grain of buckets and slices; fixed for ever, because steps are stored.
+pub const STEP: Duration = Duration::from_secs(10);
+/// A hold older than this is given up alone, where the engine can leave an outcome unknown.
+pub const HOLD_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// The least accept limit.
+pub const ACCEPT_LIMIT_MIN: Duration = Duration::from_millis(500);
+/// The least future limit by default; the default is the greater of this and the accept limit.
+pub const FUTURE_LIMIT_FLOOR: Duration = Duration::from_secs(5);
+/// How long a read may spend on an inline roll.
+pub const INLINE_ROLL_BUDGET: Duration = Duration::from_millis(20);
+/// The deadline of a call that brings none.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(2);
+/// How often a limit is published, at most.
+pub const LIMIT_PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+/// How often watermarks are written, at most.
+pub const WATERMARK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The rollup queues of a namespace, at most.
+pub const NUM_QUEUES_MAX: u32 = 256;
+/// The least coalescing time of a rollup queue, in milliseconds.
+pub const COALESCE_MS_MIN: u32 = 10;
+/// The greatest coalescing time of a rollup queue, in milliseconds.
+pub const COALESCE_MS_MAX: u32 = 600_000;
+/// The most counters of a rollup batch.
+pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
+/// The most event buckets of a time bucket.
+pub const BUCKETS_PER_ID_MAX: u32 = 256;

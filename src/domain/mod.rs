@@ -1,0 +1,13 @@
+//! Values and rules: pure and synchronous. Nothing here does IO, reads a clock, draws random bytes or knows a runtime or
+//! a wire format. Whatever enters has been validated by a constructor; whatever is decided here is a function of its
+//! arguments.
+
+pub mod counter;
+pub mod limits;
+pub mod namespace;
+pub mod reason;
+pub mod rollup;
+pub mod time;
+
+pub use reason::{Reason, Reject};
+pub use time::Timestamp;

@@ -1,0 +1,361 @@
+//! Namespaces and datasets: the unit of configuration, and what shares slices and closed timestamps.
+//!
+//! Field names and defaults follow the configuration that Netflix published with its Distributed Counter Abstraction.
+//! A namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::window`.
+
+use std::time::Duration;
+
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::limits::{
+    ACCEPT_LIMIT_MIN, BUCKETS_PER_ID_MAX, COALESCE_MS_MAX, COALESCE_MS_MIN, DESCRIPTION_BYTES_MAX, FUTURE_LIMIT_FLOOR,
+    NUM_QUEUES_MAX, ROLLUP_BATCH_COUNT_MAX, SERIES_RESOLUTIONS_MAX, STEP,
+};
+use crate::domain::reason::{Reason, Reject};
+use crate::domain::time::Timestamp;
+
+/// What a count promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CounterType {
+    /// Fast, approximate, not durable, not idempotent.
+    BestEffort,
+    /// Durable, idempotent, visible after the accept limit and a rollup.
+    #[default]
+    Eventual,
+    /// As `Eventual`; every read adds the events that are not rolled up yet.
+    Accurate,
+}
+
+/// What is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Temporality {
+    /// Callers add deltas.
+    #[default]
+    Delta,
+    /// Sources report their totals.
+    Cumulative,
+}
+
+/// About how many counters a namespace holds; steers the rollup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cardinality {
+    /// Below 1,000.
+    Low,
+    /// Up to 100,000.
+    #[default]
+    Medium,
+    /// Above 100,000.
+    High,
+}
+
+/// Where a namespace is kept. The names are those of clusters in the server's configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Storage {
+    /// The cluster of the count cache.
+    pub cache_cluster: NamespaceName,
+    /// The cluster of the rollup store.
+    pub rollup_cluster: NamespaceName,
+    /// The cluster of the event log.
+    pub event_cluster: NamespaceName,
+    /// The dataset.
+    pub dataset: NamespaceName,
+}
+
+/// Settings shared by all namespaces of a dataset; the first one sets them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DatasetSettings {
+    /// The width of a time slice.
+    pub seconds_per_slice: u32,
+    /// A slice takes no more events after this age.
+    pub close_after: Duration,
+    /// A slice is dropped after this age, once all in it is rolled up.
+    pub delete_after: Duration,
+    /// How old an event may be when it arrives; counts follow this far behind.
+    pub accept_limit: Duration,
+    /// How far ahead of the server's clock an event may be.
+    pub future_limit: Duration,
+    /// Whether a slice is exported before it is dropped.
+    pub export_before_drop: bool,
+}
+
+/// A dataset of the catalog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dataset {
+    /// Its number.
+    pub id: DatasetId,
+    /// Its name.
+    pub name: NamespaceName,
+    /// Its settings.
+    pub settings: DatasetSettings,
+}
+
+/// How the events of a counter are partitioned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimePartition {
+    /// Event buckets per time bucket; the embedded store needs none.
+    pub buckets_per_id: u32,
+    /// The width of a time bucket.
+    pub seconds_per_bucket: u32,
+}
+
+/// How rollups run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RollupSettings {
+    /// Rollup queues per roller.
+    pub num_queues: u32,
+    /// A counter is rolled up at most once in this time.
+    pub coalesce_ms: u32,
+    /// What one queue may hold.
+    pub capacity_bytes: u64,
+    /// Counters of one batch.
+    pub rollup_batch_count: u32,
+}
+
+/// One resolution of series that is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeriesSettings {
+    /// The step, a multiple of 10 s that divides a day.
+    pub step_seconds: u32,
+    /// How long its rows are kept.
+    pub keep: Duration,
+}
+
+/// What a caller may choose of a namespace, complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceSpec {
+    /// Its name.
+    pub name: NamespaceName,
+    /// Free text.
+    pub description: String,
+    /// What a count promises.
+    pub counter_type: CounterType,
+    /// What is reported.
+    pub temporality: Temporality,
+    /// A counter silent for longer counts from 0 again.
+    pub ttl: Option<Duration>,
+    /// About how many counters there are.
+    pub cardinality: Cardinality,
+    /// Where it is kept.
+    pub storage: Storage,
+    /// The settings of its dataset.
+    pub dataset: DatasetSettings,
+    /// How events are partitioned.
+    pub partition: TimePartition,
+    /// How rollups run.
+    pub rollup: RollupSettings,
+    /// The series that are kept, finest first.
+    pub series: Vec<SeriesSettings>,
+}
+
+/// A namespace of the catalog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    /// Its number.
+    pub id: NamespaceId,
+    /// The number of its dataset.
+    pub dataset_id: DatasetId,
+    /// The number of its settings, counted from 1.
+    pub version: u64,
+    /// Its settings.
+    pub spec: NamespaceSpec,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it was last changed.
+    pub updated: Timestamp,
+}
+
+impl Default for DatasetSettings {
+    fn default() -> Self {
+        Self {
+            seconds_per_slice: 86_400,
+            close_after: Duration::from_secs(518_400),
+            delete_after: Duration::from_secs(604_800),
+            accept_limit: Duration::from_secs(5),
+            future_limit: FUTURE_LIMIT_FLOOR,
+            export_before_drop: false,
+        }
+    }
+}
+
+impl Default for TimePartition {
+    fn default() -> Self {
+        Self { buckets_per_id: 4, seconds_per_bucket: 600 }
+    }
+}
+
+impl Default for RollupSettings {
+    fn default() -> Self {
+        Self { num_queues: 8, coalesce_ms: 10_000, capacity_bytes: 16_777_216, rollup_batch_count: 32 }
+    }
+}
+
+impl DatasetSettings {
+    /// The width of a time slice.
+    pub fn slice_width(&self) -> Duration {
+        Duration::from_secs(u64::from(self.seconds_per_slice))
+    }
+}
+
+impl NamespaceSpec {
+    /// A namespace with every setting at its default, in the dataset `default` of the cluster `embedded`.
+    pub fn with_defaults(name: NamespaceName) -> Self {
+        let cluster = NamespaceName::new("embedded").expect("a literal name is valid");
+        let dataset = NamespaceName::new("default").expect("a literal name is valid");
+        Self {
+            name,
+            description: String::new(),
+            counter_type: CounterType::default(),
+            temporality: Temporality::default(),
+            ttl: None,
+            cardinality: Cardinality::default(),
+            storage: Storage {
+                cache_cluster: cluster.clone(),
+                rollup_cluster: cluster.clone(),
+                event_cluster: cluster,
+                dataset,
+            },
+            dataset: DatasetSettings::default(),
+            partition: TimePartition::default(),
+            rollup: RollupSettings::default(),
+            series: Vec::new(),
+        }
+    }
+
+    /// Checks every setting and how they fit together. Answers all that is wrong at once.
+    pub fn validate(&self) -> Result<(), Reject> {
+        let mut faults = Vec::new();
+        self.dataset.check(&mut faults);
+        self.check_partition(&mut faults);
+        self.rollup.check(&mut faults);
+        self.check_series(&mut faults);
+        if self.description.len() > DESCRIPTION_BYTES_MAX {
+            faults.push(format!("description has {} bytes; at most {DESCRIPTION_BYTES_MAX}", self.description.len()));
+        }
+        match self.ttl {
+            Some(ttl) if ttl < STEP => faults.push("ttl must be at least 10 s".to_owned()),
+            Some(_) if self.temporality == Temporality::Cumulative => {
+                faults.push("a cumulative namespace has no ttl".to_owned());
+            }
+            Some(_) | None => {}
+        }
+        if self.temporality == Temporality::Cumulative && self.counter_type == CounterType::BestEffort {
+            faults.push("a cumulative namespace cannot be BEST_EFFORT".to_owned());
+        }
+        if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
+    }
+
+    fn check_partition(&self, faults: &mut Vec<String>) {
+        let width = self.partition.seconds_per_bucket;
+        if width == 0 || !width.is_multiple_of(10) || !self.dataset.seconds_per_slice.is_multiple_of(width) {
+            faults.push(format!(
+                "seconds_per_bucket is {width}; it must be a multiple of 10 that divides seconds_per_slice ({})",
+                self.dataset.seconds_per_slice
+            ));
+        }
+        let buckets = self.partition.buckets_per_id;
+        if buckets == 0 || buckets > BUCKETS_PER_ID_MAX {
+            faults.push(format!("buckets_per_id is {buckets}; 1 to {BUCKETS_PER_ID_MAX} are allowed"));
+        }
+    }
+
+    fn check_series(&self, faults: &mut Vec<String>) {
+        if self.series.len() > SERIES_RESOLUTIONS_MAX {
+            faults.push(format!("series names {} steps; at most {SERIES_RESOLUTIONS_MAX}", self.series.len()));
+        }
+        for series in &self.series {
+            let step = series.step_seconds;
+            if step == 0 || !step.is_multiple_of(10) || !86_400_u32.is_multiple_of(step) {
+                faults.push(format!("series step {step} s must be a multiple of 10 s that divides a day"));
+            }
+            if series.keep < Duration::from_secs(u64::from(step)) {
+                faults.push(format!("series of step {step} s must be kept for at least one step"));
+            }
+        }
+        if !self.series.windows(2).all(|pair| pair[0].step_seconds < pair[1].step_seconds) {
+            faults.push("series steps must grow and be named once".to_owned());
+        }
+    }
+}
+
+impl DatasetSettings {
+    fn check(&self, faults: &mut Vec<String>) {
+        let slice = self.seconds_per_slice;
+        if slice == 0 || !slice.is_multiple_of(10) {
+            faults.push(format!("seconds_per_slice is {slice}; it must be a multiple of 10"));
+        }
+        if self.accept_limit < ACCEPT_LIMIT_MIN || self.accept_limit > self.slice_width() {
+            faults.push(format!(
+                "accept_limit is {:?}; it must be at least {ACCEPT_LIMIT_MIN:?} and at most one slice",
+                self.accept_limit
+            ));
+        }
+        if self.future_limit > self.slice_width() {
+            faults.push(format!("future_limit is {:?}; it must be at most one slice", self.future_limit));
+        }
+        if self.slice_width() >= self.close_after || self.close_after >= self.delete_after {
+            faults.push(format!(
+                "close_after ({:?}) must lie between the slice width ({:?}) and delete_after ({:?})",
+                self.close_after,
+                self.slice_width(),
+                self.delete_after
+            ));
+        }
+    }
+}
+
+impl RollupSettings {
+    fn check(&self, faults: &mut Vec<String>) {
+        if self.num_queues == 0 || self.num_queues > NUM_QUEUES_MAX {
+            faults.push(format!("num_queues is {}; 1 to {NUM_QUEUES_MAX} are allowed", self.num_queues));
+        }
+        if !(COALESCE_MS_MIN..=COALESCE_MS_MAX).contains(&self.coalesce_ms) {
+            faults.push(format!(
+                "coalesce_ms is {}; {COALESCE_MS_MIN} to {COALESCE_MS_MAX} are allowed",
+                self.coalesce_ms
+            ));
+        }
+        if self.capacity_bytes < 4_096 {
+            faults.push(format!("capacity_bytes is {}; at least 4096", self.capacity_bytes));
+        }
+        if self.rollup_batch_count == 0 || self.rollup_batch_count > ROLLUP_BATCH_COUNT_MAX {
+            faults.push(format!(
+                "rollup_batch_count is {}; 1 to {ROLLUP_BATCH_COUNT_MAX} are allowed",
+                self.rollup_batch_count
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> NamespaceSpec {
+        NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"))
+    }
+
+    #[test]
+    fn the_published_defaults_are_valid() {
+        spec().validate().expect("the defaults are valid");
+    }
+
+    #[test]
+    fn a_contradiction_names_every_fault() {
+        let mut spec = spec();
+        spec.partition.seconds_per_bucket = 7;
+        spec.dataset.close_after = Duration::from_secs(60);
+        spec.rollup.num_queues = 0;
+        let reject = spec.validate().expect_err("three faults");
+        for word in ["seconds_per_bucket", "close_after", "num_queues"] {
+            assert!(reject.message.contains(word), "{}", reject.message);
+        }
+    }
+
+    #[test]
+    fn an_accept_limit_of_half_a_second_is_the_least() {
+        let mut spec = spec();
+        spec.dataset.accept_limit = Duration::from_millis(500);
+        assert!(spec.validate().is_ok());
+        spec.dataset.accept_limit = Duration::from_millis(499);
+        assert!(spec.validate().is_err());
+    }
+}

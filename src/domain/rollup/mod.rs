@@ -1,0 +1,10 @@
+//! How events become counts: slices and buckets, the fold, the checkpoint, series.
+
+pub mod checkpoint;
+pub mod fold;
+pub mod series;
+pub mod window;
+
+pub use checkpoint::{BucketRecord, Checkpoint, SourceTotal, StepSum};
+pub use fold::{Rolled, TailSum, fold, row_digest};
+pub use window::{FoldRules, SliceRule, SliceStatus, TimeSlice};

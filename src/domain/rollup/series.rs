@@ -1,0 +1,147 @@
+//! Series: rows per time step, put together from stored steps and the open one.
+
+use std::time::Duration;
+
+use crate::domain::limits::SERIES_ROWS_MAX;
+use crate::domain::namespace::SeriesSettings;
+use crate::domain::reason::{Reason, Reject};
+use crate::domain::rollup::checkpoint::StepSum;
+use crate::domain::time::Timestamp;
+
+/// A validated question: which resolution to read and which steps to answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeriesPlan {
+    /// The stored resolution to read.
+    pub resolution: SeriesSettings,
+    /// The step to answer, a multiple of the resolution.
+    pub step: Duration,
+    /// The first step.
+    pub from: Timestamp,
+    /// The end of the last step.
+    pub to: Timestamp,
+}
+
+/// One row of an answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SeriesRow {
+    /// The beginning of the step.
+    pub start: Timestamp,
+    /// What was added in it.
+    pub sum: i128,
+    /// The count at its end.
+    pub value: i128,
+    /// Whether it is not over yet, or not rolled up to its end.
+    pub open: bool,
+}
+
+/// Chooses the coarsest stored resolution that divides the step and still reaches back to `from`.
+///
+/// Without a step it takes the finest that reaches back to `from`.
+pub fn plan(
+    kept: &[SeriesSettings],
+    from: Timestamp,
+    to: Timestamp,
+    step: Option<Duration>,
+    now: Timestamp,
+) -> Result<SeriesPlan, Reject> {
+    if from >= to {
+        return Err(Reject::new(Reason::InvalidRange, "from must lie before to"));
+    }
+    let reaches = |series: &&SeriesSettings| now - series.keep <= from;
+    let resolution = match step {
+        None => kept.iter().find(reaches),
+        Some(step) => kept.iter().rev().filter(|series| divides(series, step)).find(reaches),
+    };
+    let Some(&resolution) = resolution else {
+        return Err(Reject::new(Reason::SeriesNotKept, not_kept(kept, step)));
+    };
+    let step = step.unwrap_or_else(|| seconds(resolution.step_seconds));
+    let (from, to) = (from.floor_to(step), to.ceil_to(step));
+    let rows = to.since(from).as_micros() / step.as_micros().max(1);
+    if rows > SERIES_ROWS_MAX as u128 {
+        return Err(Reject::new(
+            Reason::InvalidRange,
+            format!("the range has {rows} steps; at most {SERIES_ROWS_MAX} are answered: use a longer step"),
+        ));
+    }
+    Ok(SeriesPlan { resolution, step, from, to })
+}
+
+fn divides(series: &SeriesSettings, step: Duration) -> bool {
+    !step.is_zero() && step.as_micros().is_multiple_of(seconds(series.step_seconds).as_micros())
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(u64::from(seconds))
+}
+
+fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
+    let list: Vec<String> = kept.iter().map(|s| format!("{} s for {} s", s.step_seconds, s.keep.as_secs())).collect();
+    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    match step {
+        Some(step) => format!("no series of step {} s reaches back that far; kept are: {list}", step.as_secs_f64()),
+        None => format!("no series reaches back that far; kept are: {list}"),
+    }
+}
+
+/// Puts rows together, one for each step, without gaps. Cost: O(steps + stored).
+///
+/// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; `before` is the
+/// count at `from`; steps that end after `as_of` are open.
+pub fn rows(plan: &SeriesPlan, stored: &[StepSum], before: i128, as_of: Timestamp) -> Vec<SeriesRow> {
+    let mut rows = Vec::new();
+    let mut stored = stored.iter().peekable();
+    let mut value = before;
+    let mut start = plan.from;
+    while start < plan.to && start <= as_of {
+        let end = start + plan.step;
+        let mut sum = 0;
+        while let Some(step) = stored.next_if(|step| step.start < end) {
+            sum += step.sum;
+            value = step.value;
+        }
+        rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
+        start = end;
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: [SeriesSettings; 2] = [
+        SeriesSettings { step_seconds: 10, keep: Duration::from_secs(100) },
+        SeriesSettings { step_seconds: 60, keep: Duration::from_secs(10_000) },
+    ];
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_coarsest_resolution_that_divides_the_step_is_read() {
+        let now = at(100_000);
+        let from = at(99_960);
+        let step = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(plan(&KEPT, from, now, step(120), now).expect("60 divides 120").resolution, KEPT[1]);
+        assert_eq!(plan(&KEPT, from, now, step(20), now).expect("10 divides 20").resolution, KEPT[0]);
+        assert_eq!(plan(&KEPT, from, now, None, now).expect("the finest").resolution, KEPT[0]);
+        assert_eq!(plan(&KEPT, at(95_000), now, None, now).expect("reaches back").resolution, KEPT[1]);
+        assert_eq!(plan(&KEPT, from, now, step(25), now).unwrap_err().reason, Reason::SeriesNotKept);
+        assert_eq!(plan(&KEPT, at(0), now, None, now).unwrap_err().reason, Reason::SeriesNotKept);
+        assert_eq!(plan(&KEPT, now, now, None, now).unwrap_err().reason, Reason::InvalidRange);
+    }
+
+    #[test]
+    fn quiet_steps_carry_the_value_and_the_last_is_open() {
+        let plan = SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(10), from: at(0), to: at(60) };
+        let stored = [
+            StepSum { step_seconds: 10, start: at(0), sum: 5, value: 15 },
+            StepSum { step_seconds: 10, start: at(30), sum: -1, value: 14 },
+        ];
+        let rows = rows(&plan, &stored, 10, at(35));
+        let shown: Vec<_> = rows.iter().map(|row| (row.sum, row.value, row.open)).collect();
+        assert_eq!(shown, [(5, 15, false), (0, 15, false), (0, 15, false), (-1, 14, true)]);
+    }
+}

@@ -1,0 +1,124 @@
+//! Time slices and the rules that each freezes.
+//!
+//! A dataset's slices have one width and touch without gaps from 1970 on, so the slice of an event is a function of its
+//! time. A slice's row freezes the version of every namespace known when it was created; a namespace that is not in it
+//! uses its first version there. Nobody writes into a slice before its row exists.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::time::Timestamp;
+
+/// Where a slice is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SliceStatus {
+    /// Made ahead of its time.
+    Future,
+    /// Takes events.
+    Open,
+    /// Takes no events; is read.
+    Closed,
+    /// Its events are gone; it counts as empty, because nothing unrolled is ever dropped.
+    Dropped,
+}
+
+/// One time slice of a dataset: start inclusive, end exclusive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TimeSlice {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The first microsecond.
+    pub start: Timestamp,
+    /// The first microsecond after it.
+    pub end: Timestamp,
+    /// Where it is in its life.
+    pub status: SliceStatus,
+    /// The frozen version of every namespace known at its creation.
+    pub versions: BTreeMap<NamespaceId, u64>,
+}
+
+/// What one slice freezes for one namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SliceRule {
+    /// The first microsecond.
+    pub start: Timestamp,
+    /// The first microsecond after it.
+    pub end: Timestamp,
+    /// The width of a time bucket.
+    pub bucket: Duration,
+    /// A longer silence restarts the count.
+    pub ttl: Option<Duration>,
+}
+
+/// The rules of one namespace over a range of slices without gaps, and the series it keeps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoldRules {
+    slices: Vec<SliceRule>,
+    steps: Vec<u32>,
+}
+
+impl FoldRules {
+    /// Makes rules of slices in the order of time.
+    ///
+    /// # Panics
+    /// Panics on an empty list and on a gap: a roll over unknown slices would lose events.
+    pub fn new(slices: Vec<SliceRule>, steps: Vec<u32>) -> Self {
+        assert!(!slices.is_empty(), "a fold needs at least one slice rule");
+        assert!(slices.windows(2).all(|pair| pair[0].end == pair[1].start), "slice rules must touch without gaps");
+        Self { slices, steps }
+    }
+
+    /// The same rule at all times; for tests and for tails that are read, not rolled.
+    pub fn constant(bucket: Duration, ttl: Option<Duration>, steps: Vec<u32>) -> Self {
+        Self::new(vec![SliceRule { start: Timestamp::MIN, end: Timestamp::MAX, bucket, ttl }], steps)
+    }
+
+    /// The rule at a time; beyond the ends, that of the nearest slice.
+    pub fn at(&self, time: Timestamp) -> &SliceRule {
+        let after = self.slices.partition_point(|slice| slice.start <= time);
+        &self.slices[after.saturating_sub(1)]
+    }
+
+    /// The steps of the series that are kept, in seconds.
+    pub fn steps(&self) -> &[u32] {
+        &self.steps
+    }
+}
+
+/// The beginning of the slice that a time falls into.
+pub fn slice_start(time: Timestamp, slice_width: Duration) -> Timestamp {
+    time.floor_to(slice_width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_holds_from_its_start_to_its_end() {
+        let rule = |start: i64, end: i64, bucket: u64| SliceRule {
+            start: Timestamp::from_secs(start),
+            end: Timestamp::from_secs(end),
+            bucket: Duration::from_secs(bucket),
+            ttl: None,
+        };
+        let rules = FoldRules::new(vec![rule(0, 100, 10), rule(100, 200, 20)], Vec::new());
+        assert_eq!(rules.at(Timestamp::from_secs(100).just_before()).bucket, Duration::from_secs(10));
+        assert_eq!(rules.at(Timestamp::from_secs(100)).bucket, Duration::from_secs(20));
+        assert_eq!(rules.at(Timestamp::from_secs(999)).bucket, Duration::from_secs(20));
+        assert_eq!(rules.at(Timestamp::from_secs(-9)).bucket, Duration::from_secs(10));
+    }
+
+    #[test]
+    #[should_panic(expected = "gaps")]
+    fn a_gap_between_slices_is_refused() {
+        let rule = |start: i64, end: i64| SliceRule {
+            start: Timestamp::from_secs(start),
+            end: Timestamp::from_secs(end),
+            bucket: Duration::from_secs(10),
+            ttl: None,
+        };
+        let _ = FoldRules::new(vec![rule(0, 100), rule(110, 200)], Vec::new());
+    }
+}

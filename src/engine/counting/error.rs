@@ -1,0 +1,167 @@
+//! How a counter call fails: one enum, each case with its reason and what the caller needs to go on.
+
+use std::time::Duration;
+
+use crate::domain::counter::Change;
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::ports::{Outcome, StoreError, StoreErrorKind};
+
+/// Why a counter call was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CountingError {
+    /// An argument is invalid.
+    #[error(transparent)]
+    Reject(#[from] Reject),
+    /// No such namespace.
+    #[error("namespace {name} does not exist; create it first, for example with tallystone apply -f FILE")]
+    NamespaceNotFound {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// The namespace belongs to the service.
+    #[error("namespace {name} is kept by the service itself and can only be read")]
+    NamespaceReadOnly {
+        /// The namespace.
+        name: String,
+    },
+    /// The token's time is too far ahead.
+    #[error("the token's time is {ahead:?} ahead of the server's clock; at most {limit:?} are allowed")]
+    FutureTime {
+        /// How far ahead.
+        ahead: Duration,
+        /// How far is allowed.
+        limit: Duration,
+        /// The server's clock.
+        server_time: Timestamp,
+    },
+    /// The token was not applied and never will be.
+    #[error("the token was not applied and never will be: its time was closed before it arrived; make a new token")]
+    NotApplied {
+        /// The server's clock.
+        server_time: Timestamp,
+    },
+    /// Not known yet.
+    #[error("the token's time is closed but not settled yet; ask again with the same token")]
+    Pending {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// No longer answerable.
+    #[error("the token is older than the oldest live slice; whether it was applied can no longer be answered")]
+    TooOld {
+        /// The beginning of the oldest live slice.
+        oldest: Timestamp,
+    },
+    /// The token names another change.
+    #[error("the token already names another change: it is {found}, this call asks for {asked}")]
+    AlreadyExists {
+        /// What the token names.
+        found: ChangeText,
+        /// What this call asks for.
+        asked: ChangeText,
+    },
+    /// The serial of a report went back.
+    #[error("serial {serial} of epoch {epoch} is below the newest known, serial {known_serial} of epoch {known_epoch}")]
+    SerialBack {
+        /// The epoch of the call.
+        epoch: u64,
+        /// The serial of the call.
+        serial: u64,
+        /// The newest known epoch.
+        known_epoch: u64,
+        /// The newest known serial.
+        known_serial: u64,
+    },
+    /// The server is busy and did nothing.
+    #[error("{what}; nothing was done: retry with the same token")]
+    RetryLater {
+        /// What there is too much of.
+        what: &'static str,
+        /// When to retry.
+        retry_after: Duration,
+    },
+    /// The server is stopping.
+    #[error("the server is stopping; nothing was done")]
+    ShuttingDown,
+    /// The store failed.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+/// A change in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChangeText(pub Change);
+
+impl std::fmt::Display for ChangeText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Change::Add(delta) => write!(f, "an add of {delta}"),
+            Change::Clear => f.write_str("a clear"),
+            Change::Void => f.write_str("a void"),
+            Change::Total(total) => write!(f, "a total of {total}"),
+        }
+    }
+}
+
+impl CountingError {
+    /// The reason, from the closed list.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Reject(reject) => reject.reason,
+            Self::NamespaceNotFound { .. } => Reason::NamespaceNotFound,
+            Self::NamespaceReadOnly { .. } => Reason::NamespaceReadOnly,
+            Self::FutureTime { .. } => Reason::InvalidFutureTime,
+            Self::NotApplied { .. } => Reason::NotApplied,
+            Self::Pending { .. } => Reason::Pending,
+            Self::TooOld { .. } => Reason::TooOld,
+            Self::AlreadyExists { .. } => Reason::AlreadyExists,
+            Self::SerialBack { .. } => Reason::SerialBack,
+            Self::RetryLater { .. } => Reason::RetryLater,
+            Self::ShuttingDown => Reason::ShuttingDown,
+            Self::Store(error) => reason_of_store(error),
+        }
+    }
+
+    /// When to retry, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Pending { retry_after } | Self::RetryLater { retry_after, .. } => Some(*retry_after),
+            _ => None, // every other case is either final or has no better advice than the client's own back-off
+        }
+    }
+
+    /// The server's clock, where the caller needs it to correct its own.
+    pub fn server_time(&self) -> Option<Timestamp> {
+        match self {
+            Self::FutureTime { server_time, .. } | Self::NotApplied { server_time } => Some(*server_time),
+            _ => None, // no other case is about clocks
+        }
+    }
+
+    /// Values that a program may want, beside the text.
+    pub fn metadata(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::AlreadyExists { found, asked } => {
+                vec![("found", found.to_string()), ("asked", asked.to_string())]
+            }
+            Self::SerialBack { known_epoch, known_serial, .. } => {
+                vec![("known_epoch", known_epoch.to_string()), ("known_serial", known_serial.to_string())]
+            }
+            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } => vec![("namespace", name.clone())],
+            _ => Vec::new(), // the text says it all
+        }
+    }
+}
+
+/// The reason of a failed store call. An unknown outcome is never called unavailable.
+pub fn reason_of_store(error: &StoreError) -> Reason {
+    match (error.outcome, error.kind) {
+        (Outcome::Unknown, _) => Reason::OutcomeUnknown,
+        (Outcome::NotApplied, StoreErrorKind::Unavailable) => Reason::StoreUnavailable,
+        (Outcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
+        (Outcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
+        (Outcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
+        (Outcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
+        (Outcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
+    }
+}

@@ -1,0 +1,226 @@
+//! What the counter use cases take and answer, in domain words.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{CounterName, EventKey, Provenance, Source, Token};
+use crate::domain::rollup::BucketRecord;
+use crate::domain::rollup::series::SeriesRow;
+
+/// One addition.
+#[derive(Clone, Debug)]
+pub struct Add {
+    /// The counter.
+    pub name: CounterName,
+    /// What to add; 0 writes nothing.
+    pub delta: i64,
+    /// The caller's token; none: the server makes one.
+    pub token: Option<Token>,
+    /// Who or what made the change.
+    pub provenance: Provenance,
+}
+
+/// One clear.
+#[derive(Clone, Debug)]
+pub struct Clear {
+    /// The counter.
+    pub name: CounterName,
+    /// The caller's token; none: the server makes one.
+    pub token: Option<Token>,
+    /// Who or what made the change.
+    pub provenance: Provenance,
+}
+
+/// One report of a source.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The source.
+    pub source: Source,
+    /// Grows with each start of the source.
+    pub epoch: u64,
+    /// Grows with each report.
+    pub serial: u64,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteOutcome {
+    /// The log holds the change, once.
+    Applied,
+    /// The log held it already.
+    AlreadyApplied,
+}
+
+/// The answer to a write.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// What it did.
+    pub outcome: WriteOutcome,
+    /// The token, as sent or as made by the server.
+    pub token: Token,
+    /// The server's clock.
+    pub server_time: Timestamp,
+    /// For a clear whose caches did not all answer: when every reader sees it.
+    pub visible_at: Option<Timestamp>,
+}
+
+/// How new a count has to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Freshness {
+    /// As the counter type says.
+    #[default]
+    ByType,
+    /// The last checkpoint.
+    RolledUp,
+    /// The checkpoint and every acknowledged event after it.
+    UpToDate,
+}
+
+/// What kind of number a count is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exactness {
+    /// Exactly the events up to `as_of`.
+    ExactAsOf,
+    /// Every event acknowledged before the read began.
+    UpToDate,
+    /// What this server knows.
+    Estimate,
+    /// The checkpoint and the oldest events after it; more are waiting.
+    Partial,
+}
+
+/// What a read asks beyond the counter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOptions {
+    /// Roll up first if the count is behind by more.
+    pub max_staleness: Option<Duration>,
+    /// Roll up first if `as_of` is below this.
+    pub at_least_as_of: Option<Timestamp>,
+    /// How new the count has to be.
+    pub freshness: Freshness,
+}
+
+/// A count and how far it can be trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// The count, clamped to 64 bits.
+    pub count: i64,
+    /// Whether it had to be clamped.
+    pub saturated: bool,
+    /// Every event up to here is in the rolled-up part.
+    pub as_of: Timestamp,
+    /// When `last_write_time` was read from the store.
+    pub checked_at: Timestamp,
+    /// The time of the newest mutation, if there is one.
+    pub last_write_time: Option<Timestamp>,
+    /// Whether mutations newer than `as_of` exist.
+    pub behind: bool,
+    /// What kind of number it is.
+    pub exactness: Exactness,
+}
+
+/// What became of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TokenVerdict {
+    /// It was applied: what it did and when.
+    Applied {
+        /// What it did.
+        change: crate::domain::counter::Change,
+        /// The time of the event.
+        event_time: Timestamp,
+    },
+    /// It was not applied and never will be.
+    NotApplied,
+    /// Not known yet.
+    Pending {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// Older than the oldest live slice.
+    TooOld,
+}
+
+/// A question about a series.
+#[derive(Clone, Copy, Debug)]
+pub struct SeriesQuestion {
+    /// The beginning.
+    pub from: Timestamp,
+    /// The end.
+    pub to: Timestamp,
+    /// The step; none: the finest that reaches back to `from`.
+    pub step: Option<Duration>,
+}
+
+/// A series.
+#[derive(Clone, Debug)]
+pub struct SeriesAnswer {
+    /// The rows, oldest first.
+    pub rows: Vec<SeriesRow>,
+    /// The step of the rows.
+    pub step: Duration,
+    /// Every event up to here is in the rows.
+    pub as_of: Timestamp,
+}
+
+/// A counter with its rolled-up count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CounterSummary {
+    /// The counter.
+    pub name: CounterName,
+    /// The count, clamped to 64 bits.
+    pub count: i64,
+    /// Every event up to here is in it.
+    pub as_of: Timestamp,
+}
+
+/// The greatest counters of a namespace.
+#[derive(Clone, Debug)]
+pub struct TopAnswer {
+    /// The counters, the greatest first.
+    pub counters: Vec<CounterSummary>,
+    /// Every counter has been ranked by its value up to here.
+    pub as_of: Timestamp,
+}
+
+/// A question about single events: `from <= time < to`, newest first.
+#[derive(Clone, Debug)]
+pub struct EventsQuestion {
+    /// Only events at or after this time.
+    pub from: Timestamp,
+    /// Only events before this time.
+    pub to: Timestamp,
+    /// Where to go on: only events older than this key.
+    pub older_than: Option<EventKey>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// A bucket whose record differs from the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketDifference {
+    /// The beginning of the bucket.
+    pub start: Timestamp,
+    /// What was recorded; none if no record was found.
+    pub recorded: Option<BucketRecord>,
+    /// What the log holds; none if it holds no row.
+    pub found: Option<BucketRecord>,
+}
+
+/// A recount.
+#[derive(Clone, Debug)]
+pub struct Recount {
+    /// The rolled-up count as served, clamped.
+    pub before: i64,
+    /// The count that the log gives for the same `as_of`, clamped.
+    pub after: i64,
+    /// Both hold up to here.
+    pub as_of: Timestamp,
+    /// Whether the log reaches back to the counter's first event or to a clear.
+    pub complete: bool,
+    /// Buckets whose record differs from the log.
+    pub differences: Vec<BucketDifference>,
+    /// How many buckets were compared.
+    pub buckets_compared: u64,
+    /// How many events were read.
+    pub events_read: u64,
+}

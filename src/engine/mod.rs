@@ -1,0 +1,4 @@
+//! Use cases and background loops, on ports alone.
+
+pub mod counting;
+pub mod namespaces;

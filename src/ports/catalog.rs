@@ -1,0 +1,83 @@
+//! The catalog: namespaces, datasets and the history of their changes.
+
+use async_trait::async_trait;
+
+use crate::domain::counter::{NamespaceId, NamespaceName};
+use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+/// Everything that lives in the catalog now.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CatalogState {
+    /// All datasets.
+    pub datasets: Vec<Dataset>,
+    /// All live namespaces.
+    pub namespaces: Vec<Namespace>,
+    /// The namespace number that the next creation gets.
+    pub next_namespace_id: u64,
+    /// The dataset number that the next creation gets.
+    pub next_dataset_id: u32,
+}
+
+/// One change of a namespace, for ever.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceChange {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// Its name.
+    pub name: NamespaceName,
+    /// The version that the change made.
+    pub version: u64,
+    /// When.
+    pub time: Timestamp,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// What changed, one line a setting.
+    pub differences: Vec<String>,
+    /// The settings after the change; none when it deleted the namespace.
+    pub spec: Option<NamespaceSpec>,
+}
+
+/// A change to commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceRecord {
+    /// The version the namespace must have now; `None`: the name must not exist.
+    pub expected_version: Option<u64>,
+    /// The namespace after the change; none deletes it.
+    pub namespace: Option<Namespace>,
+    /// The dataset, if the change creates it.
+    pub new_dataset: Option<Dataset>,
+    /// The entry of the history.
+    pub change: NamespaceChange,
+}
+
+/// The catalog.
+///
+/// Laws:
+/// 1. `commit` applies all of a record or nothing, durably, and only if the expectation holds; otherwise `Conflict`.
+/// 2. Numbers of namespaces and datasets are never given twice, not even after a deletion: a commit that creates with a
+///    number below the next one is a `Conflict`.
+/// 3. Every version of a namespace stays readable by `version_of`, also after its deletion.
+/// 4. `history` answers the changes of all namespaces that ever had the name, newest first.
+#[async_trait]
+pub trait Catalog: Send + Sync + 'static {
+    /// Reads everything that lives now.
+    async fn load(&self) -> Result<CatalogState, StoreError>;
+
+    /// Commits a change.
+    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError>;
+
+    /// Reads the settings of one version.
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError>;
+
+    /// Reads the history of a name, beyond (older than) the given (namespace, version).
+    async fn history(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError>;
+}

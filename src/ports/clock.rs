@@ -1,0 +1,31 @@
+//! Time and chance, injected so that tests can own them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::time::Timestamp;
+
+/// A clock.
+///
+/// Laws:
+/// 1. `now` is wall time: it may jump either way.
+/// 2. `elapsed` never goes back and does not feel wall-clock steps.
+/// 3. `sleep` returns no earlier than the given time has passed on `elapsed`.
+#[async_trait]
+pub trait Clock: Send + Sync + 'static {
+    /// Wall time.
+    fn now(&self) -> Timestamp;
+
+    /// Time since some fixed moment.
+    fn elapsed(&self) -> Duration;
+
+    /// Waits.
+    async fn sleep(&self, duration: Duration);
+}
+
+/// Random bytes for tokens made by the server.
+pub trait Entropy: Send + Sync + 'static {
+    /// Fills the bytes.
+    fn fill(&self, bytes: &mut [u8]);
+}

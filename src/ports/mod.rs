@@ -1,0 +1,54 @@
+//! The seams: what the engine needs of a store, a cache, a clock. Each port's doc comment is a contract with numbered
+//! laws; `tests/conformance` runs every law on every backend under those numbers.
+//!
+//! No type of a vendor crosses a port. Every method may be called at once from any task; none blocks the caller for
+//! longer than a point read of local storage unless it is async and says so.
+
+mod catalog;
+mod clock;
+mod count_cache;
+mod error;
+mod event_log;
+mod export;
+mod fast_counts;
+mod progress;
+mod rollup_signal;
+mod rollup_store;
+mod time_slices;
+mod touches;
+
+use std::sync::Arc;
+
+pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
+pub use clock::{Clock, Entropy};
+pub use count_cache::{CacheLease, CachedCount, CountCache};
+pub use error::{Outcome, StoreError, StoreErrorKind};
+pub use event_log::{Appended, EventLog, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
+pub use export::ExportSink;
+pub use fast_counts::FastCounts;
+pub use progress::Progress;
+pub use rollup_signal::{RollupSignal, Signal};
+pub use rollup_store::{RollWrite, RollupRow, RollupStore};
+pub use time_slices::TimeSlices;
+pub use touches::{Touch, Touches};
+
+/// The stores of a server. Cheap to clone.
+#[derive(Clone)]
+pub struct Stores {
+    /// The event log.
+    pub log: Arc<dyn EventLog>,
+    /// The index of touched counters.
+    pub touches: Arc<dyn Touches>,
+    /// The rows of the time slices.
+    pub slices: Arc<dyn TimeSlices>,
+    /// Checkpoints, bucket records, series, names.
+    pub rollups: Arc<dyn RollupStore>,
+    /// The cache in front of the checkpoints.
+    pub cache: Arc<dyn CountCache>,
+    /// Frontier and limit.
+    pub progress: Arc<dyn Progress>,
+    /// Best-effort counters.
+    pub fast: Arc<dyn FastCounts>,
+    /// Namespaces and datasets.
+    pub catalog: Arc<dyn Catalog>,
+}

@@ -1,0 +1,28 @@
+//! The rows of the time slices.
+
+use async_trait::async_trait;
+
+use crate::domain::counter::DatasetId;
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+/// The rows of the time slices of each dataset.
+///
+/// Laws:
+/// 1. `create` inserts a row if there is none of that start and answers the row that holds from then on; frozen versions
+///    never change afterwards.
+/// 2. A status only moves forward: future, open, closed, dropped.
+/// 3. Once `Dropped` is answered, all events, touches and bucket records of the slice are gone; dropping costs
+///    milliseconds, however many there were. A dropped slice keeps its row.
+#[async_trait]
+pub trait TimeSlices: Send + Sync + 'static {
+    /// All rows of a dataset, oldest first.
+    async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError>;
+
+    /// Inserts a row if absent.
+    async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError>;
+
+    /// Moves the status forward.
+    async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError>;
+}

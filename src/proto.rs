@@ -1,0 +1,40 @@
+//! The generated protocol: messages, clients, servers, and the descriptors of all of it.
+
+/// The encoded descriptor set of all protos, for reflection and for JSON.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// `tallystone.counter`
+pub mod counter {
+    /// `tallystone.counter.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.counter.v1");
+    }
+}
+
+/// `tallystone.admin`
+pub mod admin {
+    /// `tallystone.admin.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.admin.v1");
+    }
+}
+
+/// `tallystone.error`
+pub mod error {
+    /// `tallystone.error.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.error.v1");
+    }
+}
+
+/// `tallystone.internal`
+pub mod internal {
+    /// `tallystone.internal.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.internal.v1");
+    }
+}
