@@ -16,6 +16,10 @@ pub struct NewEvent {
     pub event: Event,
 }
 
+/// What a writer keeps alive until the outcome of its events is decided: its hold on closed timestamps and the rollup
+/// signals of the write. Dropping it ends the hold, so it belongs to the log, never to the caller who waits.
+pub type Held = Box<dyn Send + Sync>;
+
 /// What an append did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Appended {
@@ -106,13 +110,17 @@ pub struct LogCapabilities {
 ///    `Unknown`.
 /// 7. Rows of a slice that was dropped are gone from every answer.
 /// 8. A failed read is an error, never a shorter answer.
+/// 9. The log drops `held` once every event of the call is durable and readable, or was refused before execution; not
+///    earlier, and whether or not the caller still waits for the answer.
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
     /// What the engine can promise.
     fn capabilities(&self) -> LogCapabilities;
 
     /// Appends events, each with its own answer in the order of the call. Durable before it answers.
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>) -> Vec<Result<Appended, StoreError>>;
+    ///
+    /// A caller that stops waiting after the first poll leaves the write running.
+    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>>;
 
     /// Settles whether a key holds an event: inserts a void if there is none.
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError>;

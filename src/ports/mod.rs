@@ -23,7 +23,7 @@ pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
 pub use clock::{Clock, Entropy};
 pub use count_cache::{CacheLease, CachedCount, CountCache};
 pub use error::{Outcome, StoreError, StoreErrorKind};
-pub use event_log::{Appended, EventLog, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
+pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
 pub use export::ExportSink;
 pub use fast_counts::FastCounts;
 pub use progress::Progress;
