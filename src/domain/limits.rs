@@ -37,6 +37,12 @@ pub const SERIES_ROWS_MAX: usize = 10_000;
 pub const SERIES_RESOLUTIONS_MAX: usize = 8;
 /// The most namespaces of one catalog.
 pub const NAMESPACES_MAX: usize = 10_000;
+/// The longest name of who changes a namespace, in bytes.
+pub const ACTOR_BYTES_MAX: usize = 256;
+/// How often a change of the catalog is tried again when another server changed it in between.
+pub const CATALOG_ATTEMPTS_MAX: u32 = 5;
+/// The old versions of namespaces kept in memory.
+pub const NAMESPACE_VERSIONS_CACHED: usize = 4_096;
 
 /// The most unrolled events an UP_TO_DATE read adds up one by one; past it, it rolls first.
 pub const TAIL_EVENTS_MAX: usize = 10_000;

@@ -1,0 +1,414 @@
+//! How the catalog changes: decide on the snapshot, commit by compare-and-set, replace the snapshot.
+//!
+//! A decision is a pure function of the snapshot; when another server changed the catalog in between, the store says
+//! Conflict, the snapshot is read anew and the decision is made again. Only an etag that the caller sent turns such a
+//! change into a refusal.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::SemaphorePermit;
+
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::limits::{ACTOR_BYTES_MAX, CATALOG_ATTEMPTS_MAX, DESCRIPTION_BYTES_MAX, NAMESPACES_MAX};
+use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
+use crate::engine::namespaces::snapshot::Snapshot;
+use crate::engine::namespaces::{
+    Applied, ApplyAnswer, Author, Defaults, DryRun, Etag, NamespaceDraft, NamespaceError, Namespaces, Shared,
+    differences, is_reserved, not_found,
+};
+use crate::ports::{NamespaceChange, NamespaceRecord, Outcome, StoreError, StoreErrorKind};
+
+/// What a change is meant to do.
+#[derive(Clone, Debug)]
+enum Intent {
+    /// Create; answer one that exists with the same settings.
+    Create(NamespaceDraft),
+    /// Create unless the name is taken, whatever its settings.
+    Ensure(NamespaceDraft),
+    /// Replace the settings of a live namespace.
+    Update(NamespaceDraft),
+    /// Create or replace.
+    Apply(NamespaceDraft),
+    /// Delete.
+    Delete(NamespaceName),
+}
+
+/// What a change comes to, seen against a snapshot.
+struct Decision {
+    answer: ApplyAnswer,
+    /// What to commit; none when nothing has to change.
+    record: Option<NamespaceRecord>,
+}
+
+/// Everything a decision depends on.
+struct Facts<'a> {
+    snapshot: &'a Snapshot,
+    defaults: &'a Defaults,
+    expected: Option<Etag>,
+    author: &'a Author,
+    now: Timestamp,
+}
+
+impl Namespaces {
+    /// Creates a namespace; one that exists with the same settings is answered.
+    pub async fn create(
+        &self,
+        draft: impl Into<NamespaceDraft>,
+        author: Author,
+    ) -> Result<Arc<Namespace>, NamespaceError> {
+        let draft = for_users(draft.into())?;
+        Ok(self.change(Intent::Create(draft), None, DryRun::No, author).await?.namespace)
+    }
+
+    /// Replaces the settings; `expected` is what the caller read.
+    pub async fn update(
+        &self,
+        draft: impl Into<NamespaceDraft>,
+        expected: Option<Etag>,
+        author: Author,
+    ) -> Result<Arc<Namespace>, NamespaceError> {
+        let draft = for_users(draft.into())?;
+        Ok(self.change(Intent::Update(draft), expected, DryRun::No, author).await?.namespace)
+    }
+
+    /// Creates or updates, or says what it would do.
+    pub async fn apply(
+        &self,
+        draft: impl Into<NamespaceDraft>,
+        expected: Option<Etag>,
+        dry_run: DryRun,
+        author: Author,
+    ) -> Result<ApplyAnswer, NamespaceError> {
+        let draft = for_users(draft.into())?;
+        self.change(Intent::Apply(draft), expected, dry_run, author).await
+    }
+
+    /// Creates a namespace of the service itself, or the default one, unless the name is taken.
+    pub async fn ensure(
+        &self,
+        draft: impl Into<NamespaceDraft>,
+        author: Author,
+    ) -> Result<Arc<Namespace>, NamespaceError> {
+        Ok(self.change(Intent::Ensure(draft.into()), None, DryRun::No, author).await?.namespace)
+    }
+
+    /// Deletes a namespace; `expected` is what the caller read. Its number and its versions are never used again.
+    pub async fn delete(
+        &self,
+        name: &NamespaceName,
+        expected: Option<Etag>,
+        author: Author,
+    ) -> Result<(), NamespaceError> {
+        refuse_reserved(name)?;
+        self.change(Intent::Delete(name.clone()), expected, DryRun::No, author).await?;
+        Ok(())
+    }
+
+    /// Runs a change to its end, also when the caller goes away.
+    async fn change(
+        &self,
+        intent: Intent,
+        expected: Option<Etag>,
+        dry_run: DryRun,
+        author: Author,
+    ) -> Result<ApplyAnswer, NamespaceError> {
+        check_author(&author)?;
+        let shared = Arc::clone(&self.shared);
+        self.finish(async move { shared.run(intent, expected, dry_run, author).await }).await
+    }
+
+    async fn finish(
+        &self,
+        work: impl Future<Output = Result<ApplyAnswer, NamespaceError>> + Send + 'static,
+    ) -> Result<ApplyAnswer, NamespaceError> {
+        match self.shared.tasks.spawn(work).await {
+            Ok(answer) => answer,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => {
+                Err(StoreError::unknown(StoreErrorKind::Closed, "change of a namespace").because(error).into())
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for the turn to change the catalog; refused once the service drains.
+    pub(super) async fn admit(&self) -> Option<SemaphorePermit<'_>> {
+        self.changes.acquire().await.ok()
+    }
+
+    /// Reads the catalog and replaces the snapshot, if it differs.
+    pub(super) async fn reload(&self) -> Result<(), StoreError> {
+        let state = self.catalog.load().await?;
+        let before = self.snapshot.load_full();
+        let after = Snapshot::of(state, &before);
+        let is_news = !after.agrees_with(&before);
+        self.snapshot.store(Arc::new(after));
+        if is_news {
+            self.announce();
+        }
+        Ok(())
+    }
+
+    async fn run(
+        &self,
+        intent: Intent,
+        expected: Option<Etag>,
+        dry_run: DryRun,
+        author: Author,
+    ) -> Result<ApplyAnswer, NamespaceError> {
+        let Some(_permit) = self.admit().await else {
+            return Err(StoreError::not_applied(StoreErrorKind::Closed, "change of a namespace").into());
+        };
+        let mut attempt = 1;
+        loop {
+            let result = self.attempt(intent.clone(), expected, dry_run, &author).await;
+            match result {
+                Err(error) if error.is_conflict() && attempt < CATALOG_ATTEMPTS_MAX => self.reload().await?,
+                Ok(_) | Err(_) => return result,
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        intent: Intent,
+        expected: Option<Etag>,
+        dry_run: DryRun,
+        author: &Author,
+    ) -> Result<ApplyAnswer, NamespaceError> {
+        let snapshot = self.snapshot.load_full();
+        let facts = Facts { snapshot: &snapshot, defaults: &self.defaults, expected, author, now: self.clock.now() };
+        let decision = facts.decide(intent)?;
+        let record = match (decision.record, dry_run) {
+            (Some(record), DryRun::No) => record,
+            (None, _) | (Some(_), DryRun::Yes) => return Ok(decision.answer),
+        };
+        let (name, is_deletion) = (record.change.name.clone(), record.namespace.is_none());
+        let new_dataset = record.new_dataset.clone().map(Arc::new);
+        if let Err(error) = self.catalog.commit(record).await {
+            if error.outcome == Outcome::Unknown {
+                // The commit may be in the store: serve what is there. If that fails too, the next refresh does it.
+                let _ = self.reload().await;
+            }
+            return Err(error.into());
+        }
+        let after = match is_deletion {
+            true => snapshot.without(&name),
+            false => snapshot.with(Arc::clone(&decision.answer.namespace), new_dataset),
+        };
+        self.snapshot.store(Arc::new(after));
+        self.announce();
+        Ok(decision.answer)
+    }
+
+    fn announce(&self) {
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+}
+
+impl Facts<'_> {
+    fn decide(&self, intent: Intent) -> Result<Decision, Reject> {
+        let name = match &intent {
+            Intent::Create(draft) | Intent::Ensure(draft) | Intent::Update(draft) | Intent::Apply(draft) => &draft.name,
+            Intent::Delete(name) => name,
+        };
+        let live = self.snapshot.by_name(name).cloned();
+        match (intent, live) {
+            (Intent::Create(draft) | Intent::Ensure(draft), None) => self.creation(draft),
+            (Intent::Create(draft), Some(live)) => self.creation_again(draft, live),
+            (Intent::Ensure(_), Some(live)) => Ok(unchanged(live)),
+            (Intent::Update(draft) | Intent::Apply(draft), Some(live)) => self.replacement(draft, live),
+            (Intent::Apply(draft), None) if self.expected.is_none() => self.creation(draft),
+            (Intent::Delete(_), Some(live)) => self.deletion(live),
+            (Intent::Update(draft) | Intent::Apply(draft), None) => Err(not_found(&draft.name)),
+            (Intent::Delete(name), None) => Err(not_found(&name)),
+        }
+    }
+
+    fn creation(&self, draft: NamespaceDraft) -> Result<Decision, Reject> {
+        if self.snapshot.ordered.len() >= NAMESPACES_MAX {
+            return Err(Reject::new(
+                Reason::InvalidArgument,
+                format!("the catalog holds {NAMESPACES_MAX} namespaces, the most there may be; delete one first"),
+            ));
+        }
+        let (spec, dataset) = self.resolve(draft, None)?;
+        let dataset_id = dataset.as_ref().map_or(DatasetId(self.snapshot.next_dataset_id.max(1)), |dataset| dataset.id);
+        let new_dataset = dataset.is_none().then(|| Dataset {
+            id: dataset_id,
+            name: spec.storage.dataset.clone(),
+            settings: spec.dataset.clone(),
+        });
+        let namespace = Namespace {
+            id: NamespaceId(self.snapshot.next_namespace_id.max(1)),
+            dataset_id,
+            version: 1,
+            spec,
+            created: self.now,
+            updated: self.now,
+        };
+        let record = NamespaceRecord {
+            expected_version: None,
+            change: self.entry(&namespace, Vec::new()),
+            namespace: Some(namespace.clone()),
+            new_dataset,
+        };
+        let answer = ApplyAnswer { applied: Applied::Created, namespace: Arc::new(namespace), differences: Vec::new() };
+        Ok(Decision { answer, record: Some(record) })
+    }
+
+    fn creation_again(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<Decision, Reject> {
+        let (spec, _) = self.resolve(draft, Some(&live))?;
+        let lines = differences(&live.spec, &spec);
+        if lines.is_empty() {
+            return Ok(unchanged(live));
+        }
+        Err(Reject::new(
+            Reason::NamespaceExists,
+            format!("namespace {} exists with other settings: {}", live.spec.name, lines.join("; ")),
+        ))
+    }
+
+    fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<Decision, Reject> {
+        self.check_etag(&live)?;
+        let (spec, _) = self.resolve(draft, Some(&live))?;
+        let lines = differences(&live.spec, &spec);
+        if lines.is_empty() {
+            return Ok(unchanged(live));
+        }
+        let namespace = Namespace { version: live.version + 1, spec, updated: self.now, ..(*live).clone() };
+        let record = NamespaceRecord {
+            expected_version: Some(live.version),
+            change: self.entry(&namespace, lines.clone()),
+            namespace: Some(namespace.clone()),
+            new_dataset: None,
+        };
+        let answer = ApplyAnswer { applied: Applied::Updated, namespace: Arc::new(namespace), differences: lines };
+        Ok(Decision { answer, record: Some(record) })
+    }
+
+    fn deletion(&self, live: Arc<Namespace>) -> Result<Decision, Reject> {
+        self.check_etag(&live)?;
+        let change = NamespaceChange {
+            version: live.version + 1,
+            spec: None,
+            ..self.entry(&live, vec!["the namespace was deleted".to_owned()])
+        };
+        let record =
+            NamespaceRecord { expected_version: Some(live.version), namespace: None, new_dataset: None, change };
+        let answer = ApplyAnswer { applied: Applied::Updated, namespace: live, differences: Vec::new() };
+        Ok(Decision { answer, record: Some(record) })
+    }
+
+    /// The complete and valid settings, and the dataset if it exists.
+    fn resolve(
+        &self,
+        draft: NamespaceDraft,
+        live: Option<&Namespace>,
+    ) -> Result<(NamespaceSpec, Option<&Arc<Dataset>>), Reject> {
+        let live = live.map(|live| &live.spec);
+        let dataset_name = draft.dataset_name(live.map(|live| &live.storage), self.defaults);
+        let dataset = self.snapshot.dataset_by_name(&dataset_name);
+        let spec = draft.resolve(live, dataset.map(|dataset| &dataset.settings), self.defaults);
+        spec.validate()?;
+        if let Some(live) = live {
+            refuse_fixed(live, &spec)?;
+        }
+        if let Some(dataset) = dataset {
+            refuse_other_dataset_settings(dataset, &spec)?;
+        }
+        Ok((spec, dataset))
+    }
+
+    fn check_etag(&self, live: &Namespace) -> Result<(), Reject> {
+        match self.expected {
+            Some(expected) if expected != Etag::of(live) => Err(Reject::new(
+                Reason::EtagMismatch,
+                format!(
+                    "namespace {} changed since it was read: its etag is {}, the call expects {expected}; read it again",
+                    live.spec.name,
+                    Etag::of(live)
+                ),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn entry(&self, namespace: &Namespace, differences: Vec<String>) -> NamespaceChange {
+        NamespaceChange {
+            namespace: namespace.id,
+            name: namespace.spec.name.clone(),
+            version: namespace.version,
+            time: self.now,
+            actor: self.author.actor.clone(),
+            reason: self.author.reason.clone(),
+            differences,
+            spec: Some(namespace.spec.clone()),
+        }
+    }
+}
+
+fn unchanged(live: Arc<Namespace>) -> Decision {
+    let answer = ApplyAnswer { applied: Applied::Unchanged, namespace: live, differences: Vec::new() };
+    Decision { answer, record: None }
+}
+
+fn for_users(draft: NamespaceDraft) -> Result<NamespaceDraft, Reject> {
+    refuse_reserved(&draft.name)?;
+    Ok(draft)
+}
+
+fn refuse_reserved(name: &NamespaceName) -> Result<(), Reject> {
+    if !is_reserved(name) {
+        return Ok(());
+    }
+    Err(Reject::new(
+        Reason::NamespaceReadOnly,
+        format!("namespace {name} is kept by the service itself and can only be read; choose another name"),
+    ))
+}
+
+fn refuse_fixed(live: &NamespaceSpec, wanted: &NamespaceSpec) -> Result<(), Reject> {
+    let lines = fixed_differences(live, wanted);
+    if lines.is_empty() {
+        return Ok(());
+    }
+    Err(Reject::new(
+        Reason::SettingIsFixed,
+        format!("cannot change on a live namespace: {}; create another namespace", lines.join("; ")),
+    ))
+}
+
+fn refuse_other_dataset_settings(dataset: &Dataset, wanted: &NamespaceSpec) -> Result<(), Reject> {
+    let lines = dataset_differences(&dataset.settings, &wanted.dataset);
+    if lines.is_empty() {
+        return Ok(());
+    }
+    Err(Reject::new(
+        Reason::DatasetDiffers,
+        format!(
+            "dataset {} exists with other settings (dataset -> wanted): {}; leave them out, or name another dataset",
+            dataset.name,
+            lines.join("; ")
+        ),
+    ))
+}
+
+fn check_author(author: &Author) -> Result<(), Reject> {
+    for (what, text, bytes_max) in
+        [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
+    {
+        if text.len() > bytes_max {
+            return Err(Reject::new(
+                Reason::InvalidArgument,
+                format!("{what} has {} bytes; at most {bytes_max} are allowed", text.len()),
+            ));
+        }
+    }
+    Ok(())
+}

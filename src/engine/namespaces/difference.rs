@@ -1,0 +1,199 @@
+//! Two specs side by side: what differs, in words that a person reads, and which differences are allowed.
+//!
+//! The names are the paths of the settings in the namespace message of the protocol; every setting has one line here,
+//! so a setting that this list forgot could change unseen. A test compares the list with the spec.
+
+use std::time::Duration;
+
+use crate::domain::namespace::{Cardinality, CounterType, DatasetSettings, NamespaceSpec, SeriesSettings, Temporality};
+
+/// One setting in words.
+struct Setting {
+    path: &'static str,
+    value: String,
+}
+
+/// What differs between two specs of a namespace: `setting: before -> after`, one line a setting.
+pub fn differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
+    compare(settings_of(before), settings_of(after))
+}
+
+/// What differs between a dataset and what a namespace wants of it: `setting: dataset -> wanted`.
+pub(super) fn dataset_differences(dataset: &DatasetSettings, wanted: &DatasetSettings) -> Vec<String> {
+    compare(dataset_settings_of(dataset), dataset_settings_of(wanted))
+}
+
+/// What differs and may not on a live namespace.
+pub(super) fn fixed_differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
+    let type_is_fixed =
+        (before.counter_type == CounterType::BestEffort) != (after.counter_type == CounterType::BestEffort);
+    let is_fixed = |path: &str| match path {
+        "counter_type" => type_is_fixed,
+        "temporality" => true,
+        _ => path.starts_with("storage."), // every other setting may change, or belongs to the dataset
+    };
+    let pairs = settings_of(before).into_iter().zip(settings_of(after));
+    pairs.filter(|(before, _)| is_fixed(before.path)).filter_map(line_of).collect()
+}
+
+/// A counter type as the protocol writes it, without its prefix.
+pub fn counter_type_text(counter_type: CounterType) -> &'static str {
+    match counter_type {
+        CounterType::BestEffort => "BEST_EFFORT",
+        CounterType::Eventual => "EVENTUAL",
+        CounterType::Accurate => "ACCURATE",
+    }
+}
+
+/// A duration as JSON writes it: `5s`, `0.5s`.
+pub fn duration_text(duration: Duration) -> String {
+    let fraction = format!("{:09}", duration.subsec_nanos());
+    match fraction.trim_end_matches('0') {
+        "" => format!("{}s", duration.as_secs()),
+        fraction => format!("{}.{fraction}s", duration.as_secs()),
+    }
+}
+
+fn compare(before: Vec<Setting>, after: Vec<Setting>) -> Vec<String> {
+    before.into_iter().zip(after).filter_map(line_of).collect()
+}
+
+fn line_of((before, after): (Setting, Setting)) -> Option<String> {
+    (before.value != after.value).then(|| format!("{}: {} -> {}", before.path, before.value, after.value))
+}
+
+fn setting(path: &'static str, value: impl ToString) -> Setting {
+    Setting { path, value: value.to_string() }
+}
+
+fn settings_of(spec: &NamespaceSpec) -> Vec<Setting> {
+    let mut settings = vec![
+        setting("description", format!("{:?}", spec.description)),
+        setting("counter_type", counter_type_text(spec.counter_type)),
+        setting("temporality", temporality_text(spec.temporality)),
+        setting("ttl", spec.ttl.map_or_else(|| "none".to_owned(), duration_text)),
+        setting("counter_cardinality", cardinality_text(spec.cardinality)),
+        setting("storage.cache_cluster", &spec.storage.cache_cluster),
+        setting("storage.rollup_cluster", &spec.storage.rollup_cluster),
+        setting("storage.event_cluster", &spec.storage.event_cluster),
+        setting("storage.dataset", &spec.storage.dataset),
+        setting("time_partition.buckets_per_id", spec.partition.buckets_per_id),
+        setting("time_partition.seconds_per_bucket", spec.partition.seconds_per_bucket),
+        setting("rollup.num_queues", spec.rollup.num_queues),
+        setting("rollup.coalesce_ms", spec.rollup.coalesce_ms),
+        setting("rollup.capacity_bytes", spec.rollup.capacity_bytes),
+        setting("rollup.rollup_batch_count", spec.rollup.rollup_batch_count),
+        setting("series", series_text(&spec.series)),
+    ];
+    settings.extend(dataset_settings_of(&spec.dataset));
+    settings
+}
+
+fn dataset_settings_of(dataset: &DatasetSettings) -> Vec<Setting> {
+    vec![
+        setting("dataset.slice_width", duration_text(dataset.slice_width())),
+        setting("dataset.close_after", duration_text(dataset.close_after)),
+        setting("dataset.delete_after", duration_text(dataset.delete_after)),
+        setting("dataset.accept_limit", duration_text(dataset.accept_limit)),
+        setting("dataset.future_limit", duration_text(dataset.future_limit)),
+        setting("dataset.export_before_drop", dataset.export_before_drop),
+    ]
+}
+
+fn temporality_text(temporality: Temporality) -> &'static str {
+    match temporality {
+        Temporality::Delta => "DELTA",
+        Temporality::Cumulative => "CUMULATIVE",
+    }
+}
+
+fn cardinality_text(cardinality: Cardinality) -> &'static str {
+    match cardinality {
+        Cardinality::Low => "LOW",
+        Cardinality::Medium => "MEDIUM",
+        Cardinality::High => "HIGH",
+    }
+}
+
+fn series_text(series: &[SeriesSettings]) -> String {
+    if series.is_empty() {
+        return "none".to_owned();
+    }
+    let steps = series.iter().map(|one| format!("{}s kept {}", one.step_seconds, duration_text(one.keep)));
+    steps.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::counter::NamespaceName;
+
+    fn spec() -> NamespaceSpec {
+        NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"))
+    }
+
+    /// Changes every setting there is; the destructuring breaks the build when the spec grows.
+    fn all_changed() -> NamespaceSpec {
+        let other = NamespaceName::new("other").expect("a valid name");
+        let mut spec = spec();
+        let NamespaceSpec {
+            name: _,
+            description,
+            counter_type,
+            temporality,
+            ttl,
+            cardinality,
+            storage,
+            dataset,
+            partition,
+            rollup,
+            series,
+        } = &mut spec;
+        *description = "x".to_owned();
+        *counter_type = CounterType::BestEffort;
+        *temporality = Temporality::Cumulative;
+        *ttl = Some(Duration::from_millis(10_500));
+        *cardinality = Cardinality::High;
+        storage.cache_cluster = other.clone();
+        storage.rollup_cluster = other.clone();
+        storage.event_cluster = other.clone();
+        storage.dataset = other;
+        dataset.seconds_per_slice += 10;
+        dataset.close_after += Duration::from_secs(1);
+        dataset.delete_after += Duration::from_secs(1);
+        dataset.accept_limit += Duration::from_secs(1);
+        dataset.future_limit += Duration::from_secs(1);
+        dataset.export_before_drop = true;
+        partition.buckets_per_id += 1;
+        partition.seconds_per_bucket += 10;
+        rollup.num_queues += 8;
+        rollup.coalesce_ms += 1;
+        rollup.capacity_bytes += 1;
+        rollup.rollup_batch_count += 1;
+        series.push(SeriesSettings { step_seconds: 60, keep: Duration::from_secs(3_600) });
+        spec
+    }
+
+    #[test]
+    fn every_setting_that_changes_is_told() {
+        let lines = differences(&spec(), &all_changed());
+        assert_eq!(lines.len(), 22, "{lines:#?}");
+        for line in [
+            "rollup.num_queues: 8 -> 16",
+            "ttl: none -> 10.5s",
+            "counter_type: EVENTUAL -> BEST_EFFORT",
+            "series: none -> 60s kept 3600s",
+        ] {
+            assert!(lines.iter().any(|known| known == line), "{line} is missing of {lines:#?}");
+        }
+        assert!(differences(&spec(), &spec()).is_empty());
+    }
+
+    #[test]
+    fn best_effort_is_the_only_type_that_is_fixed() {
+        let mut accurate = spec();
+        accurate.counter_type = CounterType::Accurate;
+        assert!(fixed_differences(&spec(), &accurate).is_empty());
+        assert_eq!(fixed_differences(&spec(), &all_changed()).len(), 6);
+    }
+}

@@ -1,0 +1,263 @@
+//! What a caller said about a namespace, and how the rest is filled in.
+//!
+//! A draft holds only what was said. Resolving it gives a complete spec: what a dataset already fixes comes from the
+//! dataset, where a live namespace is kept stays where it is, and everything else gets its default. So a request never
+//! has to repeat what its dataset settled long ago, and one that contradicts it is still found out.
+
+use std::time::Duration;
+
+use crate::domain::counter::NamespaceName;
+use crate::domain::limits::FUTURE_LIMIT_FLOOR;
+use crate::domain::namespace::{
+    Cardinality, CounterType, DatasetSettings, NamespaceSpec, RollupSettings, SeriesSettings, Storage, Temporality,
+    TimePartition,
+};
+
+/// What a caller said about a namespace; `None` is what was left out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceDraft {
+    /// Its name.
+    pub name: NamespaceName,
+    /// Free text.
+    pub description: String,
+    /// What a count promises.
+    pub counter_type: Option<CounterType>,
+    /// What is reported.
+    pub temporality: Option<Temporality>,
+    /// A counter silent for longer counts from 0 again; none: never.
+    pub ttl: Option<Duration>,
+    /// About how many counters there are.
+    pub cardinality: Option<Cardinality>,
+    /// Where it is kept.
+    pub storage: StorageDraft,
+    /// The settings of its dataset.
+    pub dataset: DatasetDraft,
+    /// How events are partitioned.
+    pub partition: PartitionDraft,
+    /// How rollups run.
+    pub rollup: RollupDraft,
+    /// The series that are kept.
+    pub series: Vec<SeriesSettings>,
+}
+
+/// What a caller said about where a namespace is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StorageDraft {
+    /// The cluster of the count cache.
+    pub cache_cluster: Option<NamespaceName>,
+    /// The cluster of the rollup store.
+    pub rollup_cluster: Option<NamespaceName>,
+    /// The cluster of the event log.
+    pub event_cluster: Option<NamespaceName>,
+    /// The dataset.
+    pub dataset: Option<NamespaceName>,
+}
+
+/// What a caller said about a dataset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DatasetDraft {
+    /// The width of a time slice.
+    pub seconds_per_slice: Option<u32>,
+    /// The age at which a slice closes.
+    pub close_after: Option<Duration>,
+    /// The age at which a slice is dropped.
+    pub delete_after: Option<Duration>,
+    /// How old an event may be when it arrives.
+    pub accept_limit: Option<Duration>,
+    /// How far ahead of the server's clock an event may be.
+    pub future_limit: Option<Duration>,
+    /// Whether a slice is exported before it is dropped.
+    pub export_before_drop: Option<bool>,
+}
+
+/// What a caller said about partitions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PartitionDraft {
+    /// Event buckets per time bucket.
+    pub buckets_per_id: Option<u32>,
+    /// The width of a time bucket.
+    pub seconds_per_bucket: Option<u32>,
+}
+
+/// What a caller said about rollups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RollupDraft {
+    /// Rollup queues per roller.
+    pub num_queues: Option<u32>,
+    /// The coalescing time.
+    pub coalesce_ms: Option<u32>,
+    /// What one queue may hold.
+    pub capacity_bytes: Option<u64>,
+    /// Counters of one batch.
+    pub rollup_batch_count: Option<u32>,
+}
+
+/// What a setting is when nobody said anything; a server may choose its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Defaults {
+    /// The cluster of cache, rollups and events.
+    pub cluster: NamespaceName,
+    /// The dataset.
+    pub dataset: NamespaceName,
+    /// The settings of a new dataset.
+    pub dataset_settings: DatasetSettings,
+    /// The partitions of a namespace.
+    pub partition: TimePartition,
+    /// The rollups of a namespace.
+    pub rollup: RollupSettings,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            cluster: NamespaceName::new("embedded").expect("a literal name is valid"),
+            dataset: NamespaceName::new("default").expect("a literal name is valid"),
+            dataset_settings: DatasetSettings::default(),
+            partition: TimePartition::default(),
+            rollup: RollupSettings::default(),
+        }
+    }
+}
+
+impl NamespaceDraft {
+    /// A draft that says nothing but the name.
+    pub fn of(name: NamespaceName) -> Self {
+        Self {
+            name,
+            description: String::new(),
+            counter_type: None,
+            temporality: None,
+            ttl: None,
+            cardinality: None,
+            storage: StorageDraft::default(),
+            dataset: DatasetDraft::default(),
+            partition: PartitionDraft::default(),
+            rollup: RollupDraft::default(),
+            series: Vec::new(),
+        }
+    }
+
+    /// The dataset that the namespace belongs to; `live` is where it is kept already.
+    pub(super) fn dataset_name(&self, live: Option<&Storage>, defaults: &Defaults) -> NamespaceName {
+        let kept = live.map_or(&defaults.dataset, |storage| &storage.dataset);
+        self.storage.dataset.as_ref().unwrap_or(kept).clone()
+    }
+
+    /// Fills in what was left out.
+    pub(super) fn resolve(
+        self,
+        live: Option<&NamespaceSpec>,
+        dataset: Option<&DatasetSettings>,
+        defaults: &Defaults,
+    ) -> NamespaceSpec {
+        let live_storage = live.map(|spec| &spec.storage);
+        let storage = Storage {
+            dataset: self.dataset_name(live_storage, defaults),
+            cache_cluster: cluster(self.storage.cache_cluster, live_storage.map(|kept| &kept.cache_cluster), defaults),
+            rollup_cluster: cluster(
+                self.storage.rollup_cluster,
+                live_storage.map(|kept| &kept.rollup_cluster),
+                defaults,
+            ),
+            event_cluster: cluster(self.storage.event_cluster, live_storage.map(|kept| &kept.event_cluster), defaults),
+        };
+        let dataset = self.dataset.resolve(dataset, &defaults.dataset_settings);
+        NamespaceSpec {
+            name: self.name,
+            description: self.description,
+            counter_type: self.counter_type.unwrap_or_default(),
+            temporality: self.temporality.unwrap_or_default(),
+            ttl: self.ttl,
+            cardinality: self.cardinality.unwrap_or_default(),
+            storage,
+            partition: self.partition.resolve(dataset.seconds_per_slice, &defaults.partition),
+            dataset,
+            rollup: self.rollup.resolve(&defaults.rollup),
+            series: self.series,
+        }
+    }
+}
+
+impl DatasetDraft {
+    fn resolve(self, known: Option<&DatasetSettings>, defaults: &DatasetSettings) -> DatasetSettings {
+        let base = known.unwrap_or(defaults);
+        let accept_limit = self.accept_limit.unwrap_or(base.accept_limit);
+        let future_limit = match known {
+            Some(known) => known.future_limit,
+            None => accept_limit.max(FUTURE_LIMIT_FLOOR),
+        };
+        DatasetSettings {
+            seconds_per_slice: self.seconds_per_slice.unwrap_or(base.seconds_per_slice),
+            close_after: self.close_after.unwrap_or(base.close_after),
+            delete_after: self.delete_after.unwrap_or(base.delete_after),
+            accept_limit,
+            future_limit: self.future_limit.unwrap_or(future_limit),
+            export_before_drop: self.export_before_drop.unwrap_or(base.export_before_drop),
+        }
+    }
+}
+
+impl PartitionDraft {
+    /// A time bucket is never wider than a slice, so a short slice takes its own width as the default.
+    fn resolve(self, seconds_per_slice: u32, defaults: &TimePartition) -> TimePartition {
+        TimePartition {
+            buckets_per_id: self.buckets_per_id.unwrap_or(defaults.buckets_per_id),
+            seconds_per_bucket: self
+                .seconds_per_bucket
+                .unwrap_or_else(|| defaults.seconds_per_bucket.min(seconds_per_slice)),
+        }
+    }
+}
+
+impl RollupDraft {
+    fn resolve(self, defaults: &RollupSettings) -> RollupSettings {
+        RollupSettings {
+            num_queues: self.num_queues.unwrap_or(defaults.num_queues),
+            coalesce_ms: self.coalesce_ms.unwrap_or(defaults.coalesce_ms),
+            capacity_bytes: self.capacity_bytes.unwrap_or(defaults.capacity_bytes),
+            rollup_batch_count: self.rollup_batch_count.unwrap_or(defaults.rollup_batch_count),
+        }
+    }
+}
+
+impl From<NamespaceSpec> for NamespaceDraft {
+    fn from(spec: NamespaceSpec) -> Self {
+        Self {
+            name: spec.name,
+            description: spec.description,
+            counter_type: Some(spec.counter_type),
+            temporality: Some(spec.temporality),
+            ttl: spec.ttl,
+            cardinality: Some(spec.cardinality),
+            storage: StorageDraft {
+                cache_cluster: Some(spec.storage.cache_cluster),
+                rollup_cluster: Some(spec.storage.rollup_cluster),
+                event_cluster: Some(spec.storage.event_cluster),
+                dataset: Some(spec.storage.dataset),
+            },
+            dataset: DatasetDraft {
+                seconds_per_slice: Some(spec.dataset.seconds_per_slice),
+                close_after: Some(spec.dataset.close_after),
+                delete_after: Some(spec.dataset.delete_after),
+                accept_limit: Some(spec.dataset.accept_limit),
+                future_limit: Some(spec.dataset.future_limit),
+                export_before_drop: Some(spec.dataset.export_before_drop),
+            },
+            partition: PartitionDraft {
+                buckets_per_id: Some(spec.partition.buckets_per_id),
+                seconds_per_bucket: Some(spec.partition.seconds_per_bucket),
+            },
+            rollup: RollupDraft {
+                num_queues: Some(spec.rollup.num_queues),
+                coalesce_ms: Some(spec.rollup.coalesce_ms),
+                capacity_bytes: Some(spec.rollup.capacity_bytes),
+                rollup_batch_count: Some(spec.rollup.rollup_batch_count),
+            },
+            series: spec.series,
+        }
+    }
+}
+
+fn cluster(said: Option<NamespaceName>, kept: Option<&NamespaceName>, defaults: &Defaults) -> NamespaceName {
+    said.unwrap_or_else(|| kept.unwrap_or(&defaults.cluster).clone())
+}

@@ -1,0 +1,61 @@
+//! The etag of a namespace: which namespace, and which of its versions.
+//!
+//! It names the number of the namespace too, because a name that was deleted and created anew begins at version 1
+//! again, and an etag of the old one must not pass for the new.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::domain::counter::NamespaceId;
+use crate::domain::namespace::Namespace;
+use crate::domain::{Reason, Reject};
+
+/// The version of a namespace that a caller read. Opaque outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Etag {
+    namespace: NamespaceId,
+    version: u64,
+}
+
+impl Etag {
+    /// The etag of a namespace as it is.
+    pub fn of(namespace: &Namespace) -> Self {
+        Self { namespace: namespace.id, version: namespace.version }
+    }
+}
+
+impl fmt::Display for Etag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.namespace.0, self.version)
+    }
+}
+
+impl FromStr for Etag {
+    type Err = Reject;
+
+    fn from_str(text: &str) -> Result<Self, Reject> {
+        let numbers = text.split_once('-').and_then(|(namespace, version)| {
+            Some(Self { namespace: NamespaceId(namespace.parse().ok()?), version: version.parse().ok()? })
+        });
+        numbers.filter(|etag| etag.to_string() == text).ok_or_else(|| {
+            Reject::new(
+                Reason::EtagMismatch,
+                format!("etag {text:?} was not made by this service; send the etag that was read, unchanged"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_out_is_read_back() {
+        assert_eq!("7-3".parse(), Ok(Etag { namespace: NamespaceId(7), version: 3 }));
+        for forged in ["", "7", "-", "7-", "+7-3", "07-3", "7-3-1", "7-x", "99999999999999999999-1"] {
+            let reject = forged.parse::<Etag>().expect_err(forged);
+            assert_eq!(reject.reason, Reason::EtagMismatch);
+        }
+    }
+}
