@@ -30,24 +30,18 @@ pub struct Rolled {
 /// `events` must be sorted by key and lie in (`base.as_of`, `to`]; repeated keys are folded once. `to` must be a whole
 /// millisecond at or above `base.as_of`.
 pub fn fold(base: Checkpoint, events: &[Event], to: Timestamp, rules: &FoldRules) -> Rolled {
-    debug_assert!(to >= base.as_of, "a fold never goes back");
-    debug_assert!(events.is_sorted_by(|a, b| a.key <= b.key), "events are folded in the order of their keys");
-    let mut folding = Folding { rolled: Rolled::of(base), rules };
-    let mut previous: Option<&EventKey> = None;
+    let mut folder = Folder::new(base, rules);
     for event in events {
-        debug_assert!(event.key.time <= to, "an event beyond the window cannot be folded");
-        if previous != Some(&event.key) {
-            folding.take(event);
-        }
-        previous = Some(&event.key);
+        folder.take(event);
     }
-    folding.close(to);
-    folding.rolled
+    folder.finish(to)
 }
 
-struct Folding<'a> {
+/// The fold in pieces, for events that come in pages.
+pub struct Folder<'a> {
     rolled: Rolled,
     rules: &'a FoldRules,
+    previous: Option<EventKey>,
 }
 
 impl Rolled {
@@ -56,8 +50,33 @@ impl Rolled {
     }
 }
 
-impl Folding<'_> {
-    fn take(&mut self, event: &Event) {
+impl<'a> Folder<'a> {
+    /// Begins on a checkpoint.
+    pub fn new(base: Checkpoint, rules: &'a FoldRules) -> Self {
+        Self { rolled: Rolled::of(base), rules, previous: None }
+    }
+
+    /// Folds the next event, in the order of keys; a repeated key is folded once.
+    pub fn take(&mut self, event: &Event) {
+        debug_assert!(event.key.time > self.rolled.checkpoint.as_of, "only events above the checkpoint are folded");
+        match &self.previous {
+            Some(previous) if *previous == event.key => return,
+            Some(previous) => debug_assert!(*previous < event.key, "events are folded in the order of their keys"),
+            None => {}
+        }
+        self.apply(event);
+        self.previous = Some(event.key.clone());
+    }
+
+    /// Moves the checkpoint to `to` and finishes what is over by then.
+    pub fn finish(mut self, to: Timestamp) -> Rolled {
+        debug_assert!(to >= self.rolled.checkpoint.as_of, "a fold never goes back");
+        debug_assert!(self.previous.as_ref().is_none_or(|last| last.time <= to), "no event lies beyond the window");
+        self.close(to);
+        self.rolled
+    }
+
+    fn apply(&mut self, event: &Event) {
         let time = event.key.time;
         if !matches!(event.change, Change::Total(_)) {
             self.record_row(event);

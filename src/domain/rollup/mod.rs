@@ -6,5 +6,5 @@ pub mod series;
 pub mod window;
 
 pub use checkpoint::{BucketRecord, Checkpoint, SourceTotal, StepSum};
-pub use fold::{Rolled, TailSum, fold, row_digest};
+pub use fold::{Folder, Rolled, TailSum, fold, row_digest};
 pub use window::{FoldRules, SliceRule, SliceStatus, TimeSlice};
