@@ -1,1 +1,3 @@
+//! The `tallystone` binary.
+
 fn main() {}

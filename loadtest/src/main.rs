@@ -1,1 +1,3 @@
+//! Load generator and measuring tool.
+
 fn main() {}

@@ -1,0 +1,76 @@
+//! What must not be left behind: unfinished code, silent tests, places of one machine.
+
+use std::fs;
+
+use super::source::{collect, relative, root};
+use super::{Except, excepted, expect_none, mentions_where};
+
+/// Files that others are writing at this moment.
+const UNDER_CONSTRUCTION: &[Except] = &[
+    Except("src/engine/counting/mod.rs", "signatures first"),
+    Except("src/engine/namespaces/mod.rs", "signatures first"),
+];
+
+#[test]
+fn nothing_unwraps() {
+    let found = mentions_where(|source, mention| !source.in_test(mention) && mention.text == ".unwrap");
+    expect_none("answer the error, or expect(\"why it cannot fail\")", found);
+}
+
+#[test]
+fn nothing_is_left_to_do() {
+    let found = mentions_where(|source, mention| {
+        !excepted(UNDER_CONSTRUCTION, &source.path)
+            && ["todo!", "unimplemented!", "dbg!"].contains(&mention.text.as_str())
+    });
+    expect_none("finish it or leave it out", found);
+}
+
+#[test]
+fn no_test_is_switched_off() {
+    expect_none("mend the test or delete it", mentions_where(|_, mention| mention.text == "#[ignore]"));
+}
+
+#[test]
+fn only_the_command_line_prints() {
+    const EXCEPT: &[Except] = &[
+        Except("src/app/", "the command line"),
+        Except("src/main.rs", "the command line"),
+        Except("tests/", "tests report"),
+        Except("loadtest/", "a command line"),
+    ];
+    let prints = ["println!", "print!", "eprintln!", "eprint!"];
+    let found = mentions_where(|source, mention| {
+        !excepted(EXCEPT, &source.path) && !source.in_test(mention) && prints.contains(&mention.text.as_str())
+    });
+    expect_none("log through tracing, or answer the value", found);
+}
+
+#[test]
+fn no_file_knows_a_machine() {
+    // Put together here, so that this file does not find itself.
+    let places: Vec<String> = ["home", "root", "Users", "tmp", "work", "mnt"].map(|name| format!("/{name}/")).into();
+    let mut files = Vec::new();
+    for folder in ["src", "tests", "loadtest", "docs", "proto", ".ci"] {
+        collect(&root().join(folder), "", &mut files);
+    }
+    files.extend(["README.md", "CHANGELOG.md", "Cargo.toml", "build.rs"].map(|name| root().join(name)));
+    let mut found = Vec::new();
+    for file in files {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            if places.iter().any(|place| begins_a_path(line, place)) {
+                found.push(format!("{}:{}: {}", relative(&file), index + 1, line.trim()));
+            }
+        }
+    }
+    expect_none("name a place by what it is for: a temporary directory, the data directory, the target folder", found);
+}
+
+/// Whether the line holds the place as the beginning of a path, not as a folder inside one.
+fn begins_a_path(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|character| !(character.is_alphanumeric() || "._-}/".contains(character)))
+    })
+}
