@@ -175,10 +175,11 @@ fn walk(stream: TokenStream, place: Place, source: &mut Source) {
             }
             TokenTree::Literal(_) => false,
         };
-        if ends_item && let Some(first) = test_item.take() {
-            if !place.in_test {
-                source.test_lines.push((first, tokens[at].span().end().line));
-            }
+        if ends_item
+            && let Some(first) = test_item.take()
+            && !place.in_test
+        {
+            source.test_lines.push((first, tokens[at].span().end().line));
         }
         at += 1;
     }
