@@ -114,7 +114,7 @@ impl Clock for StillClock {
     }
 
     async fn sleep(&self, _duration: Duration) {
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 }
 

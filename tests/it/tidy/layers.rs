@@ -29,7 +29,6 @@ const VENDORS: &[&str] = &[
     "prost",
     "prost_reflect",
     "prost_types",
-    "quick_cache",
     "redis",
     "scylla",
     "toml",
