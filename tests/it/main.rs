@@ -2,5 +2,6 @@
 //! once; one module for each behaviour.
 
 mod golden;
+mod licences;
 mod protos;
 mod tidy;
