@@ -1,1 +1,3 @@
 //! The wire: gRPC and JSON over HTTP.
+
+pub mod documents;

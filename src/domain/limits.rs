@@ -39,6 +39,8 @@ pub const SERIES_RESOLUTIONS_MAX: usize = 8;
 pub const NAMESPACES_MAX: usize = 10_000;
 /// The longest name of who changes a namespace, in bytes.
 pub const ACTOR_BYTES_MAX: usize = 256;
+/// How deep the values of a namespace document are nested, at most.
+pub const DOCUMENT_DEPTH_MAX: usize = 32;
 /// How often a change of the catalog is tried again when another server changed it in between.
 pub const CATALOG_ATTEMPTS_MAX: u32 = 5;
 /// The old versions of namespaces kept in memory.

@@ -1,0 +1,109 @@
+//! Namespace documents: text that people keep in files, and what it says about namespaces.
+//!
+//! Three forms are read: our TOML, our JSON (the fields of `admin.v1.Namespace`, snake_case or camelCase), and the
+//! control-plane documents that Netflix published with its Distributed Counter Abstraction. The form is found by looking
+//! at the text; JSON may carry comments, trailing commas and lack its outer braces, as the published example does.
+//! Nothing that a document says is dropped in silence: in our forms an unknown field is an error, in the published form
+//! what has no counterpart is listed as unmapped.
+
+mod fields;
+mod node;
+mod ours;
+mod published;
+
+use crate::domain::counter::NamespaceName;
+use crate::domain::limits::BATCH_ITEMS_MAX;
+use crate::domain::{Reason, Reject};
+use crate::engine::namespaces::{Etag, NamespaceDraft};
+
+use fields::Fields;
+use node::Node;
+
+/// What a document says about one namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DocumentNamespace {
+    /// The settings.
+    pub draft: NamespaceDraft,
+    /// The version that the document was made from, if it says so.
+    pub etag: Option<Etag>,
+    /// What has no counterpart: `path: why`.
+    pub unmapped: Vec<String>,
+}
+
+/// Reads a document. `name` is for documents that carry none; it must agree with one that does.
+pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNamespace>, Reject> {
+    let items = match Node::parse(text)? {
+        Node::List(items) => items.into_iter().enumerate().map(|(at, node)| (format!("[{at}]"), node)).collect(),
+        node => items_of(node)?,
+    };
+    if items.is_empty() || items.len() > BATCH_ITEMS_MAX {
+        return Err(invalid(format!(
+            "the document holds {} namespaces; 1 to {BATCH_ITEMS_MAX} are allowed",
+            items.len()
+        )));
+    }
+    let namespaces = items.into_iter().map(|(path, node)| read(path, node, name)).collect::<Result<Vec<_>, _>>()?;
+    let mut names: Vec<_> = namespaces.iter().map(|one| &one.draft.name).collect();
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(invalid(format!("namespace {} stands in the document twice", pair[0]))),
+        None => Ok(namespaces),
+    }
+}
+
+/// The namespaces of a document that is one table: a list under `namespaces`, one under `namespace`, or itself.
+fn items_of(node: Node) -> Result<Vec<(String, Node)>, Reject> {
+    let mut fields = Fields::of(String::new(), node)?;
+    if fields.has("persistence_configuration") {
+        return Ok(vec![(String::new(), fields.into_node())]);
+    }
+    if let Some(items) = fields.list("namespaces")? {
+        fields.refuse_rest()?;
+        return Ok(items);
+    }
+    if fields.is_table("namespace") {
+        let item = fields.take("namespace");
+        fields.refuse_rest()?;
+        return Ok(item.into_iter().collect());
+    }
+    Ok(vec![(String::new(), fields.into_node())])
+}
+
+fn read(path: String, node: Node, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
+    let fields = Fields::of(path, node)?;
+    match fields.has("persistence_configuration") {
+        true => published::read(fields, name),
+        false => ours::read(fields, name),
+    }
+}
+
+/// The name that a document and its request agree on.
+fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>) -> Result<NamespaceName, Reject> {
+    let said = said.map(|said| NamespaceName::new(&said)).transpose().map_err(|reject| at(place, &reject.message))?;
+    match (said, asked) {
+        (Some(said), Some(asked)) if said != *asked => {
+            Err(at(place, &format!("the document names namespace {said}, the request {asked}; leave one out")))
+        }
+        (Some(said), _) => Ok(said),
+        (None, Some(asked)) => Ok(asked.clone()),
+        (None, None) => Err(at(
+            place,
+            "the document names no namespace; give the name with the request (apply -f FILE --namespace NAME)",
+        )),
+    }
+}
+
+/// Refuses a document, naming the place where one is known.
+fn at(place: &str, what: &str) -> Reject {
+    match place {
+        "" => invalid(what.to_owned()),
+        place => invalid(format!("{place}: {what}")),
+    }
+}
+
+fn invalid(message: String) -> Reject {
+    Reject::new(Reason::InvalidDocument, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! The laws of documents, on the golden files and on documents that are wrong.
+
+use std::time::Duration;
+
+use super::*;
+use crate::domain::namespace::{Cardinality, CounterType};
+
+const PUBLISHED_FRAGMENT: &str = include_str!("../../../tests/golden/documents/published_fragment.json");
+const PUBLISHED_OBJECT: &str = include_str!("../../../tests/golden/documents/published_object.json");
+const OURS_TOML: &str = include_str!("../../../tests/golden/documents/ours.toml");
+const OURS_JSON: &str = include_str!("../../../tests/golden/documents/ours.json");
+
+fn name(text: &str) -> NamespaceName {
+    NamespaceName::new(text).expect("a valid name")
+}
+
+fn one(text: &str) -> DocumentNamespace {
+    let mut read = parse(text, Some(&name("shop"))).expect(text);
+    assert_eq!(read.len(), 1);
+    read.remove(0)
+}
+
+fn fault(text: &str) -> String {
+    let reject = parse(text, Some(&name("shop"))).expect_err(text);
+    assert_eq!(reject.reason, Reason::InvalidDocument, "{}", reject.message);
+    reject.message
+}
+
+/// The published form around the given blocks.
+fn published(blocks: &str) -> String {
+    format!("persistence_configuration: [{blocks}]")
+}
+
+#[test]
+fn the_published_document_loads_as_it_is_with_every_value() {
+    let read = one(PUBLISHED_FRAGMENT);
+    assert_eq!(read.unmapped, Vec::<String>::new());
+    let draft = read.draft;
+    assert_eq!(draft.name, name("shop"));
+    assert_eq!(draft.counter_type, Some(CounterType::Eventual));
+    assert_eq!(draft.cardinality, Some(Cardinality::Low));
+    assert_eq!(draft.storage.cache_cluster, Some(name("evcache_dgw_counter_tier1")));
+    assert_eq!(draft.storage.rollup_cluster, Some(name("cass_dgw_counter_uswest2")));
+    assert_eq!(draft.storage.event_cluster, Some(name("cass_dgw_counter_uswest2")));
+    assert_eq!(draft.storage.dataset, Some(name("my_dataset_1")));
+    assert_eq!(draft.rollup.num_queues, Some(8));
+    assert_eq!(draft.rollup.coalesce_ms, Some(10_000));
+    assert_eq!(draft.rollup.capacity_bytes, Some(16_777_216));
+    assert_eq!(draft.rollup.rollup_batch_count, Some(32));
+    assert_eq!(draft.partition.buckets_per_id, Some(4));
+    assert_eq!(draft.partition.seconds_per_bucket, Some(600));
+    assert_eq!(draft.dataset.seconds_per_slice, Some(86_400));
+    assert_eq!(draft.dataset.accept_limit, Some(Duration::from_secs(5)));
+    assert_eq!(draft.dataset.close_after, Some(Duration::from_secs(518_400)));
+    assert_eq!(draft.dataset.delete_after, Some(Duration::from_secs(604_800)));
+    assert_eq!(draft.dataset.future_limit, None);
+}
+
+#[test]
+fn outer_braces_change_nothing() {
+    assert_eq!(one(PUBLISHED_OBJECT), one(PUBLISHED_FRAGMENT));
+    let with_name = PUBLISHED_OBJECT.replacen('{', "{ \"namespace\": \"shop\",", 1);
+    assert_eq!(parse(&with_name, None).expect("the document names itself"), [one(PUBLISHED_FRAGMENT)]);
+}
+
+#[test]
+fn our_toml_and_our_json_say_the_same() {
+    let toml = parse(OURS_TOML, None).expect("valid");
+    assert_eq!(toml, parse(OURS_JSON, None).expect("valid"));
+    assert_eq!(toml.len(), 2);
+    assert_eq!(toml[0].draft.ttl, Some(Duration::from_secs(90 * 86_400)));
+    assert_eq!(toml[0].draft.series.len(), 2);
+    assert_eq!(toml[0].draft.series[1].step_seconds, 3_600);
+}
+
+#[test]
+fn a_namespace_is_a_document_a_list_or_wrapped_as_an_answer() {
+    let alone = one("{ name: 'shop', ttl: '60s' }");
+    for text in [
+        "[{ name: 'shop', ttl: '60s' }]",
+        "{ namespaces: [{ name: 'shop', ttl: '60s' }] }",
+        "{ namespace: { name: 'shop', ttl: '60s' } }",
+        "name = 'shop'\nttl = '1m'",
+        "ttl: '60s'",
+    ] {
+        assert_eq!(one(text), alone, "{text}");
+    }
+}
+
+#[test]
+fn every_field_of_the_namespace_message_can_stand_in_a_document() {
+    use prost_reflect::{DescriptorPool, Kind};
+    let pool = DescriptorPool::decode(crate::proto::DESCRIPTORS).expect("the descriptors were built with the crate");
+    let message = pool.get_message_by_name("tallystone.admin.v1.Namespace").expect("the message exists");
+    for field in message.fields() {
+        let known = |name: &str, value: &str| {
+            let text = format!("{{ name: 'shop', {name}: {value} }}");
+            let text = if name == "name" { "{ name: 'shop' }".to_owned() } else { text };
+            let result = parse(&text, None);
+            let message = result.err().map_or_else(String::new, |reject| reject.message);
+            assert!(!message.contains("no such field"), "{name}: {message}");
+        };
+        known(field.name(), "null");
+        known(field.json_name(), "null");
+        let Kind::Message(inner) = field.kind() else { continue };
+        if !inner.full_name().starts_with("tallystone.") {
+            continue;
+        }
+        for part in inner.fields() {
+            let table = format!("{{ {}: null }}", part.json_name());
+            known(field.json_name(), &if field.is_list() { format!("[{table}]") } else { table });
+        }
+    }
+}
+
+#[test]
+fn an_answer_of_ours_is_a_document_and_its_etag_counts() {
+    let read = one("{ name: 'shop', id: '7', etag: '7-3', version: '3', createTime: '2026-01-01T00:00:00Z' }");
+    assert_eq!(read.etag.map(|etag| etag.to_string()), Some("7-3".to_owned()));
+    assert_eq!(read.draft, NamespaceDraft::of(name("shop")));
+}
+
+#[test]
+fn an_unknown_field_of_ours_is_refused_with_a_suggestion() {
+    let text = fault("[rollup]\nnum_queus = 8");
+    assert_eq!(text, "rollup.num_queus: there is no such field; did you mean num_queues?");
+    assert!(fault("{ colour: 'red' }").starts_with("colour: there is no such field; known are name, etag,"));
+    assert!(fault("{ namespaces: [{ name: 'a' }], x: 1 }").starts_with("x: there is no such field"));
+}
+
+#[test]
+fn faults_name_their_place() {
+    for (text, place) in [
+        ("{ rollup: 8 }", "rollup: a table is expected here, found a whole number"),
+        ("{ rollup: { num_queues: 1.5 } }", "rollup.num_queues: "),
+        ("{ rollup: { numQueues: -1 } }", "rollup.numQueues: -1 is out of range"),
+        ("{ ttl: 5 }", "ttl: a duration is expected here, as \"5s\" or \"500ms\", found 5"),
+        ("{ counter_type: 'FAST' }", "counter_type: \"FAST\" is none of BEST_EFFORT, EVENTUAL, ACCURATE"),
+        ("{ storage: { cacheCluster: 'a b' } }", "storage.cache_cluster: has a character"),
+        ("{ dataset: { slice_width: '0.5s' } }", "dataset.slice_width: 500ms is no whole number of seconds"),
+        ("{ series: [{ step: '60s' }] }", "series[0]: keep is missing"),
+        ("[{ name: 'a' }]", "[0]: the document names namespace a, the request shop"),
+        ("{ name: 'a b' }", "namespace has a character"),
+        ("[{}, 1]", "[1]: a table is expected here"),
+        ("[]", "the document holds 0 namespaces"),
+        ("{ namespaces: 1 }", "namespaces: a list is expected here"),
+    ] {
+        let message = fault(text);
+        assert!(message.starts_with(place), "{text}: {message}");
+    }
+}
+
+#[test]
+fn a_document_without_a_name_needs_one_from_the_request() {
+    for text in ["{}", PUBLISHED_FRAGMENT, "[{ ttl: '60s' }]"] {
+        let reject = parse(text, None).expect_err(text);
+        assert!(reject.message.contains("names no namespace"), "{}", reject.message);
+    }
+    assert!(fault("[{}, {}]").contains("shop stands in the document twice"));
+}
+
+#[test]
+fn what_the_published_form_says_beyond_us_is_named() {
+    let read = one(&format!(
+        "{}, colour: 'red'",
+        published(
+            "{ id: 'CACHE', scope: 'dal=kv', ttl: '5s', physical_storage: { type: 'REDIS', cluster: 'c', dataset: 'd' } },
+             { id: 'SEARCH', x: 1 },
+             { id: 'COUNTER_ROLLUP', config: { best_effort_counter_config: {}, eventual_counter_config: {
+                internal_config: { queue_config: { fair: true }, depth: 1 }, sync: true } },
+               physical_storage: { dataset: 'a' } },
+             { id: 'EVENT_STORAGE', physical_storage: { dataset: 'b' }, config: { time_partition: { zone: 'x' } },
+               lifecycleConfigs: { lifecycleConfig: [ { type: 'archive' }, { type: 'retention', config: { by: 'x' } } ],
+                                   lifecycle: 1 } }"
+        )
+    ));
+    let expected = [
+        "persistence_configuration[0].scope: CACHE has the scope dal=counter here, not dal=kv",
+        "persistence_configuration[0].physical_storage.type: REDIS is none of EVCACHE, MEMCACHED, EMBEDDED; the server's \
+         configuration says what the cluster is",
+        "persistence_configuration[0].physical_storage.dataset: a cluster has no such setting",
+        "persistence_configuration[0].ttl: a block has no such setting",
+        "persistence_configuration[1]: counters need no block with the id SEARCH",
+        "persistence_configuration[2].config.eventual_counter_config.internal_config.queue_config.fair: a rollup queue \
+         has no such setting",
+        "persistence_configuration[2].config.eventual_counter_config.internal_config.depth: rollups have no such setting",
+        "persistence_configuration[2].config.eventual_counter_config.sync: eventual counters have no such setting",
+        "persistence_configuration[2].config.best_effort_counter_config: this block has no such setting",
+        "persistence_configuration[3].config.time_partition.zone: time partitions have no such setting",
+        "persistence_configuration[3].lifecycleConfigs.lifecycleConfig[0]: EVENT_STORAGE has no life cycle archive",
+        "persistence_configuration[3].lifecycleConfigs.lifecycleConfig[1].config.by: retention has no such setting",
+        "persistence_configuration[3].lifecycleConfigs.lifecycle: life cycles stand under lifecycleConfig",
+        "colour: a namespace has no such setting",
+        "persistence_configuration[2].physical_storage.dataset: rollups are kept in the dataset of the events, b, not in a",
+    ];
+    assert_eq!(read.unmapped, expected);
+}
+
+#[test]
+fn contradictions_of_the_published_form_are_refused_with_their_place() {
+    for (blocks, message) in [
+        (
+            "{ id: 'CACHE' }, { id: 'CACHE' }",
+            "persistence_configuration[1]: persistence_configuration[0] has the id CACHE",
+        ),
+        (
+            "{ id: 'CACHE', config: { counter_type: 'BEST_EFFORT' } },
+             { id: 'COUNTER_ROLLUP', config: { counter_type: 'EVENTUAL' } }",
+            "persistence_configuration[1].config.counter_type: contradicts persistence_configuration[0].config.counter_type",
+        ),
+        (
+            "{ id: 'EVENT_STORAGE', lifecycleConfigs: { lifecycleConfig: [ { type: 'retention' }, { type: 'retention' } ] } }",
+            "persistence_configuration[0].lifecycleConfigs.lifecycleConfig[1]: persistence_configuration[0]",
+        ),
+        ("{ id: 'EVENT_STORAGE', config: { accept_limit: 5 } }", "persistence_configuration[0].config.accept_limit: "),
+        ("{ scope: 'dal=ts' }", "persistence_configuration[0]: id is missing"),
+        ("{ id: 'SEARCH' }", "persistence_configuration holds no block"),
+        ("", "persistence_configuration holds no block"),
+    ] {
+        let text = fault(&published(blocks));
+        assert!(text.starts_with(message), "{text}");
+    }
+    assert!(fault("persistence_configuration: {}").starts_with("persistence_configuration: a list is expected"));
+}
