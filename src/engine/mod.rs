@@ -1,4 +1,139 @@
 //! Use cases and background loops, on ports alone.
+//!
+//! `Engine` is what the composition root builds and the API calls. Everything it does in the background runs under one
+//! driver, so stopping it is: stop taking calls, `drain`, done.
 
+mod closing;
+mod core;
 pub mod counting;
+mod datasets;
+mod inline;
+pub mod loops;
 pub mod namespaces;
+pub mod rolling;
+mod slices;
+pub mod stats;
+mod top;
+mod watchers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::core::Core;
+use crate::engine::counting::Counting;
+use crate::engine::loops::Supervisor;
+use crate::engine::loops::driver::Driver;
+use crate::engine::namespaces::Namespaces;
+use crate::engine::stats::Stats;
+use crate::ports::{Clock, Entropy, ExportSink, StoreError, Stores};
+
+/// What an engine is made of.
+pub struct Parts {
+    /// The stores.
+    pub stores: Stores,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Random bytes.
+    pub entropy: Arc<dyn Entropy>,
+    /// Where slices are exported to, if anywhere.
+    pub export: Option<Arc<dyn ExportSink>>,
+    /// The catalog.
+    pub namespaces: Namespaces,
+}
+
+/// The running engine.
+pub struct Engine {
+    core: Arc<Core>,
+    driver: Driver,
+    counting: Counting,
+}
+
+/// A gauge of the engine at one moment, by dataset.
+#[derive(Clone, Debug)]
+pub struct DatasetGauges {
+    /// The dataset.
+    pub dataset: String,
+    /// How far the limit is behind the clock.
+    pub closed_lag: Duration,
+    /// Events that are held.
+    pub holds: usize,
+    /// How far the slowest watermark is behind the limit.
+    pub watermark_lag: Duration,
+    /// Known slices.
+    pub slices: usize,
+}
+
+impl Engine {
+    /// Opens every dataset and starts the loops.
+    pub async fn start(parts: Parts) -> Result<Self, StoreError> {
+        let Parts { stores, clock, entropy, export, namespaces } = parts;
+        let driver = Driver::new(Arc::clone(&clock));
+        let core = Arc::new(Core::new(stores, clock, entropy, export, namespaces));
+        let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone());
+        supervisor.follow().await?;
+        driver.start(supervisor);
+        let counting = Counting::new(Arc::clone(&core), driver.clone());
+        Ok(Self { core, driver, counting })
+    }
+
+    /// The counter use cases.
+    pub fn counting(&self) -> Counting {
+        self.counting.clone()
+    }
+
+    /// The catalog use cases.
+    pub fn namespaces(&self) -> Namespaces {
+        self.core.namespaces.clone()
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// How many loops panicked and were started again.
+    pub fn loop_panics(&self) -> u64 {
+        self.driver.panics()
+    }
+
+    /// Counters in the rollup Sets, and the bytes of the Sets.
+    pub fn rollup_sets(&self) -> (usize, usize) {
+        let waiting =
+            |queues: &rolling::NamespaceQueues| queues.queues().iter().map(|queue| queue.len()).sum::<usize>();
+        (self.core.queues.iter().map(|queues| waiting(queues.value())).sum(), self.core.set_bytes.used())
+    }
+
+    /// How many watches there are.
+    pub fn watches(&self) -> usize {
+        self.core.watchers.len()
+    }
+
+    /// Gauges of every dataset.
+    pub fn datasets(&self) -> Vec<DatasetGauges> {
+        let now = self.core.now();
+        let gauges = |dataset: Arc<datasets::DatasetState>| {
+            let limit = dataset.limit();
+            let slowest = (0..crate::domain::limits::TOUCH_SHARDS).map(|shard| dataset.watermark(shard)).min();
+            DatasetGauges {
+                dataset: dataset.dataset.name.to_string(),
+                closed_lag: now.since(limit),
+                holds: dataset.closing.held(),
+                watermark_lag: limit.since(slowest.unwrap_or(limit)),
+                slices: dataset.slices.rows().len(),
+            }
+        };
+        self.core.datasets.all().into_iter().map(gauges).collect()
+    }
+
+    /// Finishes the current Sets and stops every loop, within a deadline. Says whether it was in time.
+    ///
+    /// No call may arrive any more. What is not rolled up stays in the touch index.
+    pub async fn drain(&self, deadline: Duration) -> bool {
+        self.core.namespaces.drain().await;
+        self.driver.stop();
+        tokio::select! {
+            () = self.driver.join() => true,
+            () = self.core.clock.sleep(deadline) => false,
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::limits::SERIES_ROWS_MAX;
 use crate::domain::namespace::SeriesSettings;
 use crate::domain::reason::{Reason, Reject};
-use crate::domain::rollup::checkpoint::StepSum;
+use crate::domain::rollup::checkpoint::{StepSum, silent_too_long};
 use crate::domain::time::Timestamp;
 
 /// A validated question: which resolution to read and which steps to answer.
@@ -87,11 +87,19 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
 /// Puts rows together, one for each step, without gaps. Cost: O(steps + stored).
 ///
 /// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; `before` is the
-/// count at `from`; steps that end after `as_of` are open.
-pub fn rows(plan: &SeriesPlan, stored: &[StepSum], before: i128, as_of: Timestamp) -> Vec<SeriesRow> {
+/// count at `from`; steps that end after `as_of` are open. A silence longer than the TTL ends a value, judged by whole
+/// steps.
+pub fn rows(
+    plan: &SeriesPlan,
+    stored: &[StepSum],
+    before: i128,
+    as_of: Timestamp,
+    ttl: Option<Duration>,
+) -> Vec<SeriesRow> {
     let mut rows = Vec::new();
     let mut stored = stored.iter().peekable();
     let mut value = before;
+    let mut last = plan.from;
     let mut start = plan.from;
     while start < plan.to && start <= as_of {
         let end = start + plan.step;
@@ -99,6 +107,10 @@ pub fn rows(plan: &SeriesPlan, stored: &[StepSum], before: i128, as_of: Timestam
         while let Some(step) = stored.next_if(|step| step.start < end) {
             sum += step.sum;
             value = step.value;
+            last = step.end();
+        }
+        if silent_too_long(Some(last), end, ttl) {
+            value = 0;
         }
         rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
         start = end;
@@ -140,7 +152,7 @@ mod tests {
             StepSum { step_seconds: 10, start: at(0), sum: 5, value: 15 },
             StepSum { step_seconds: 10, start: at(30), sum: -1, value: 14 },
         ];
-        let rows = rows(&plan, &stored, 10, at(35));
+        let rows = rows(&plan, &stored, 10, at(35), None);
         let shown: Vec<_> = rows.iter().map(|row| (row.sum, row.value, row.open)).collect();
         assert_eq!(shown, [(5, 15, false), (0, 15, false), (0, 15, false), (-1, 14, true)]);
     }

@@ -1,0 +1,151 @@
+//! Closed timestamps: below `closed` this writer admits nothing, so what lies there can be summed for good.
+//!
+//! The published system sums up to a guess (now minus the accept limit); a slow write behind the guess is lost. Here a
+//! writer holds what it has admitted until the outcome is known, and `closed` waits for the oldest hold. Comparing with
+//! `closed` and registering the hold are one step under one lock, so no event slips in below a limit that was told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::domain::Timestamp;
+
+/// The closed timestamp and the holds of one writer and dataset.
+#[derive(Debug)]
+pub struct Closing {
+    accept_limit: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    closed: Timestamp,
+    holds: BTreeMap<Timestamp, u32>,
+}
+
+/// Whether events were admitted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Admission {
+    /// The closed timestamp that the events were compared with.
+    pub closed: Timestamp,
+    /// The time of the hold; none if no event was admitted. `release` must be called once for it.
+    pub hold: Option<Timestamp>,
+}
+
+impl Closing {
+    /// Begins with nothing held; nothing at or below `closed` will be admitted.
+    pub fn new(accept_limit: Duration, closed: Timestamp) -> Self {
+        Self { accept_limit, state: Mutex::new(State { closed, holds: BTreeMap::new() }) }
+    }
+
+    /// Admits those times that lie above the closed timestamp, under one hold at the oldest of them.
+    pub fn admit(&self, times: impl IntoIterator<Item = Timestamp>, now: Timestamp) -> Admission {
+        let mut state = self.state.lock();
+        let closed = state.advance(now, self.accept_limit);
+        let hold = times.into_iter().filter(|time| *time > closed).min();
+        if let Some(time) = hold {
+            *state.holds.entry(time).or_insert(0) += 1;
+        }
+        Admission { closed, hold }
+    }
+
+    /// Makes a time for an event of the server's own and holds it: the first whole millisecond above both the closed
+    /// timestamp and one millisecond ago.
+    pub fn admit_own(&self, now: Timestamp) -> Timestamp {
+        let mut state = self.state.lock();
+        let closed = state.advance(now, self.accept_limit);
+        let above = closed.max(now - Duration::from_millis(1));
+        let time = Timestamp::from_millis(above.millis().saturating_add(1));
+        *state.holds.entry(time).or_insert(0) += 1;
+        time
+    }
+
+    /// Ends one hold.
+    pub fn release(&self, time: Timestamp) {
+        let mut state = self.state.lock();
+        match state.holds.get_mut(&time) {
+            Some(1) => {
+                state.holds.remove(&time);
+            }
+            Some(count) => *count -= 1,
+            None => unreachable!("a hold is released once, by the guard that made it"),
+        }
+    }
+
+    /// The closed timestamp at this moment, computed anew. It never goes back.
+    pub fn closed(&self, now: Timestamp) -> Timestamp {
+        self.state.lock().advance(now, self.accept_limit)
+    }
+
+    /// The number of holds, for the metrics.
+    pub fn held(&self) -> usize {
+        self.state.lock().holds.values().map(|count| *count as usize).sum()
+    }
+}
+
+impl State {
+    fn advance(&mut self, now: Timestamp, accept_limit: Duration) -> Timestamp {
+        let oldest_held = self.holds.first_key_value().map_or(Timestamp::MAX, |(time, _)| time.just_before());
+        self.closed = self.closed.max(oldest_held.min(now - accept_limit));
+        self.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn closed_waits_for_the_oldest_hold() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        assert_eq!(closing.admit([at(99), at(97)], at(100)).hold, Some(at(97)));
+        assert_eq!(closing.admit([at(98)], at(100)).hold, Some(at(98)));
+        assert_eq!(closing.closed(at(200)), at(97).just_before());
+        closing.release(at(97));
+        assert_eq!(closing.closed(at(200)), at(98).just_before());
+        closing.release(at(98));
+        assert_eq!(closing.closed(at(200)), at(195));
+    }
+
+    #[test]
+    fn two_holds_of_one_time_are_both_waited_for() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        for _ in 0..2 {
+            closing.admit([at(99)], at(100));
+        }
+        closing.release(at(99));
+        assert_eq!(closing.closed(at(200)), at(99).just_before());
+    }
+
+    #[test]
+    fn nothing_at_or_below_closed_is_admitted() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        let admission = closing.admit([at(95), at(94)], at(100));
+        assert_eq!(admission, Admission { closed: at(95), hold: None });
+        assert_eq!(closing.admit([at(95).just_after()], at(100)).hold, Some(at(95).just_after()));
+    }
+
+    #[test]
+    fn a_backward_jump_of_the_clock_leaves_closed_where_it_is_and_own_times_go_on() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        assert_eq!(closing.closed(at(1_000)), at(995));
+        assert_eq!(closing.closed(at(10)), at(995));
+        let own = closing.admit_own(at(10));
+        assert!(own > at(995) && own <= at(995) + Duration::from_millis(1), "{own:?}");
+        closing.release(own);
+    }
+
+    #[test]
+    fn own_times_are_whole_milliseconds_just_above_one_millisecond_ago() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        let now = Timestamp::from_micros(50_000_700);
+        assert_eq!(closing.admit_own(now), Timestamp::from_millis(50_000));
+    }
+}

@@ -1,0 +1,232 @@
+//! What every use case and loop shares: the ports, the catalog, the datasets, and the scope of a namespace.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName};
+use crate::domain::namespace::Namespace;
+use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
+use crate::domain::{Reason, Timestamp};
+use crate::engine::counting::CountingError;
+use crate::engine::datasets::{DatasetState, Datasets};
+use crate::engine::inline::InlineRolls;
+use crate::engine::namespaces::{NamespaceError, Namespaces};
+use crate::engine::rolling::NamespaceQueues;
+use crate::engine::rolling::queue::SetBytes;
+use crate::engine::stats::Stats;
+use crate::engine::top::TopTables;
+use crate::engine::watchers::Watchers;
+use crate::ports::{Clock, Entropy, ExportSink, StoreError, StoreErrorKind, Stores};
+
+/// Shared by all use cases and loops.
+pub struct Core {
+    /// The stores.
+    pub stores: Stores,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Random bytes for server-made tokens.
+    pub entropy: Arc<dyn Entropy>,
+    /// Where slices are exported to, if anywhere.
+    pub export: Option<Arc<dyn ExportSink>>,
+    /// The catalog.
+    pub namespaces: Namespaces,
+    /// The datasets.
+    pub datasets: Datasets,
+    /// The rollup queues by namespace.
+    pub queues: DashMap<NamespaceId, Arc<NamespaceQueues>>,
+    /// The bytes of all rollup Sets.
+    pub set_bytes: SetBytes,
+    /// Inline rolls under way.
+    pub inline: InlineRolls,
+    /// The greatest counters.
+    pub top: TopTables,
+    /// Who watches which counter.
+    pub watchers: Watchers,
+    /// Counts for the metrics.
+    pub stats: Stats,
+    scopes: DashMap<NamespaceId, Arc<Scope>>,
+}
+
+/// A namespace with everything a call on it needs. Made anew when its settings or slices change.
+pub struct Scope {
+    /// The namespace.
+    pub namespace: Arc<Namespace>,
+    /// Its dataset.
+    pub dataset: Arc<DatasetState>,
+    /// The fold rules over all known slices.
+    pub rules: FoldRules,
+    /// Its rollup queues.
+    pub queues: Arc<NamespaceQueues>,
+    rows: Arc<Vec<TimeSlice>>,
+}
+
+impl Core {
+    /// Puts the shared parts together.
+    pub fn new(
+        stores: Stores,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        export: Option<Arc<dyn ExportSink>>,
+        namespaces: Namespaces,
+    ) -> Self {
+        Self {
+            stores,
+            clock,
+            entropy,
+            export,
+            namespaces,
+            datasets: Datasets::default(),
+            queues: DashMap::new(),
+            set_bytes: SetBytes::default(),
+            inline: InlineRolls::default(),
+            top: TopTables::default(),
+            watchers: Watchers::default(),
+            stats: Stats::default(),
+            scopes: DashMap::new(),
+        }
+    }
+
+    /// Wall time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The scope of a namespace by name. Cost: two hash look-ups, unless something changed.
+    pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
+        let namespace = self.namespaces.get(name).map_err(|error| not_found(error, name))?;
+        Ok(self.scope_of(namespace).await?)
+    }
+
+    /// The scope of a namespace by number; none if it was deleted.
+    pub async fn scope_by_id(&self, id: NamespaceId) -> Result<Option<Arc<Scope>>, StoreError> {
+        match self.namespaces.by_id(id) {
+            Some(namespace) => self.scope_of(namespace).await.map(Some),
+            None => {
+                self.scopes.remove(&id);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn scope_of(&self, namespace: Arc<Namespace>) -> Result<Arc<Scope>, StoreError> {
+        let known = self.scopes.get(&namespace.id).map(|scope| Arc::clone(&scope));
+        if let Some(scope) = known.filter(|scope| scope.is_current(&namespace)) {
+            return Ok(scope);
+        }
+        let scope = Arc::new(self.make_scope(namespace).await?);
+        self.scopes.insert(scope.namespace.id, Arc::clone(&scope));
+        Ok(scope)
+    }
+
+    async fn make_scope(&self, namespace: Arc<Namespace>) -> Result<Scope, StoreError> {
+        let dataset = self.dataset(namespace.dataset_id).await?;
+        if dataset.slices.rows().is_empty() {
+            let now = self.now();
+            self.ensure_slices(&dataset, now, now).await?;
+        }
+        let rows = dataset.slices.rows();
+        let rules = self.rules(&namespace, &rows).await?;
+        let queues = self.queues_of(&namespace);
+        Ok(Scope { namespace, dataset, rules, queues, rows })
+    }
+
+    /// The queues of a namespace.
+    pub fn queues_of(&self, namespace: &Namespace) -> Arc<NamespaceQueues> {
+        let make = || Arc::new(NamespaceQueues::new(namespace.id, namespace.spec.rollup.num_queues));
+        Arc::clone(&self.queues.entry(namespace.id).or_insert_with(make))
+    }
+
+    /// The state of a dataset.
+    pub async fn dataset(&self, id: DatasetId) -> Result<Arc<DatasetState>, StoreError> {
+        let dataset = self
+            .namespaces
+            .dataset(id)
+            .ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "look up dataset"))?;
+        self.datasets.open(&dataset, &self.stores).await
+    }
+
+    /// Makes the slice rows around a range, and two ahead.
+    pub async fn ensure_slices(
+        &self,
+        dataset: &DatasetState,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<(), StoreError> {
+        let versions: BTreeMap<NamespaceId, u64> = self
+            .namespaces
+            .all()
+            .iter()
+            .filter(|namespace| namespace.dataset_id == dataset.id())
+            .map(|namespace| (namespace.id, namespace.version))
+            .collect();
+        dataset.slices.ensure(from, to, &versions, self.now(), self.stores.slices.as_ref()).await
+    }
+
+    async fn rules(&self, namespace: &Namespace, rows: &[TimeSlice]) -> Result<FoldRules, StoreError> {
+        let mut slices: Vec<SliceRule> = Vec::with_capacity(rows.len());
+        for row in rows {
+            let version = row.versions.get(&namespace.id).copied().unwrap_or(1);
+            let (bucket, ttl) = if version == namespace.version {
+                (namespace.spec.partition.seconds_per_bucket, namespace.spec.ttl)
+            } else {
+                let spec = self.namespaces.version_of(namespace.id, version).await?;
+                let spec =
+                    spec.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Corrupt, "read frozen settings"))?;
+                (spec.partition.seconds_per_bucket, spec.ttl)
+            };
+            let bucket = Duration::from_secs(u64::from(bucket));
+            slices.push(SliceRule { start: row.start, end: row.end, bucket, ttl });
+        }
+        if let Some(first) = slices.first_mut() {
+            // Nothing was ever written before the first row, so its rule may stand for all earlier time.
+            first.start = Timestamp::MIN;
+        }
+        let steps = namespace.spec.series.iter().map(|series| series.step_seconds).collect();
+        Ok(FoldRules::new(slices, steps))
+    }
+}
+
+impl Scope {
+    fn is_current(&self, namespace: &Arc<Namespace>) -> bool {
+        Arc::ptr_eq(&self.namespace, namespace) && Arc::ptr_eq(&self.rows, &self.dataset.slices.rows())
+    }
+
+    /// Places a name in this namespace.
+    pub fn counter(&self, name: CounterName) -> Counter {
+        Counter::new(self.namespace.id, name)
+    }
+
+    /// The TTL that holds at a time.
+    pub fn ttl_at(&self, time: Timestamp) -> Option<Duration> {
+        self.rules.at(time).ttl
+    }
+
+    /// The end of what this scope's slices cover.
+    pub fn covered_to(&self) -> Timestamp {
+        self.rows.last().map_or(Timestamp::MIN, |row| row.end)
+    }
+
+    /// A time before which nothing of the dataset was ever written.
+    pub fn first_time(&self) -> Timestamp {
+        self.rows.first().map_or(Timestamp::from_micros(0), |row| row.start.just_before())
+    }
+
+    /// Sends a rollup signal of this namespace.
+    pub fn signal(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+        let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
+        self.queues.offer(core, &self.dataset.pending, counter, oldest, newest, capacity_bytes);
+    }
+}
+
+fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
+    match error {
+        NamespaceError::Reject(reject) if reject.reason == Reason::NamespaceNotFound => {
+            CountingError::NamespaceNotFound { name: name.to_string() }
+        }
+        NamespaceError::Reject(reject) => CountingError::Reject(reject),
+        NamespaceError::Store(error) => CountingError::Store(error),
+    }
+}

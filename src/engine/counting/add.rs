@@ -1,0 +1,162 @@
+//! AddCount, AddAndGetCount, BatchAddCounts.
+
+use std::sync::Arc;
+
+use crate::domain::Reject;
+use crate::domain::counter::{Change, Counter, Event, NamespaceName, Token};
+use crate::domain::namespace::CounterType;
+use crate::engine::core::Scope;
+use crate::engine::counting::submit::{OwnTime, Submission};
+use crate::engine::counting::{
+    Add, Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, WriteOutcome, Written, is_best_effort,
+};
+use crate::ports::NewEvent;
+
+impl Counting {
+    /// Adds a delta. Durable when it answers, but for best-effort counters.
+    pub async fn add(&self, namespace: &NamespaceName, add: Add) -> Result<Written, CountingError> {
+        let scope = self.delta_scope(namespace).await?;
+        if is_best_effort(&scope) {
+            return self.add_fast(&scope, &add).await.map(|(written, _)| written);
+        }
+        self.add_one(&scope, add).await
+    }
+
+    /// Adds a delta and reads the count after it.
+    pub async fn add_and_get(
+        &self,
+        namespace: &NamespaceName,
+        add: Add,
+        freshness: Freshness,
+    ) -> Result<(Written, Reading), CountingError> {
+        let scope = self.delta_scope(namespace).await?;
+        if is_best_effort(&scope) {
+            let (written, value) = self.add_fast(&scope, &add).await?;
+            return Ok((written, self.fast_reading(Some(value))));
+        }
+        let counter = scope.counter(add.name.clone());
+        let written = self.add_one(&scope, add).await?;
+        let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
+        let mut reading = self.read(&scope, &counter, options).await?;
+        let estimate = match freshness {
+            Freshness::UpToDate => false,
+            Freshness::ByType | Freshness::RolledUp => scope.namespace.spec.counter_type == CounterType::Eventual,
+        };
+        if estimate && reading.exactness == Exactness::UpToDate {
+            reading.exactness = Exactness::Estimate;
+        }
+        Ok((written, reading))
+    }
+
+    /// Adds each item; an item that was invalid already keeps its refusal.
+    pub async fn batch_add(
+        &self,
+        namespace: &NamespaceName,
+        items: Vec<Result<Add, Reject>>,
+    ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
+        let scope = self.delta_scope(namespace).await?;
+        if is_best_effort(&scope) {
+            let mut answers = Vec::with_capacity(items.len());
+            for item in items {
+                answers.push(match item {
+                    Ok(add) => self.add_fast(&scope, &add).await.map(|(written, _)| written),
+                    Err(reject) => Err(reject.into()),
+                });
+            }
+            return Ok(answers);
+        }
+        Ok(self.add_all(&scope, items).await)
+    }
+
+    async fn add_one(&self, scope: &Arc<Scope>, add: Add) -> Result<Written, CountingError> {
+        let mut answers = self.add_all(scope, vec![Ok(add)]).await;
+        answers.pop().unwrap_or(Err(CountingError::ShuttingDown))
+    }
+
+    async fn add_all(
+        &self,
+        scope: &Arc<Scope>,
+        items: Vec<Result<Add, Reject>>,
+    ) -> Vec<Result<Written, CountingError>> {
+        let needs_own = items.iter().flatten().any(|add| add.token.is_none());
+        let own = needs_own.then(|| self.own_time(scope));
+        let mut answers: Vec<Result<(Token, Option<WriteOutcome>), CountingError>> = Vec::with_capacity(items.len());
+        let mut submissions = Vec::with_capacity(items.len());
+        for item in items {
+            answers.push(match item {
+                Err(reject) => Err(reject.into()),
+                Ok(add) => {
+                    let token = self.token_of(add.token, own.as_ref());
+                    if add.delta == 0 {
+                        // Writes nothing and keeps no token.
+                        Ok((token, Some(WriteOutcome::Applied)))
+                    } else {
+                        let event = Event {
+                            key: token.key.clone(),
+                            change: Change::Add(add.delta),
+                            provenance: add.provenance,
+                        };
+                        let event = NewEvent { counter: scope.counter(add.name), event };
+                        submissions.push(Submission { event, own: !token.idempotent });
+                        Ok((token, None))
+                    }
+                }
+            });
+        }
+        let mut outcomes = self.submit(scope, submissions, own).await.into_iter();
+        let server_time = self.core.now();
+        answers
+            .into_iter()
+            .map(|answer| {
+                let (token, known) = answer?;
+                let outcome = match known {
+                    Some(outcome) => outcome,
+                    None => outcomes.next().unwrap_or(Err(CountingError::ShuttingDown))?,
+                };
+                Ok(Written { outcome, token, server_time, visible_at: None })
+            })
+            .collect()
+    }
+
+    /// The caller's token, or one of the server's own.
+    pub(super) fn token_of(&self, token: Option<Token>, own: Option<&OwnTime>) -> Token {
+        match (token, own) {
+            (Some(token), _) => token,
+            (None, Some(own)) => self.own_token(own),
+            (None, None) => unreachable!("a call with an item without a token takes a time for it first"),
+        }
+    }
+
+    async fn add_fast(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
+        let counter: Counter = scope.counter(add.name.clone());
+        let ttl = scope.namespace.spec.ttl;
+        let value = self.core.stores.fast.add(&counter, add.delta, ttl).await?;
+        self.core.watchers.wake(&counter);
+        let server_time = self.core.now();
+        let mut token = match &add.token {
+            Some(token) => token.clone(),
+            None => {
+                let mut random = [0; 10];
+                self.core.entropy.fill(&mut random);
+                Token::server_made(server_time.millis(), random)
+            }
+        };
+        // A best-effort counter keeps no tokens, whoever made them.
+        token.idempotent = false;
+        Ok((Written { outcome: WriteOutcome::Applied, token, server_time, visible_at: None }, value))
+    }
+
+    /// A reading of a best-effort counter: always an estimate of this moment.
+    pub(super) fn fast_reading(&self, value: Option<i64>) -> Reading {
+        let now = self.core.now();
+        Reading {
+            count: value.unwrap_or(0),
+            saturated: false,
+            as_of: now,
+            checked_at: now,
+            last_write_time: None,
+            behind: false,
+            exactness: Exactness::Estimate,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! ListCountEvents and RecountCounter: what a count is made of.
+
+use std::collections::BTreeMap;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
+use crate::domain::limits::SCAN_PAGE_EVENTS;
+use crate::domain::rollup::checkpoint::clamp_count;
+use crate::domain::rollup::{BucketRecord, Checkpoint, Folder, SliceStatus};
+use crate::engine::core::Scope;
+use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuestion, Recount};
+use crate::ports::{Order, ScanRange, StoreError};
+
+/// A counter recomputed from its log.
+struct Recomputed {
+    checkpoint: Checkpoint,
+    buckets: Vec<BucketRecord>,
+    events: u64,
+}
+
+impl Counting {
+    /// Single events, newest first. Fewer than the limit only at the end.
+    pub async fn events(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+        question: EventsQuestion,
+    ) -> Result<Vec<Event>, CountingError> {
+        let scope = self.durable_scope(namespace, "ListCountEvents").await?;
+        let range = ScanRange {
+            after: question.from.just_before(),
+            to: question.to.just_before(),
+            order: Order::NewestFirst,
+            beyond: question.older_than,
+            limit: question.limit,
+        };
+        Ok(self.core.stores.log.scan(scope.dataset.id(), &scope.counter(name), range).await?)
+    }
+
+    /// Recomputes a counter from its log. Cost: O(events of the counter inside retention).
+    pub async fn recount(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+    ) -> Result<Recount, CountingError> {
+        let scope = self.durable_scope(namespace, "RecountCounter").await?;
+        let counter = scope.counter(name);
+        let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
+        let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
+        let oldest = oldest_event_time(&scope);
+        let recomputed = self.recompute(&scope, &counter, oldest, served.as_of).await?;
+        let dropped = scope.dataset.slices.rows().iter().any(|row| row.status == SliceStatus::Dropped);
+        let complete = !dropped || recomputed.checkpoint.clear.is_some();
+        let from = from.unwrap_or(oldest);
+        let to = to.unwrap_or(served.as_of.just_after());
+        let recorded = self.recorded(&scope, &counter, &served, from, to).await?;
+        let found = recomputed.buckets.iter().filter(|bucket| bucket.start >= from && bucket.start < to);
+        let (differences, buckets_compared) = compare(recorded, found.cloned());
+        let after = if complete {
+            recomputed.checkpoint.count
+        } else {
+            served.count + differences.iter().map(sum_changed).sum::<i128>()
+        };
+        Ok(Recount {
+            before: clamp_count(served.count).0,
+            after: clamp_count(after).0,
+            as_of: served.as_of,
+            complete,
+            differences,
+            buckets_compared,
+            events_read: recomputed.events,
+        })
+    }
+
+    async fn recompute(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        after: Timestamp,
+        to: Timestamp,
+    ) -> Result<Recomputed, StoreError> {
+        let after = after.just_before();
+        let mut folder = Folder::new(Checkpoint::empty(after), &scope.rules);
+        let mut range = ScanRange { after, to, order: Order::OldestFirst, beyond: None, limit: SCAN_PAGE_EVENTS };
+        let mut events = 0_u64;
+        loop {
+            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            page.iter().for_each(|event| folder.take(event));
+            events += page.len() as u64;
+            match page.last() {
+                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
+                Some(_) | None => break,
+            }
+        }
+        let rolled = folder.finish(to.max(after));
+        let mut buckets = rolled.finished_buckets;
+        buckets.extend(rolled.checkpoint.open_bucket.clone());
+        Ok(Recomputed { checkpoint: rolled.checkpoint, buckets, events })
+    }
+
+    /// The records of a range, those of finished buckets and of the open one.
+    async fn recorded(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        served: &Checkpoint,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<BucketRecord>, StoreError> {
+        let mut records = self.core.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        records.extend(served.open_bucket.iter().filter(|bucket| bucket.start >= from && bucket.start < to).cloned());
+        Ok(records)
+    }
+}
+
+/// The beginning of the oldest slice whose events are still there.
+fn oldest_event_time(scope: &Scope) -> Timestamp {
+    let rows = scope.dataset.slices.rows();
+    rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(scope.first_time(), |row| row.start)
+}
+
+/// Compares records with what was found; answers the differences and how many buckets were compared.
+fn compare(recorded: Vec<BucketRecord>, found: impl Iterator<Item = BucketRecord>) -> (Vec<BucketDifference>, u64) {
+    let mut pairs: BTreeMap<Timestamp, (Option<BucketRecord>, Option<BucketRecord>)> = BTreeMap::new();
+    for record in recorded {
+        let start = record.start;
+        pairs.entry(start).or_default().0 = Some(record);
+    }
+    for record in found {
+        let start = record.start;
+        pairs.entry(start).or_default().1 = Some(record);
+    }
+    let compared = pairs.len() as u64;
+    let differing = pairs.into_iter().filter(|(_, (recorded, found))| recorded != found);
+    let differences = differing.map(|(start, (recorded, found))| BucketDifference { start, recorded, found }).collect();
+    (differences, compared)
+}
+
+fn sum_changed(difference: &BucketDifference) -> i128 {
+    let sum = |record: &Option<BucketRecord>| record.as_ref().map_or(0, |record| record.sum);
+    sum(&difference.found) - sum(&difference.recorded)
+}

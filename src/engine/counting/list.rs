@@ -1,0 +1,107 @@
+//! ListCounters and TopCounters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::domain::rollup::checkpoint::clamp_count;
+use crate::engine::core::{Core, Scope};
+use crate::engine::counting::{
+    CounterSummary, Counting, CountingError, Freshness, ReadOptions, TopAnswer, is_best_effort,
+};
+use crate::engine::top::TopTable;
+use crate::ports::StoreError;
+
+/// How long a first question waits for its ranking.
+const RANKING_BUDGET: Duration = Duration::from_millis(1_500);
+
+impl Counting {
+    /// Lists counters with a prefix above a name. Fewer than the limit only at the end.
+    pub async fn list(
+        &self,
+        namespace: &NamespaceName,
+        prefix: &str,
+        above: Option<CounterName>,
+        limit: usize,
+    ) -> Result<Vec<CounterSummary>, CountingError> {
+        let scope = self.core.scope(namespace).await?;
+        let stores = &self.core.stores;
+        let names = if is_best_effort(&scope) {
+            stores.fast.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
+        } else {
+            stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
+        };
+        let options = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
+        let mut counters = Vec::with_capacity(names.len());
+        for name in names {
+            let reading = self.read(&scope, &scope.counter(name.clone()), options).await?;
+            counters.push(CounterSummary { name, count: reading.count, as_of: reading.as_of });
+        }
+        Ok(counters)
+    }
+
+    /// The greatest counters by their checkpoints.
+    pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopAnswer, CountingError> {
+        let scope = self.durable_scope(namespace, "TopCounters").await?;
+        let known = self.core.top.get(scope.namespace.id).and_then(|table| table.top(n));
+        let ranked = match known {
+            Some(ranked) => ranked,
+            None => self.rank(&scope).await?.top(n).ok_or_else(being_ranked)?,
+        };
+        let limit = scope.dataset.limit();
+        let as_of = (0..crate::domain::limits::TOUCH_SHARDS)
+            .map(|shard| scope.dataset.pending.rolled_up_to(shard, limit))
+            .min()
+            .unwrap_or(limit)
+            .max(scope.first_time());
+        let summary = |ranked: crate::engine::top::Ranked| CounterSummary {
+            name: ranked.name,
+            count: clamp_count(ranked.value).0,
+            as_of: ranked.as_of.max(as_of),
+        };
+        Ok(TopAnswer { counters: ranked.into_iter().map(summary).collect(), as_of })
+    }
+
+    /// Ranks a namespace by a walk over its checkpoints; rolls that end meanwhile are noted as well.
+    async fn rank(&self, scope: &Arc<Scope>) -> Result<Arc<TopTable>, CountingError> {
+        let (done, finished) = tokio::sync::oneshot::channel();
+        let (core, walked) = (Arc::clone(&self.core), Arc::clone(scope));
+        self.driver.start_once(async move {
+            // A caller that went away leaves the ranking to the next one.
+            let _ = done.send(walk(&core, &walked).await);
+        });
+        tokio::select! {
+            table = finished => match table {
+                Ok(table) => Ok(table?),
+                Err(_dropped) => Err(CountingError::ShuttingDown),
+            },
+            () = self.core.clock.sleep(RANKING_BUDGET) => Err(being_ranked()),
+        }
+    }
+}
+
+fn being_ranked() -> CountingError {
+    CountingError::RetryLater { what: "the counters are being ranked", retry_after: Duration::from_secs(2) }
+}
+
+async fn walk(core: &Core, scope: &Scope) -> Result<Arc<TopTable>, StoreError> {
+    let table = core.top.begin(scope.namespace.id);
+    let mut above: Option<CounterName> = None;
+    loop {
+        let names = core.stores.rollups.names(scope.namespace.id, "", above.as_ref(), PAGE_ROWS_MAX).await?;
+        for name in &names {
+            let counter: Counter = scope.counter(name.clone());
+            let row = core.stores.rollups.read(scope.dataset.id(), &counter).await?;
+            if let Some(checkpoint) = row.checkpoint {
+                let limit: Timestamp = scope.dataset.limit();
+                table.note(&counter, checkpoint.value_at(limit, scope.ttl_at(limit)), checkpoint.as_of);
+            }
+        }
+        if names.len() < PAGE_ROWS_MAX {
+            return Ok(table);
+        }
+        above = names.into_iter().next_back();
+    }
+}

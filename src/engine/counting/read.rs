@@ -1,0 +1,260 @@
+//! GetCount and BatchGetCounts: the cache, the rollup store, an inline roll where it is asked for, the tail.
+
+use std::sync::Arc;
+
+use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
+use crate::domain::namespace::{CounterType, Temporality};
+use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
+use crate::domain::rollup::{Checkpoint, Folder};
+use crate::domain::{Reject, Timestamp};
+use crate::engine::core::Scope;
+use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
+use crate::engine::inline::roll_inline;
+use crate::engine::rolling::cached;
+use crate::ports::{CachedCount, Order, RollupRow, ScanRange, StoreError, Tail};
+
+impl Counting {
+    /// Reads a count.
+    pub async fn get(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+        options: ReadOptions,
+    ) -> Result<Reading, CountingError> {
+        let scope = self.core.scope(namespace).await?;
+        let counter = scope.counter(name);
+        self.read(&scope, &counter, options).await
+    }
+
+    /// Reads each counter.
+    pub async fn batch_get(
+        &self,
+        namespace: &NamespaceName,
+        names: Vec<Result<CounterName, Reject>>,
+        options: ReadOptions,
+    ) -> Result<Vec<Result<Reading, CountingError>>, CountingError> {
+        let scope = self.core.scope(namespace).await?;
+        let mut answers = Vec::with_capacity(names.len());
+        for name in names {
+            answers.push(match name {
+                Ok(name) => self.read(&scope, &scope.counter(name), options).await,
+                Err(reject) => Err(reject.into()),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// Reads a counter of a scope.
+    pub(super) async fn read(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+        options: ReadOptions,
+    ) -> Result<Reading, CountingError> {
+        if is_best_effort(scope) {
+            return Ok(self.fast_reading(self.core.stores.fast.get(counter).await?));
+        }
+        let up_to_date = match options.freshness {
+            Freshness::UpToDate => true,
+            Freshness::RolledUp => false,
+            Freshness::ByType => scope.namespace.spec.counter_type == CounterType::Accurate,
+        };
+        let limit = self.limit_for_read(scope).await;
+        let known = self.load(scope, counter).await?;
+        let reading = self.rolled_up(scope, counter, &known, limit);
+        let (known, mut reading) = if self.must_roll(&reading, &options) {
+            self.rolled_first(scope, counter, &options).await?
+        } else {
+            (known, reading)
+        };
+        if up_to_date {
+            let as_of = reading.as_of;
+            reading = self.with_tail(scope, counter, known, reading).await?;
+            reading.as_of = reading.as_of.max(as_of);
+        } else if reading.behind {
+            // The read heals a counter whose earlier signal was lost.
+            let newest = reading.last_write_time.unwrap_or(reading.as_of);
+            scope.signal(&self.core, counter, reading.as_of.just_after().min(newest), newest);
+        }
+        if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
+            reading.behind = true;
+        }
+        Ok(reading)
+    }
+
+    /// The limit; when nobody kept it going, it is moved once before it is told.
+    async fn limit_for_read(&self, scope: &Scope) -> Timestamp {
+        let limit = scope.dataset.limit();
+        let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
+        if limit >= due {
+            return limit;
+        }
+        scope.dataset.fresh_limit(self.core.clock.as_ref(), INLINE_ROLL_BUDGET).await
+    }
+
+    /// The cached value, or what the store holds, which then fills the cache.
+    async fn load(&self, scope: &Scope, counter: &Counter) -> Result<CachedCount, StoreError> {
+        if let Some(known) = self.core.stores.cache.get(counter).await {
+            self.core.stats.cache_hits.one();
+            return Ok(known);
+        }
+        self.core.stats.cache_misses.one();
+        let lease = self.core.stores.cache.lease(counter).await;
+        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let value = value_of(&row, self.core.now());
+        self.core.stores.cache.fill(counter, value.clone(), lease).await;
+        Ok(value)
+    }
+
+    /// What the checkpoint says, and how far it can be trusted.
+    fn rolled_up(&self, scope: &Scope, counter: &Counter, known: &CachedCount, limit: Timestamp) -> Reading {
+        let rolled_to = known.as_of.max(scope.dataset.watermark(counter.touch_shard()));
+        let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
+        let as_of = if !written_after {
+            rolled_to.max(limit)
+        } else {
+            match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
+                // Nothing of the tail is at or below the limit: the checkpoint is exact up to there.
+                Tail::Sum(tail) if tail.first > limit => rolled_to.max(limit),
+                Tail::Sum(_) | Tail::Empty | Tail::Unknown => rolled_to,
+            }
+        };
+        let as_of = as_of.max(scope.first_time());
+        let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
+        let silent = silent_too_long(known.last_event_time, limit, scope.ttl_at(limit));
+        let (count, saturated) = if cleared || silent { (0, false) } else { clamp_count(known.count) };
+        Reading {
+            count,
+            saturated,
+            as_of,
+            checked_at: known.checked_at.unwrap_or_else(|| self.core.now()),
+            last_write_time: known.last_write_time,
+            behind: known.last_write_time.is_some_and(|written| written > as_of),
+            exactness: Exactness::ExactAsOf,
+        }
+    }
+
+    fn must_roll(&self, reading: &Reading, options: &ReadOptions) -> bool {
+        let stale =
+            options.max_staleness.is_some_and(|most| reading.behind && self.core.now().since(reading.as_of) > most);
+        stale || options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of)
+    }
+
+    /// Moves the limit and rolls the counter as far as the budget allows, then reads it anew.
+    async fn rolled_first(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+        options: &ReadOptions,
+    ) -> Result<(CachedCount, Reading), CountingError> {
+        let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
+        let closable = scope.dataset.closing.closed(self.core.now());
+        if closable > scope.dataset.limit() {
+            let clock = self.core.clock.as_ref();
+            scope.dataset.limit_at_least(wanted.min(closable), clock, INLINE_ROLL_BUDGET).await;
+        }
+        let known = self.load(scope, counter).await?;
+        if known.last_write_time.is_some_and(|written| written > known.as_of) {
+            roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
+        }
+        let known = self.load(scope, counter).await?;
+        let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit());
+        Ok((known, reading))
+    }
+
+    /// Adds the tail of the log to a checkpoint.
+    async fn with_tail(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+        known: CachedCount,
+        reading: Reading,
+    ) -> Result<Reading, CountingError> {
+        let rolled_to = known.as_of.max(scope.dataset.watermark(counter.touch_shard()));
+        let ttl = scope.ttl_at(scope.dataset.limit());
+        if scope.namespace.spec.temporality == Temporality::Delta {
+            match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
+                Tail::Sum(tail) if tail.holds_under(ttl) => {
+                    let mut base = Checkpoint::empty(known.as_of);
+                    base.count = known.count;
+                    base.last_event_time = known.last_event_time;
+                    let value = tail.value_after(&base, ttl);
+                    let last = known.last_write_time.max(Some(tail.last));
+                    return Ok(self.up_to_date(scope, reading, value, last, Exactness::UpToDate));
+                }
+                Tail::Empty => return Ok(Reading { exactness: Exactness::UpToDate, ..reading }),
+                Tail::Sum(_) | Tail::Unknown => {}
+            }
+        }
+        self.scan_tail(scope, counter, reading).await
+    }
+
+    /// Adds the tail event by event, rolling first when it is too long.
+    async fn scan_tail(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+        reading: Reading,
+    ) -> Result<Reading, CountingError> {
+        let (folded, more) = self.fold_tail(scope, counter).await?;
+        let (folded, more) = if more {
+            roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
+            self.fold_tail(scope, counter).await?
+        } else {
+            (folded, more)
+        };
+        let exactness = if more { Exactness::Partial } else { Exactness::UpToDate };
+        let last = reading.last_write_time.max(folded.last_event_time);
+        let (count, saturated) = clamp_count(folded.count);
+        let silent = silent_too_long(last, scope.dataset.limit(), scope.ttl_at(scope.dataset.limit()));
+        let (count, saturated) = if silent { (0, false) } else { (count, saturated) };
+        let behind = last.is_some_and(|written| written > reading.as_of);
+        Ok(Reading { count, saturated, last_write_time: last, behind, exactness, ..reading })
+    }
+
+    /// The checkpoint with up to 10,000 events after it, and whether there are more.
+    pub(super) async fn fold_tail(&self, scope: &Scope, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let mut base = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(watermark));
+        base.as_of = base.as_of.max(watermark);
+        let range = ScanRange {
+            after: base.as_of,
+            to: Timestamp::MAX,
+            order: Order::OldestFirst,
+            beyond: None,
+            limit: TAIL_EVENTS_MAX + 1,
+        };
+        let mut events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
+        let more = events.len() > TAIL_EVENTS_MAX;
+        events.truncate(TAIL_EVENTS_MAX);
+        let to = events.last().map_or(base.as_of, |event| event.key.time);
+        let mut folder = Folder::new(base, &scope.rules);
+        events.iter().for_each(|event| folder.take(event));
+        Ok((folder.finish(to).checkpoint, more))
+    }
+
+    fn up_to_date(
+        &self,
+        scope: &Scope,
+        reading: Reading,
+        value: i128,
+        last: Option<Timestamp>,
+        exactness: Exactness,
+    ) -> Reading {
+        let limit = scope.dataset.limit();
+        let silent = silent_too_long(last, limit, scope.ttl_at(limit));
+        let (count, saturated) = if silent { (0, false) } else { clamp_count(value) };
+        let behind = last.is_some_and(|written| written > reading.as_of);
+        Reading { count, saturated, last_write_time: last, behind, exactness, ..reading }
+    }
+}
+
+/// The cache value of a row.
+fn value_of(row: &RollupRow, now: Timestamp) -> CachedCount {
+    match &row.checkpoint {
+        Some(checkpoint) => cached(row, checkpoint, now),
+        None => cached(row, &Checkpoint::empty(Timestamp::MIN), now),
+    }
+}

@@ -1,0 +1,120 @@
+//! ReportTotals: a source states totals; repeats, restarts and rewinds of a source cannot miscount.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::domain::counter::{
+    Change, Counter, CounterName, Event, EventId, EventKey, NamespaceName, Provenance, Token,
+};
+use crate::domain::limits::SOURCES_MAX;
+use crate::domain::namespace::Temporality;
+use crate::domain::rollup::SourceTotal;
+use crate::domain::{Reason, Reject};
+use crate::engine::core::Scope;
+use crate::engine::counting::error::ChangeText;
+use crate::engine::counting::submit::Submission;
+use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written};
+use crate::engine::namespaces::is_reserved;
+use crate::ports::NewEvent;
+
+impl Counting {
+    /// Takes the totals of a source.
+    pub async fn report_totals(
+        &self,
+        namespace: &NamespaceName,
+        report: Report,
+        items: Vec<Result<(CounterName, i64), Reject>>,
+    ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
+        if is_reserved(namespace) {
+            return Err(CountingError::NamespaceReadOnly { name: namespace.to_string() });
+        }
+        let scope = self.durable_scope(namespace, "ReportTotals").await?;
+        if scope.namespace.spec.temporality != Temporality::Cumulative {
+            let message = format!("namespace {namespace} takes deltas: use AddCount, not ReportTotals");
+            return Err(Reject::new(Reason::WrongTemporality, message).into());
+        }
+        let own = self.own_time(&scope);
+        let token = self.own_token(&own);
+        let mut answers = Vec::with_capacity(items.len());
+        let mut submissions = Vec::with_capacity(items.len());
+        for item in items {
+            let answer = match item {
+                Err(reject) => Err(reject.into()),
+                Ok((name, total)) => self.judge(&scope, &report, scope.counter(name), total).await.map(|known| {
+                    known.map_or_else(
+                        |counter| {
+                            submissions
+                                .push(Submission { event: event_of(&report, &token, counter, total), own: true });
+                            None
+                        },
+                        Some,
+                    )
+                }),
+            };
+            answers.push(answer);
+        }
+        let mut outcomes = self.submit(&scope, submissions, Some(own)).await.into_iter();
+        let server_time = self.core.now();
+        let answer_of = |answer: Result<Option<WriteOutcome>, CountingError>| {
+            let outcome = match answer? {
+                Some(outcome) => outcome,
+                None => outcomes.next().unwrap_or(Err(CountingError::ShuttingDown))?,
+            };
+            Ok(Written { outcome, token: token.clone(), server_time, visible_at: None })
+        };
+        Ok(answers.into_iter().map(answer_of).collect())
+    }
+
+    /// Compares a total with the newest known of its source: the counter if it is to be written, or what it repeats.
+    async fn judge(
+        &self,
+        scope: &Arc<Scope>,
+        report: &Report,
+        counter: Counter,
+        total: i64,
+    ) -> Result<Result<WriteOutcome, Counter>, CountingError> {
+        let known = self.newest_totals(scope, &counter).await?;
+        let Some(newest) = known.get(report.source.as_str()) else {
+            if known.len() >= SOURCES_MAX {
+                let message = format!("the counter adds up {SOURCES_MAX} sources already");
+                return Err(Reject::new(Reason::TooManySources, message).into());
+            }
+            return Ok(Err(counter));
+        };
+        let asked = (report.epoch, report.serial);
+        let held = (newest.epoch, newest.serial);
+        if asked > held {
+            return Ok(Err(counter));
+        }
+        if asked < held {
+            return Err(CountingError::SerialBack {
+                epoch: report.epoch,
+                serial: report.serial,
+                known_epoch: newest.epoch,
+                known_serial: newest.serial,
+            });
+        }
+        if newest.total == total {
+            self.core.stats.writes_repeated.one();
+            return Ok(Ok(WriteOutcome::AlreadyApplied));
+        }
+        let (found, asked) = (ChangeText(Change::Total(newest.total)), ChangeText(Change::Total(total)));
+        Err(CountingError::AlreadyExists { found, asked })
+    }
+
+    /// The newest total of each source, as far as this server knows: the checkpoint and the log after it.
+    async fn newest_totals(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+    ) -> Result<BTreeMap<Box<str>, SourceTotal>, CountingError> {
+        let (folded, _more) = self.fold_tail(scope, counter).await?;
+        Ok(folded.sources)
+    }
+}
+
+fn event_of(report: &Report, token: &Token, counter: Counter, total: i64) -> NewEvent {
+    let id = EventId::total(report.source.as_str(), report.epoch, report.serial);
+    let key = EventKey { time: token.key.time, id };
+    NewEvent { counter, event: Event { key, change: Change::Total(total), provenance: Provenance::default() } }
+}

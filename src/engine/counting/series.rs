@@ -1,0 +1,75 @@
+//! GetCountSeries: finished steps from the store, the open ones from the checkpoint.
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::rollup::checkpoint::silent_too_long;
+use crate::domain::rollup::series::{self, SeriesPlan};
+use crate::domain::rollup::{Checkpoint, StepSum};
+use crate::engine::core::Scope;
+use crate::engine::counting::{Counting, CountingError, ReadOptions, SeriesAnswer, SeriesQuestion};
+
+impl Counting {
+    /// Reads a series. Cost: O(steps kept in the range).
+    pub async fn series(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+        question: SeriesQuestion,
+    ) -> Result<SeriesAnswer, CountingError> {
+        let scope = self.durable_scope(namespace, "GetCountSeries").await?;
+        let counter = scope.counter(name);
+        let kept = &scope.namespace.spec.series;
+        let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
+        // The reading's as_of may lie above the checkpoint's: then nothing was written in between.
+        let reading = self
+            .read(&scope, &counter, ReadOptions { freshness: super::Freshness::RolledUp, ..ReadOptions::default() })
+            .await?;
+        let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
+        let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
+        let as_of = reading.as_of.max(checkpoint.as_of);
+        let stored = self.steps(&counter, &plan, &checkpoint).await?;
+        let before = self.value_before(&scope, &counter, &plan, &checkpoint, stored.first()).await?;
+        let ttl = scope.ttl_at(as_of);
+        Ok(SeriesAnswer { rows: series::rows(&plan, &stored, before, as_of, ttl), step: plan.step, as_of })
+    }
+
+    /// The steps of the plan's range, finished and open, oldest first.
+    async fn steps(
+        &self,
+        counter: &Counter,
+        plan: &SeriesPlan,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<StepSum>, CountingError> {
+        let resolution = plan.resolution.step_seconds;
+        let mut steps = self.core.stores.rollups.series(counter, resolution, plan.from, plan.to).await?;
+        let open = checkpoint.open_steps.iter().filter(|step| step.step_seconds == resolution);
+        let newest = steps.last().map_or(Timestamp::MIN, |step| step.start);
+        steps.extend(
+            open.filter(|step| step.start > newest && step.start >= plan.from && step.start < plan.to).cloned(),
+        );
+        Ok(steps)
+    }
+
+    /// The count at the beginning of the range.
+    async fn value_before(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        plan: &SeriesPlan,
+        checkpoint: &Checkpoint,
+        first: Option<&StepSum>,
+    ) -> Result<i128, CountingError> {
+        let resolution = plan.resolution.step_seconds;
+        if let Some(step) = self.core.stores.rollups.series_before(counter, resolution, plan.from).await? {
+            let silent = silent_too_long(Some(step.end()), plan.from, scope.ttl_at(plan.from));
+            return Ok(if silent { 0 } else { step.value });
+        }
+        // Whatever came before has been trimmed, or never was: what the first known step does not explain was there.
+        Ok(match first {
+            Some(step) if checkpoint.clear.is_none() => step.value - step.sum,
+            Some(_) => 0,
+            None if checkpoint.last_event_time.is_some_and(|last| last < plan.from) => checkpoint.count,
+            None => 0,
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! The one way into the log: admit, append, answer; verdicts for what came too late.
+
+use std::sync::Arc;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Change, Counter, Token};
+use crate::engine::core::{Core, Scope};
+use crate::engine::counting::error::ChangeText;
+use crate::engine::counting::{Counting, CountingError, WriteOutcome};
+use crate::ports::{Appended, NewEvent};
+
+/// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
+/// rollup signals first and ends the holds second, so a limit never passes an event that nobody waits for.
+struct WriteHold {
+    core: Arc<Core>,
+    scope: Arc<Scope>,
+    holds: [Option<Timestamp>; 2],
+    signals: Vec<(Counter, Timestamp)>,
+}
+
+impl Drop for WriteHold {
+    fn drop(&mut self) {
+        for (counter, time) in &self.signals {
+            self.scope.signal(&self.core, counter, *time, *time);
+        }
+        for hold in self.holds.into_iter().flatten() {
+            self.scope.dataset.closing.release(hold);
+        }
+    }
+}
+
+/// A change that waits for its place in the log.
+pub(super) struct Submission {
+    /// The event; one of the server's own gets its token from `own_token`.
+    pub event: NewEvent,
+    /// Whether the server made the token.
+    pub own: bool,
+}
+
+/// Where the server's own tokens of one call get their time.
+pub(super) struct OwnTime {
+    time: Timestamp,
+    scope: Arc<Scope>,
+    handed_over: bool,
+}
+
+impl Drop for OwnTime {
+    fn drop(&mut self) {
+        if !self.handed_over {
+            self.scope.dataset.closing.release(self.time);
+        }
+    }
+}
+
+impl Counting {
+    /// Takes a time for tokens of the server's own, held until the submission that uses it is decided.
+    pub(super) fn own_time(&self, scope: &Arc<Scope>) -> OwnTime {
+        let time = scope.dataset.closing.admit_own(self.core.now());
+        OwnTime { time, scope: Arc::clone(scope), handed_over: false }
+    }
+
+    /// Makes a token of the server's own.
+    pub(super) fn own_token(&self, own: &OwnTime) -> Token {
+        let mut random = [0; 10];
+        self.core.entropy.fill(&mut random);
+        Token::server_made(own.time.millis(), random)
+    }
+
+    /// Submits changes and answers each, in their order.
+    pub(super) async fn submit(
+        &self,
+        scope: &Arc<Scope>,
+        submissions: Vec<Submission>,
+        own: Option<OwnTime>,
+    ) -> Vec<Result<WriteOutcome, CountingError>> {
+        let now = self.core.now();
+        let settings = &scope.dataset.dataset.settings;
+        let latest = now + settings.future_limit;
+        let is_future = |submission: &Submission| !submission.own && submission.event.event.key.time > latest;
+        let times = submissions.iter().filter(|one| !one.own && !is_future(one)).map(|one| one.event.event.key.time);
+        let admission = scope.dataset.closing.admit(times, now);
+        let mut hold = WriteHold {
+            core: Arc::clone(&self.core),
+            scope: Arc::clone(scope),
+            holds: [admission.hold, own.as_ref().map(|own| own.time)],
+            signals: Vec::with_capacity(submissions.len()),
+        };
+        if let Some(mut own) = own {
+            own.handed_over = true;
+        }
+        let mut answers = Vec::with_capacity(submissions.len());
+        let mut events = Vec::with_capacity(submissions.len());
+        let mut late = Vec::new();
+        for submission in submissions {
+            let time = submission.event.event.key.time;
+            if is_future(&submission) {
+                answers.push(Some(Err(CountingError::FutureTime {
+                    ahead: time.since(now),
+                    limit: settings.future_limit,
+                    server_time: now,
+                })));
+            } else if submission.own || time > admission.closed {
+                hold.signals.push((submission.event.counter.clone(), time));
+                events.push(submission.event);
+                answers.push(None);
+            } else {
+                late.push((answers.len(), submission.event));
+                answers.push(None);
+            }
+        }
+        for (at, event) in &late {
+            answers[*at] = Some(self.late(scope, event).await);
+        }
+        let mut appended = self.append(scope, events, hold).await.into_iter();
+        answers
+            .into_iter()
+            .map(|answer| answer.or_else(|| appended.next()).unwrap_or(Err(CountingError::ShuttingDown)))
+            .collect()
+    }
+
+    async fn append(
+        &self,
+        scope: &Arc<Scope>,
+        events: Vec<NewEvent>,
+        hold: WriteHold,
+    ) -> Vec<Result<WriteOutcome, CountingError>> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let changes: Vec<Change> = events.iter().map(|event| event.event.change).collect();
+        if let Err(error) = self.cover(scope, &events).await {
+            let failed = |_| Err(CountingError::Store(crate::ports::StoreError::not_applied(error.kind, error.op)));
+            return changes.iter().map(failed).collect();
+        }
+        let answers = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold)).await;
+        answers.into_iter().zip(changes).map(|(answer, asked)| self.outcome(answer?, asked)).collect()
+    }
+
+    /// Makes the slice rows of the events before anything is written into them.
+    async fn cover(&self, scope: &Scope, events: &[NewEvent]) -> Result<(), crate::ports::StoreError> {
+        for event in events {
+            let time = event.event.key.time;
+            if !scope.dataset.slices.has(time) {
+                self.core.ensure_slices(&scope.dataset, time, time).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, appended: Appended, asked: Change) -> Result<WriteOutcome, CountingError> {
+        match appended {
+            Appended::Inserted => {
+                self.core.stats.writes_applied.one();
+                Ok(WriteOutcome::Applied)
+            }
+            Appended::Existing(found) => self.repeated(found, asked),
+        }
+    }
+
+    /// What a write is told whose token names a change already.
+    pub(super) fn repeated(&self, found: Change, asked: Change) -> Result<WriteOutcome, CountingError> {
+        match found {
+            Change::Void => Err(CountingError::NotApplied { server_time: self.core.now() }),
+            found if found == asked => {
+                self.core.stats.writes_repeated.one();
+                Ok(WriteOutcome::AlreadyApplied)
+            }
+            found => Err(CountingError::AlreadyExists { found: ChangeText(found), asked: ChangeText(asked) }),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The verdict: what became of a token whose time is closed. It settles the question for ever.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
+use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL};
+use crate::engine::core::Scope;
+use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome};
+use crate::ports::{NewEvent, Settled};
+
+/// What stands at a key whose time is closed.
+enum Standing {
+    /// This change.
+    Found { change: Change, event_time: Timestamp },
+    /// A void, for ever.
+    Voided,
+    /// The limit has not passed it yet.
+    AboveLimit,
+    /// Its slice is gone, or never was.
+    BeforeOldest(Timestamp),
+}
+
+impl Counting {
+    /// Settles what became of a token.
+    pub async fn check_token(
+        &self,
+        namespace: &NamespaceName,
+        name: crate::domain::counter::CounterName,
+        token: Token,
+    ) -> Result<TokenVerdict, CountingError> {
+        let scope = self.durable_scope(namespace, "CheckToken").await?;
+        let counter = scope.counter(name);
+        Ok(match self.standing(&scope, &counter, &token.key).await? {
+            Standing::Found { change: Change::Void, .. } | Standing::Voided => TokenVerdict::NotApplied,
+            Standing::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
+            Standing::AboveLimit => TokenVerdict::Pending { retry_after: self.limit_passes_in(&scope, token.key.time) },
+            Standing::BeforeOldest(_) => TokenVerdict::TooOld,
+        })
+    }
+
+    /// What a write is told whose time is closed.
+    pub(super) async fn late(&self, scope: &Scope, event: &NewEvent) -> Result<WriteOutcome, CountingError> {
+        let key = &event.event.key;
+        match self.standing(scope, &event.counter, key).await? {
+            Standing::Found { change, .. } => self.repeated(change, event.event.change),
+            Standing::Voided => Err(CountingError::NotApplied { server_time: self.core.now() }),
+            Standing::AboveLimit => Err(CountingError::Pending { retry_after: self.limit_passes_in(scope, key.time) }),
+            Standing::BeforeOldest(oldest) => Err(CountingError::TooOld { oldest }),
+        }
+    }
+
+    async fn standing(&self, scope: &Scope, counter: &Counter, key: &EventKey) -> Result<Standing, CountingError> {
+        let settings = &scope.dataset.dataset.settings;
+        let oldest = scope.dataset.slices.oldest_live(self.core.now(), settings.delete_after);
+        if key.time < oldest {
+            return Ok(Standing::BeforeOldest(oldest));
+        }
+        let _permit = self.verdicts.try_acquire().map_err(|_| CountingError::RetryLater {
+            what: "too many verdicts are being settled",
+            retry_after: Duration::from_millis(100),
+        })?;
+        if key.time > scope.dataset.limit() {
+            if let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await? {
+                return Ok(Standing::Found { change: event.change, event_time: event.key.time });
+            }
+            let closable = scope.dataset.closing.closed(self.core.now()) >= key.time;
+            let clock = self.core.clock.as_ref();
+            if !closable || scope.dataset.limit_at_least(key.time, clock, INLINE_ROLL_BUDGET).await < key.time {
+                return Ok(Standing::AboveLimit);
+            }
+        }
+        self.core.stats.verdicts.one();
+        if !scope.dataset.slices.has(key.time) {
+            self.core.ensure_slices(&scope.dataset, key.time, key.time).await?;
+        }
+        Ok(match self.core.stores.log.settle(scope.dataset.id(), counter, key).await? {
+            Settled::Found(event) => Standing::Found { change: event.change, event_time: event.key.time },
+            Settled::Voided => {
+                self.core.stats.verdicts_void.one();
+                Standing::Voided
+            }
+        })
+    }
+
+    /// When the limit will have passed a time, if nothing is held up.
+    fn limit_passes_in(&self, scope: &Scope, time: Timestamp) -> Duration {
+        let closes = time + scope.dataset.dataset.settings.accept_limit;
+        closes.since(self.core.now()) + LIMIT_PUBLISH_INTERVAL
+    }
+}

@@ -1,0 +1,161 @@
+//! What a running server knows of each dataset: what it has closed, how far the limit is, which slices there are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use dashmap::DashMap;
+use tokio::sync::{Notify, OnceCell, watch};
+
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS};
+use crate::domain::namespace::Dataset;
+use crate::engine::closing::Closing;
+use crate::engine::rolling::pending::Pending;
+use crate::engine::slices::SliceTable;
+use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
+
+/// The running state of one dataset.
+pub struct DatasetState {
+    /// Its settings.
+    pub dataset: Arc<Dataset>,
+    /// What this writer has closed and holds.
+    pub closing: Closing,
+    /// Its slices.
+    pub slices: SliceTable,
+    /// Counters that wait for a roll, by touch shard.
+    pub pending: Pending,
+    watermarks: Vec<AtomicI64>,
+    limit: watch::Sender<Timestamp>,
+    publish: Notify,
+    active: AtomicBool,
+}
+
+impl DatasetState {
+    async fn open(dataset: Arc<Dataset>, stores: &Stores) -> Result<Self, StoreError> {
+        let id = dataset.id;
+        let limit = stores.progress.limit(id).await?;
+        let slices = SliceTable::open(id, dataset.settings.slice_width(), stores.slices.as_ref()).await?;
+        let stored = stores.touches.watermarks(id).await?;
+        let watermarks = (0..TOUCH_SHARDS as usize)
+            .map(|shard| stored.get(shard).copied().flatten().unwrap_or(Timestamp::MIN))
+            .map(|watermark| AtomicI64::new(watermark.micros()))
+            .collect();
+        Ok(Self {
+            closing: Closing::new(dataset.settings.accept_limit, limit),
+            slices,
+            pending: Pending::default(),
+            watermarks,
+            limit: watch::Sender::new(limit),
+            publish: Notify::new(),
+            active: AtomicBool::new(true),
+            dataset,
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> DatasetId {
+        self.dataset.id
+    }
+
+    /// The published limit: no acknowledged event at or below it can still appear.
+    pub fn limit(&self) -> Timestamp {
+        *self.limit.borrow()
+    }
+
+    /// The watermark of a touch shard: every acknowledged event up to here is in its counter's checkpoint.
+    pub fn watermark(&self, shard: u32) -> Timestamp {
+        Timestamp::from_micros(self.watermarks[shard as usize].load(Ordering::Acquire))
+    }
+
+    /// Notes that a watermark was stored.
+    pub fn note_watermark(&self, shard: u32, watermark: Timestamp) {
+        self.watermarks[shard as usize].fetch_max(watermark.micros(), Ordering::AcqRel);
+    }
+
+    /// Publishes what is closed now, if it is above the limit. Called by one loop only.
+    pub async fn publish_limit(&self, stores: &Stores, clock: &dyn Clock) -> Result<Timestamp, StoreError> {
+        let closed = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
+        if closed > self.limit() {
+            let limit = stores.progress.publish(self.id(), closed).await?;
+            self.limit.send_if_modified(|known| {
+                let newer = limit > *known;
+                *known = (*known).max(limit);
+                newer
+            });
+        }
+        Ok(self.limit())
+    }
+
+    /// Asks the publishing loop for a newer limit.
+    pub fn want_limit(&self) {
+        self.active.store(true, Ordering::Release);
+        self.publish.notify_one();
+    }
+
+    /// Waits until somebody wants a newer limit.
+    pub async fn limit_wanted(&self) {
+        self.publish.notified().await;
+    }
+
+    /// Whether anything happened since the last call; then watermarks are worth writing.
+    pub fn take_active(&self) -> bool {
+        self.active.swap(false, Ordering::AcqRel)
+    }
+
+    /// The limit, after asking for a newer one and waiting within a budget if it is older than one could be.
+    pub async fn fresh_limit(&self, clock: &dyn Clock, budget: std::time::Duration) -> Timestamp {
+        let due = clock.now() - self.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL;
+        // Waiting helps only where a hold does not keep the limit back.
+        let closable = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
+        if self.limit() >= due || closable <= self.limit() {
+            return self.limit();
+        }
+        self.limit_at_least(due.min(closable), clock, budget).await
+    }
+
+    /// The limit, after waiting within a budget until it reaches a time.
+    pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: std::time::Duration) -> Timestamp {
+        let mut changes = self.limit.subscribe();
+        self.want_limit();
+        let reached = async {
+            // The sender lives as long as `self`, so waiting ends with a change, never with an error.
+            let _ = changes.wait_for(|limit| *limit >= time).await;
+        };
+        tokio::select! {
+            () = reached => {}
+            () = clock.sleep(budget) => {}
+        }
+        self.limit()
+    }
+}
+
+/// The datasets of a server, opened when first used.
+#[derive(Default)]
+pub struct Datasets {
+    states: DashMap<DatasetId, Arc<OnceCell<Arc<DatasetState>>>>,
+}
+
+impl Datasets {
+    /// The state of a dataset, opened if need be.
+    pub async fn open(&self, dataset: &Arc<Dataset>, stores: &Stores) -> Result<Arc<DatasetState>, StoreError> {
+        let cell = Arc::clone(&self.states.entry(dataset.id).or_default());
+        let state = cell
+            .get_or_try_init(|| async { DatasetState::open(Arc::clone(dataset), stores).await.map(Arc::new) })
+            .await?;
+        Ok(Arc::clone(state))
+    }
+
+    /// The state of a dataset that was opened.
+    pub fn get(&self, id: DatasetId) -> Result<Arc<DatasetState>, StoreError> {
+        self.states
+            .get(&id)
+            .and_then(|cell| cell.get().cloned())
+            .ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "open dataset"))
+    }
+
+    /// All opened datasets.
+    pub fn all(&self) -> Vec<Arc<DatasetState>> {
+        self.states.iter().filter_map(|entry| entry.value().get().cloned()).collect()
+    }
+}

@@ -1,0 +1,66 @@
+//! Rolls that a read asks for: at most one at once for each counter; others wait for it within their own budget.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use tokio::sync::watch;
+
+use crate::domain::counter::Counter;
+use crate::engine::core::{Core, Scope};
+use crate::engine::loops::driver::Driver;
+
+/// Inline rolls under way.
+#[derive(Default)]
+pub struct InlineRolls {
+    running: DashMap<Counter, watch::Receiver<()>>,
+}
+
+/// Rolls a counter up to the limit, or waits for the roll that is under way; not longer than the budget.
+///
+/// The roll itself is never cut short: it ends in the background and the next reader finds its checkpoint.
+pub async fn roll_inline(core: &Arc<Core>, driver: &Driver, scope: &Arc<Scope>, counter: &Counter, budget: Duration) {
+    let mut done = match core.inline.running.entry(counter.clone()) {
+        Entry::Occupied(running) => running.get().clone(),
+        Entry::Vacant(vacant) => {
+            let (ended, done) = watch::channel(());
+            vacant.insert(done.clone());
+            core.stats.inline_rolls.one();
+            let running = Running { core: Arc::clone(core), counter: counter.clone(), _ended: ended };
+            let scope = Arc::clone(scope);
+            driver.start_once(async move { running.roll(&scope).await });
+            done
+        }
+    };
+    tokio::select! {
+        // The sender sends nothing: it is dropped when the roll ends.
+        _ = done.changed() => {}
+        () = core.clock.sleep(budget) => {}
+    }
+}
+
+/// An inline roll under way; dropping it lets the waiting readers go, also after a panic.
+struct Running {
+    core: Arc<Core>,
+    counter: Counter,
+    _ended: watch::Sender<()>,
+}
+
+impl Running {
+    async fn roll(&self, scope: &Scope) {
+        let mut reads = Vec::new();
+        for answer in self.core.roll(scope, std::slice::from_ref(&self.counter), 1, &mut reads).await {
+            if let Err(error) = answer {
+                self.core.stats.rolls_failed.one();
+                tracing::warn!(counter = ?self.counter, error = %error, "an inline roll failed");
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.inline.running.remove(&self.counter);
+    }
+}

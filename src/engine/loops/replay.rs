@@ -1,0 +1,64 @@
+//! Reads the touch index again where signals were lost: after a restart, and after a Set overflowed.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
+use crate::engine::core::Core;
+use crate::engine::datasets::DatasetState;
+use crate::ports::{StoreError, Touch};
+
+/// While Sets are this full, replaying waits for the rolls.
+const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
+
+/// Offers every counter that was touched since its shard's last loss to the rollup queues. Answers whether all is done.
+pub async fn replay_lost(core: &Core, dataset: &DatasetState) -> Result<bool, StoreError> {
+    let mut done = true;
+    for shard in 0..TOUCH_SHARDS {
+        if let Some(from) = dataset.pending.begin_replay(shard) {
+            let replayed = replay_shard(core, dataset, shard, from).await;
+            if !matches!(replayed, Ok(true)) {
+                dataset.pending.lost(shard, from);
+                done = false;
+            }
+            dataset.pending.end_replay(shard);
+            replayed?;
+        }
+    }
+    Ok(done)
+}
+
+async fn replay_shard(core: &Core, dataset: &DatasetState, shard: u32, from: Timestamp) -> Result<bool, StoreError> {
+    let first = dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
+    let from = from.max(first).floor_to(STEP);
+    let mut beyond: Option<Touch> = None;
+    loop {
+        if core.set_bytes.used() > SETS_BYTES_BUSY {
+            return Ok(false);
+        }
+        let page = core
+            .stores
+            .touches
+            .touched(dataset.id(), shard, from, Timestamp::MAX, beyond.as_ref(), PAGE_ROWS_MAX)
+            .await?;
+        for touch in &page {
+            offer(core, touch).await?;
+        }
+        core.stats.touches_replayed.add(page.len() as u64);
+        if page.len() < PAGE_ROWS_MAX {
+            return Ok(true);
+        }
+        beyond = page.into_iter().next_back();
+        // Replaying is background work: let calls through between pages.
+        core.clock.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn offer(core: &Core, touch: &Touch) -> Result<(), StoreError> {
+    // Counters of deleted namespaces have nothing left to be rolled.
+    if let Some(scope) = core.scope_by_id(touch.counter.namespace()).await? {
+        let last = (touch.step + STEP).just_before();
+        scope.signal(core, &touch.counter, touch.step, last);
+    }
+    Ok(())
+}

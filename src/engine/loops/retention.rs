@@ -1,0 +1,156 @@
+//! The life of slices: made ahead, opened, closed, exported and dropped.
+//!
+//! A slice is dropped only when every touch shard's watermark is past its end and its export, where one is asked for, is
+//! done; otherwise it stays, loudly.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::NamespaceId;
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::engine::core::Core;
+use crate::engine::datasets::DatasetState;
+use crate::engine::loops::driver::{Activity, Next};
+use crate::ports::{StoreError, StoreErrorKind};
+
+/// How often slices are looked at.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The retention loop of one dataset.
+pub struct RetentionLoop {
+    core: Arc<Core>,
+    dataset: Arc<DatasetState>,
+}
+
+impl RetentionLoop {
+    /// Makes the loop of a dataset.
+    pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
+        Self { core, dataset }
+    }
+
+    async fn step(&self) -> Result<(), StoreError> {
+        let now = self.core.now();
+        self.core.ensure_slices(&self.dataset, now, now).await?;
+        let settings = &self.dataset.dataset.settings;
+        for row in self.dataset.slices.rows().iter() {
+            let status = match row.status {
+                SliceStatus::Future if row.start <= now => SliceStatus::Open,
+                SliceStatus::Open if row.end + settings.close_after <= now => SliceStatus::Closed,
+                SliceStatus::Closed if row.end + settings.delete_after <= now => {
+                    self.try_drop(row).await?;
+                    continue;
+                }
+                SliceStatus::Future | SliceStatus::Open | SliceStatus::Closed | SliceStatus::Dropped => continue,
+            };
+            self.core.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
+            self.dataset.slices.note_status(row.start, status);
+        }
+        self.trim_series(now).await
+    }
+
+    async fn try_drop(&self, row: &TimeSlice) -> Result<(), StoreError> {
+        if let Some(obstacle) = self.obstacle(row).await? {
+            self.core.stats.slices_kept_back.one();
+            tracing::warn!(
+                dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
+                "a slice is past its time and stays"
+            );
+            return Ok(());
+        }
+        self.core.stores.slices.set_status(self.dataset.id(), row.start, SliceStatus::Dropped).await?;
+        self.dataset.slices.note_status(row.start, SliceStatus::Dropped);
+        self.core.stats.slices_dropped.one();
+        tracing::info!(dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), "a slice was dropped");
+        Ok(())
+    }
+
+    /// Why a slice cannot be dropped yet.
+    async fn obstacle(&self, row: &TimeSlice) -> Result<Option<&'static str>, StoreError> {
+        let behind = (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end);
+        if behind {
+            // An idle dataset publishes no limit by itself, and watermarks follow the limit.
+            self.dataset.want_limit();
+            return Ok(Some("counters in it are not rolled up yet"));
+        }
+        if !self.dataset.dataset.settings.export_before_drop {
+            return Ok(None);
+        }
+        let Some(export) = &self.core.export else {
+            return Ok(Some("its export is asked for and no storage.export_dir is configured"));
+        };
+        if !export.is_finished(&self.dataset.dataset.name, row.start).await? {
+            self.export(row).await?;
+        }
+        Ok(None)
+    }
+
+    async fn export(&self, row: &TimeSlice) -> Result<(), StoreError> {
+        let name = &self.dataset.dataset.name;
+        let export = self.core.export.as_ref();
+        let export = export.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "export slice"))?;
+        export.begin(name, row.start).await?;
+        let mut names: HashMap<NamespaceId, String> = HashMap::new();
+        let mut beyond = None;
+        loop {
+            let log = &self.core.stores.log;
+            let page = log.scan_slice(self.dataset.id(), row.start, beyond, SCAN_PAGE_EVENTS).await?;
+            beyond = page.last().map(|last| (last.counter.clone(), last.event.key.clone()));
+            let last_page = page.len() < SCAN_PAGE_EVENTS;
+            let mut named = Vec::with_capacity(page.len());
+            for slice_row in page {
+                let id = slice_row.counter.namespace();
+                let name = names.entry(id).or_insert_with(|| self.name_of(id));
+                named.push((name.clone(), slice_row));
+            }
+            export.write(name, row.start, named).await?;
+            if last_page {
+                return export.finish(name, row.start).await;
+            }
+        }
+    }
+
+    fn name_of(&self, id: NamespaceId) -> String {
+        match self.core.namespaces.by_id(id) {
+            Some(namespace) => namespace.spec.name.to_string(),
+            // Deleted since; its number is never reused, so it still names one namespace.
+            None => format!("#{}", id.0),
+        }
+    }
+
+    /// Drops series rows that no namespace keeps any longer.
+    async fn trim_series(&self, now: Timestamp) -> Result<(), StoreError> {
+        let mut keep: HashMap<u32, Duration> = HashMap::new();
+        for namespace in self.core.namespaces.all().iter() {
+            for series in &namespace.spec.series {
+                let longest = keep.entry(series.step_seconds).or_default();
+                *longest = series.keep.max(*longest);
+            }
+        }
+        for (step_seconds, keep) in keep {
+            self.core.stores.rollups.trim_series(step_seconds, now - keep).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Activity for RetentionLoop {
+    fn name(&self) -> &'static str {
+        "retention"
+    }
+
+    async fn activate(&mut self) -> Next {
+        match self.step().await {
+            Ok(()) => Next::After(INTERVAL),
+            Err(error) => {
+                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "slices cannot be kept up");
+                Next::After(LIMIT_PUBLISH_INTERVAL)
+            }
+        }
+    }
+}

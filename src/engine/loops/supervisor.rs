@@ -1,0 +1,114 @@
+//! Starts the loops that datasets and rollup queues need, as they appear and change.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::domain::counter::DatasetId;
+use crate::domain::limits::TOUCH_SHARDS;
+use crate::engine::core::{Core, Scope};
+use crate::engine::loops::driver::{Activity, Driver, Next};
+use crate::engine::loops::{LimitLoop, RetentionLoop, WatermarkLoop};
+use crate::engine::rolling::QueueLoop;
+use crate::ports::StoreError;
+
+/// A catalog that cannot be followed is tried again after this long.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// The supervisor.
+pub struct Supervisor {
+    core: Arc<Core>,
+    driver: Driver,
+    changes: Mutex<watch::Receiver<u64>>,
+    datasets: HashSet<DatasetId>,
+}
+
+impl Supervisor {
+    /// Makes the supervisor; loops are started through the driver.
+    pub fn new(core: Arc<Core>, driver: Driver) -> Self {
+        let changes = Mutex::new(core.namespaces.changes());
+        Self { core, driver, changes, datasets: HashSet::new() }
+    }
+
+    /// Opens every dataset and starts what is missing. Idempotent.
+    pub async fn follow(&mut self) -> Result<(), StoreError> {
+        for dataset in self.core.namespaces.datasets().iter() {
+            if !self.datasets.contains(&dataset.id) {
+                self.open_dataset(dataset.id).await?;
+                self.datasets.insert(dataset.id);
+            }
+        }
+        for namespace in self.core.namespaces.all().iter() {
+            let Some(scope) = self.core.scope_by_id(namespace.id).await? else { continue };
+            self.follow_queues(&scope);
+        }
+        self.forget_deleted().await
+    }
+
+    /// Ends the queues of namespaces that were deleted and removes what was kept of their counters.
+    async fn forget_deleted(&self) -> Result<(), StoreError> {
+        let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
+        let deleted: Vec<_> =
+            self.core.queues.iter().map(|queues| *queues.key()).filter(|id| !live.contains(id)).collect();
+        for id in deleted {
+            self.core.stores.rollups.forget(id).await?;
+            self.core.top.forget(id);
+            if let Some((_, queues)) = self.core.queues.remove(&id) {
+                queues.queues().iter().for_each(|queue| queue.close());
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
+        let dataset = self.core.dataset(id).await?;
+        let now = self.core.now();
+        // After a standstill the slices between the last known one and the present are made up for.
+        self.core.ensure_slices(&dataset, now, now).await?;
+        for shard in 0..TOUCH_SHARDS {
+            dataset.pending.lost(shard, dataset.watermark(shard).just_after());
+        }
+        self.driver.start(LimitLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
+        self.driver.start(WatermarkLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
+        self.driver.start(RetentionLoop::new(Arc::clone(&self.core), dataset));
+        Ok(())
+    }
+
+    fn follow_queues(&self, scope: &Scope) {
+        let wanted = scope.namespace.spec.rollup.num_queues.max(1) as usize;
+        if scope.queues.queues().len() != wanted {
+            scope.queues.resize(scope.namespace.spec.rollup.num_queues);
+        }
+        for queue in scope.queues.queues().iter().filter(|queue| queue.claim()) {
+            self.driver.start(QueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue)));
+        }
+    }
+}
+
+#[async_trait]
+impl Activity for Supervisor {
+    fn name(&self) -> &'static str {
+        "supervisor"
+    }
+
+    async fn woken(&self) {
+        let mut changes = self.changes.lock().clone();
+        // The catalog lives as long as the engine, so this ends with a change.
+        let _ = changes.changed().await;
+    }
+
+    async fn activate(&mut self) -> Next {
+        self.changes.lock().mark_unchanged();
+        match self.follow().await {
+            Ok(()) => Next::Woken,
+            Err(error) => {
+                tracing::warn!(error = %error, "the catalog cannot be followed yet");
+                Next::After(RETRY_PAUSE)
+            }
+        }
+    }
+}

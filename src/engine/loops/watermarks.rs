@@ -1,0 +1,80 @@
+//! Moves watermarks behind the rolls, and replays what was lost. Writes at most every ten seconds, nothing while idle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
+use crate::engine::core::Core;
+use crate::engine::datasets::DatasetState;
+use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::replay::replay_lost;
+use crate::ports::StoreError;
+
+/// The watermark loop of one dataset.
+pub struct WatermarkLoop {
+    core: Arc<Core>,
+    dataset: Arc<DatasetState>,
+    stored: Option<Duration>,
+}
+
+impl WatermarkLoop {
+    /// Makes the loop of a dataset.
+    pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
+        Self { core, dataset, stored: None }
+    }
+
+    /// Stores every watermark that can move.
+    async fn store(&mut self) -> Result<(), StoreError> {
+        // The limit first: whatever is acknowledged at or below it is counted as pending, or rolled, by now.
+        let limit = self.dataset.limit();
+        let moved: Vec<_> = (0..TOUCH_SHARDS)
+            .map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit)))
+            .filter(|(shard, watermark)| *watermark > self.dataset.watermark(*shard))
+            .collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        self.core.stores.touches.put_watermarks(self.dataset.id(), moved.clone()).await?;
+        for (shard, watermark) in moved {
+            self.dataset.note_watermark(shard, watermark);
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self) -> Result<bool, StoreError> {
+        let replayed = replay_lost(&self.core, &self.dataset).await?;
+        let elapsed = self.core.clock.elapsed();
+        let due = self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL);
+        if due && self.dataset.take_active() {
+            self.store().await?;
+            self.stored = Some(elapsed);
+        }
+        Ok(replayed)
+    }
+}
+
+#[async_trait]
+impl Activity for WatermarkLoop {
+    fn name(&self) -> &'static str {
+        "watermarks"
+    }
+
+    async fn activate(&mut self) -> Next {
+        match self.step().await {
+            Ok(true) => Next::After(LIMIT_PUBLISH_INTERVAL),
+            Ok(false) => Next::After(Duration::from_millis(200)),
+            Err(error) => {
+                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "watermarks cannot be moved");
+                Next::After(LIMIT_PUBLISH_INTERVAL)
+            }
+        }
+    }
+
+    async fn finish(&mut self) {
+        if let Err(error) = self.store().await {
+            tracing::warn!(error = %error, "watermarks stay where they are; the next start replays a little more");
+        }
+    }
+}

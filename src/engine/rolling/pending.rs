@@ -1,0 +1,125 @@
+//! Which counters of a dataset wait for a roll, counted by touch shard and second of their oldest event.
+//!
+//! A watermark may follow the limit only as far as nobody waits for an older time. An event is counted here before its
+//! hold ends, so whoever reads the limit first and this second misses nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::TOUCH_SHARDS;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waiting counters by touch shard.
+#[derive(Debug)]
+pub struct Pending {
+    shards: Vec<Mutex<Shard>>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    waiting: BTreeMap<Timestamp, u32>,
+    /// Steps from here on are not in any Set and have to be read from the touch index.
+    replay_from: Option<Timestamp>,
+    /// Steps from here on are being read.
+    replaying: Option<Timestamp>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self { shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Pending {
+    /// A counter begins to wait for events from `oldest` on.
+    pub fn begin(&self, shard: u32, oldest: Timestamp) {
+        *self.shards[shard as usize].lock().waiting.entry(oldest.floor_to(SECOND)).or_insert(0) += 1;
+    }
+
+    /// A counter no longer waits.
+    pub fn end(&self, shard: u32, oldest: Timestamp) {
+        let mut shard = self.shards[shard as usize].lock();
+        let second = oldest.floor_to(SECOND);
+        match shard.waiting.get_mut(&second) {
+            Some(1) => {
+                shard.waiting.remove(&second);
+            }
+            Some(count) => *count -= 1,
+            None => unreachable!("a counter stops waiting once, for the time it began with"),
+        }
+    }
+
+    /// A signal was lost: the touch index must be read again from this time on.
+    pub fn lost(&self, shard: u32, oldest: Timestamp) {
+        let mut shard = self.shards[shard as usize].lock();
+        shard.replay_from = Some(shard.replay_from.map_or(oldest, |from| from.min(oldest)));
+    }
+
+    /// Begins to read the touch index again, and says from where, if that is due. What is lost from now on is due anew.
+    pub fn begin_replay(&self, shard: u32) -> Option<Timestamp> {
+        let mut shard = self.shards[shard as usize].lock();
+        let due = shard.replay_from.take();
+        shard.replaying = due;
+        due
+    }
+
+    /// The touch index was read to its end.
+    pub fn end_replay(&self, shard: u32) {
+        self.shards[shard as usize].lock().replaying = None;
+    }
+
+    /// How far a watermark may go: everything up to here that was signalled before the call has been rolled.
+    pub fn rolled_up_to(&self, shard: u32, limit: Timestamp) -> Timestamp {
+        let shard = self.shards[shard as usize].lock();
+        let waiting = shard.waiting.first_key_value().map(|(second, _)| second.just_before());
+        let replay = shard.replay_from.into_iter().chain(shard.replaying).min().map(Timestamp::just_before);
+        limit.min(waiting.unwrap_or(Timestamp::MAX)).min(replay.unwrap_or(Timestamp::MAX))
+    }
+
+    /// Whether nobody waits and nothing is to be read again.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| {
+            let shard = shard.lock();
+            shard.waiting.is_empty() && shard.replay_from.is_none() && shard.replaying.is_none()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn a_watermark_stays_below_the_second_of_the_oldest_waiting_counter() {
+        let pending = Pending::default();
+        assert_eq!(pending.rolled_up_to(3, at(9_500)), at(9_500));
+        pending.begin(3, at(5_700));
+        pending.begin(3, at(7_000));
+        assert_eq!(pending.rolled_up_to(3, at(9_500)), at(5_000).just_before());
+        assert_eq!(pending.rolled_up_to(4, at(9_500)), at(9_500));
+        pending.end(3, at(5_700));
+        assert_eq!(pending.rolled_up_to(3, at(9_500)), at(7_000).just_before());
+    }
+
+    #[test]
+    fn a_signal_lost_while_replaying_is_replayed_again() {
+        let pending = Pending::default();
+        pending.lost(0, at(5_000));
+        assert_eq!(pending.begin_replay(0), Some(at(5_000)));
+        pending.lost(0, at(7_000));
+        assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
+        pending.end_replay(0);
+        assert_eq!(pending.rolled_up_to(0, at(9_500)), at(7_000).just_before());
+        assert_eq!(pending.begin_replay(0), Some(at(7_000)));
+        pending.end_replay(0);
+        assert!(pending.is_empty());
+    }
+}

@@ -1,0 +1,274 @@
+//! The queues of a namespace and the loop that works off one of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use hashbrown::HashMap;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::namespace::Cardinality;
+use crate::engine::core::{Core, Scope};
+use crate::engine::datasets::DatasetState;
+use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::rolling::pacing::Pacer;
+use crate::engine::rolling::pending::Pending;
+use crate::engine::rolling::queue::{Bounds, Offered, Queue, Waiting, cost_of};
+
+/// A failed roll is tried again after this long.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// The most counters of a LOW namespace that circulate.
+const CIRCULATING_MAX: usize = 4_096;
+
+/// The rollup queues of a namespace.
+pub struct NamespaceQueues {
+    namespace: NamespaceId,
+    queues: ArcSwap<Vec<Arc<Queue>>>,
+}
+
+impl NamespaceQueues {
+    /// Makes the queues.
+    pub fn new(namespace: NamespaceId, num_queues: u32) -> Self {
+        Self { namespace, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+
+    /// The present queues.
+    pub fn queues(&self) -> Arc<Vec<Arc<Queue>>> {
+        self.queues.load_full()
+    }
+
+    /// Replaces the queues by another number of them; what waits in the old ones moves over as their loops end.
+    pub fn resize(&self, num_queues: u32) {
+        let old = self.queues.swap(Arc::new(make_queues(num_queues)));
+        old.iter().for_each(|queue| queue.close());
+    }
+
+    /// Offers a counter to its queue; a signal that finds no room is made up for by the touch index.
+    pub fn offer(
+        &self,
+        core: &Core,
+        pending: &Pending,
+        counter: &Counter,
+        oldest: Timestamp,
+        newest: Timestamp,
+        capacity_bytes: usize,
+    ) {
+        let bounds = Bounds { capacity_bytes, all: &core.set_bytes, pending };
+        loop {
+            let queues = self.queues.load();
+            // The lower bits of the hash choose the touch shard, so the upper ones choose the queue.
+            let queue = &queues[(counter.hash() >> 32) as usize % queues.len()];
+            match queue.offer(counter, oldest, newest, &bounds) {
+                Offered::Taken => return,
+                Offered::Lost => return core.stats.signals_lost.one(),
+                // The queue was replaced a moment ago: its successor stands in `queues` already.
+                Offered::Closed => {}
+            }
+        }
+    }
+}
+
+fn make_queues(num_queues: u32) -> Vec<Arc<Queue>> {
+    (0..num_queues.max(1)).map(|_| Arc::new(Queue::default())).collect()
+}
+
+/// The loop of one queue.
+pub struct QueueLoop {
+    core: Arc<Core>,
+    namespace: NamespaceId,
+    dataset: Arc<DatasetState>,
+    queue: Arc<Queue>,
+    parked: HashMap<Counter, Waiting>,
+    circulating: HashMap<Counter, Timestamp>,
+    pacer: Pacer,
+    armed: bool,
+}
+
+impl QueueLoop {
+    /// Makes the loop of a queue.
+    pub fn new(core: Arc<Core>, scope: &Scope, queue: Arc<Queue>) -> Self {
+        Self {
+            core,
+            namespace: scope.namespace.id,
+            dataset: Arc::clone(&scope.dataset),
+            queue,
+            parked: HashMap::new(),
+            circulating: HashMap::new(),
+            pacer: Pacer::default(),
+            armed: false,
+        }
+    }
+
+    /// Moves what was drained to what is parked; a counter that waits already keeps its place and its need.
+    fn take_set(&mut self) {
+        let pending = &self.dataset.pending;
+        for (counter, new) in self.queue.drain() {
+            let shard = counter.touch_shard();
+            match self.parked.get_mut(&counter) {
+                Some(parked) => {
+                    pending.end(shard, parked.oldest.max(new.oldest));
+                    parked.oldest = parked.oldest.min(new.oldest);
+                    parked.newest = parked.newest.max(new.newest);
+                    self.queue.release(cost_of(&counter), &self.core.set_bytes);
+                }
+                None => {
+                    self.parked.insert(counter, new);
+                }
+            }
+        }
+    }
+
+    /// Rolls what the limit has passed. Answers whether a roll failed.
+    async fn roll_ready(&mut self, scope: &Scope) -> bool {
+        let limit = scope.dataset.limit();
+        let ready: Vec<Counter> = self
+            .parked
+            .iter()
+            .filter(|(_, waiting)| waiting.need <= limit)
+            .map(|(counter, _)| counter.clone())
+            .collect();
+        let cardinality = scope.namespace.spec.cardinality;
+        let mut failed = false;
+        for batch in ready.chunks(scope.namespace.spec.rollup.rollup_batch_count.max(1) as usize) {
+            let began = self.core.clock.elapsed();
+            let mut reads = Vec::with_capacity(batch.len());
+            let answers = self.core.roll(scope, batch, self.pacer.permits(cardinality), &mut reads).await;
+            for (counter, answer) in batch.iter().zip(answers) {
+                match answer {
+                    Ok(as_of) => self.rolled(scope, counter, as_of),
+                    Err(error) => {
+                        failed = true;
+                        self.core.stats.rolls_failed.one();
+                        tracing::warn!(counter = ?counter, error = %error, "a roll failed and will be tried again");
+                    }
+                }
+            }
+            let took = self.core.clock.elapsed().saturating_sub(began);
+            self.core.stats.batches.one();
+            self.core.stats.batch_micros.add_time(took);
+            let pause = self.pacer.after_batch(&mut reads, took);
+            if !pause.is_zero() {
+                self.core.stats.pause_micros.add_time(pause);
+                self.core.clock.sleep(pause).await;
+            }
+        }
+        failed
+    }
+
+    /// Ends the wait of a counter, or begins the next one if newer events were signalled.
+    fn rolled(&mut self, scope: &Scope, counter: &Counter, as_of: Timestamp) {
+        let Some(waiting) = self.parked.get_mut(counter) else { return };
+        let shard = counter.touch_shard();
+        if waiting.newest > as_of {
+            let oldest = as_of.just_after();
+            scope.dataset.pending.begin(shard, oldest);
+            scope.dataset.pending.end(shard, waiting.oldest);
+            *waiting = Waiting { oldest, need: waiting.newest, newest: waiting.newest };
+            return;
+        }
+        scope.dataset.pending.end(shard, waiting.oldest);
+        self.parked.remove(counter);
+        self.queue.release(cost_of(counter), &self.core.set_bytes);
+        if scope.namespace.spec.cardinality == Cardinality::Low && self.circulating.len() < CIRCULATING_MAX {
+            self.circulating.insert(counter.clone(), as_of);
+        }
+    }
+
+    /// Low-cardinality counters circulate: one whose last write lies past its checkpoint is offered again.
+    async fn circulate(&mut self, scope: &Scope) {
+        if scope.namespace.spec.cardinality != Cardinality::Low {
+            self.circulating.clear();
+        }
+        for (counter, as_of) in &self.circulating {
+            if self.parked.contains_key(counter) {
+                continue;
+            }
+            let Some(cached) = self.core.stores.cache.get(counter).await else { continue };
+            if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
+                scope.signal(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
+            }
+        }
+    }
+
+    /// Hands everything over to the queues that replaced this one.
+    fn hand_over(&mut self, scope: &Scope) {
+        self.take_set();
+        for (counter, waiting) in self.parked.drain() {
+            scope.signal(&self.core, &counter, waiting.oldest, waiting.newest);
+            scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
+            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+        }
+    }
+
+    /// The namespace was deleted: nobody waits any more.
+    fn abandon(&mut self) {
+        for (counter, waiting) in self.queue.drain().into_iter().chain(self.parked.drain()) {
+            self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
+            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+        }
+    }
+
+    async fn step(&mut self, scope: &Scope) -> Next {
+        self.take_set();
+        let failed = self.roll_ready(scope).await;
+        self.circulate(scope).await;
+        let coalesce = Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms));
+        if self.parked.is_empty() && self.queue.is_empty() {
+            self.armed = false;
+            return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce) };
+        }
+        scope.dataset.want_limit();
+        Next::After(if failed { coalesce.max(RETRY_PAUSE) } else { coalesce })
+    }
+}
+
+#[async_trait]
+impl Activity for QueueLoop {
+    fn name(&self) -> &'static str {
+        "rollup queue"
+    }
+
+    async fn woken(&self) {
+        self.queue.filled().await;
+    }
+
+    async fn activate(&mut self) -> Next {
+        let scope = match self.core.scope_by_id(self.namespace).await {
+            Ok(Some(scope)) => scope,
+            Ok(None) => {
+                self.queue.close();
+                self.abandon();
+                return Next::Finished;
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, "the rollup cannot read the catalog");
+                return Next::After(RETRY_PAUSE);
+            }
+        };
+        if self.queue.is_closed() {
+            self.hand_over(&scope);
+            return Next::Finished;
+        }
+        if !self.armed {
+            // The Set fills for one coalescing time before it is drained.
+            self.armed = true;
+            return Next::After(Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms)));
+        }
+        self.step(&scope).await
+    }
+
+    async fn finish(&mut self) {
+        // What lies above the limit stays in the touch index; the next start finds it there.
+        if let Ok(Some(scope)) = self.core.scope_by_id(self.namespace).await {
+            self.take_set();
+            self.roll_ready(&scope).await;
+        }
+    }
+}

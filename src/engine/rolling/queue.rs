@@ -1,0 +1,207 @@
+//! One rollup queue: a Set of waiting counters, bounded in bytes.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::Counter;
+use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
+use crate::engine::rolling::pending::Pending;
+
+/// What a counter waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// The oldest event that is not rolled up.
+    pub oldest: Timestamp,
+    /// The limit has to reach this before a roll is worth a read.
+    pub need: Timestamp,
+    /// The newest event that was signalled.
+    pub newest: Timestamp,
+}
+
+/// What became of a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offered {
+    /// The counter waits in the Set.
+    Taken,
+    /// There was no room; the touch index has to be read again.
+    Lost,
+    /// The queue was replaced: offer it to its successor.
+    Closed,
+}
+
+/// One queue.
+#[derive(Default)]
+pub struct Queue {
+    set: Mutex<Set>,
+    wake: Notify,
+    claimed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Set {
+    waiting: HashMap<Counter, Waiting>,
+    bytes: usize,
+    /// Bytes of counters that were drained but still wait.
+    parked_bytes: usize,
+    closed: bool,
+}
+
+/// The bytes of all Sets of a roller.
+#[derive(Default)]
+pub struct SetBytes(AtomicUsize);
+
+impl SetBytes {
+    /// The bytes in use.
+    pub fn used(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a waiting counter costs in memory, about.
+pub fn cost_of(counter: &Counter) -> usize {
+    counter.name().as_str().len() + 112
+}
+
+impl Queue {
+    /// Offers a counter with events in [oldest, newest].
+    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, bounds: &Bounds<'_>) -> Offered {
+        let shard = counter.touch_shard();
+        let mut set = self.set.lock();
+        if set.closed {
+            return Offered::Closed;
+        }
+        if let Some(waiting) = set.waiting.get_mut(counter) {
+            if oldest < waiting.oldest {
+                bounds.pending.begin(shard, oldest);
+                bounds.pending.end(shard, waiting.oldest);
+                waiting.oldest = oldest;
+            }
+            waiting.newest = waiting.newest.max(newest);
+            waiting.need = waiting.newest;
+            return Offered::Taken;
+        }
+        let cost = cost_of(counter);
+        let full = set.bytes + set.parked_bytes + cost > bounds.capacity_bytes
+            || bounds.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
+        if full {
+            bounds.pending.lost(shard, oldest);
+            return Offered::Lost;
+        }
+        bounds.pending.begin(shard, oldest);
+        set.bytes += cost;
+        bounds.all.0.fetch_add(cost, Ordering::Relaxed);
+        let was_empty = set.waiting.is_empty();
+        set.waiting.insert(counter.clone(), Waiting { oldest, need: newest, newest });
+        drop(set);
+        if was_empty {
+            self.wake.notify_one();
+        }
+        Offered::Taken
+    }
+
+    /// Takes the whole Set; its bytes count as parked until they are released.
+    pub fn drain(&self) -> HashMap<Counter, Waiting> {
+        let mut set = self.set.lock();
+        set.parked_bytes += set.bytes;
+        set.bytes = 0;
+        mem::take(&mut set.waiting)
+    }
+
+    /// Ends the accounting of counters that no longer wait.
+    pub fn release(&self, bytes: usize, all: &SetBytes) {
+        self.set.lock().parked_bytes -= bytes;
+        all.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Claims the queue for a loop; true once.
+    pub fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes no more counters; senders turn to the successor.
+    pub fn close(&self) {
+        self.set.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Whether the queue was closed.
+    pub fn is_closed(&self) -> bool {
+        self.set.lock().closed
+    }
+
+    /// Whether no counter waits in the Set.
+    pub fn is_empty(&self) -> bool {
+        self.set.lock().waiting.is_empty()
+    }
+
+    /// Counters in the Set, for the metrics.
+    pub fn len(&self) -> usize {
+        self.set.lock().waiting.len()
+    }
+
+    /// Waits until a counter enters the empty Set, or the queue closes.
+    pub async fn filled(&self) {
+        self.wake.notified().await;
+    }
+}
+
+/// What bounds an offer.
+pub struct Bounds<'a> {
+    /// What this queue may hold.
+    pub capacity_bytes: usize,
+    /// The bytes of all Sets.
+    pub all: &'a SetBytes,
+    /// The waiting counters of the dataset.
+    pub pending: &'a Pending,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::counter::{CounterName, NamespaceId};
+
+    fn counter(name: &str) -> Counter {
+        Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"))
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_counter_waits_once_for_all_its_signals() {
+        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
+        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
+        for seconds in [7, 5, 9] {
+            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), Offered::Taken);
+        }
+        let drained = queue.drain();
+        assert_eq!(drained[&counter("a")], Waiting { oldest: at(5), need: at(9), newest: at(9) });
+        assert_eq!(pending.rolled_up_to(counter("a").touch_shard(), at(20)), at(5).just_before());
+        queue.release(cost_of(&counter("a")), &all);
+        assert_eq!(all.used(), 0);
+    }
+
+    #[test]
+    fn a_full_set_loses_the_signal_and_keeps_the_watermark_below_it() {
+        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
+        let bounds = Bounds { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), Offered::Taken);
+        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), Offered::Lost);
+        assert_eq!(pending.rolled_up_to(counter("b").touch_shard(), at(20)), at(3).just_before());
+    }
+
+    #[test]
+    fn a_closed_queue_sends_the_counter_on() {
+        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
+        queue.close();
+        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), Offered::Closed);
+        assert!(pending.is_empty());
+    }
+}

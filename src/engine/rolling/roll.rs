@@ -1,0 +1,149 @@
+//! Rolling counters: checkpoint and watermark, then the log up to the limit, then the new checkpoint.
+
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+
+use crate::domain::Timestamp;
+use crate::domain::counter::Counter;
+use crate::domain::limits::SCAN_PAGE_EVENTS;
+use crate::domain::rollup::{Checkpoint, Folder};
+use crate::engine::core::{Core, Scope};
+use crate::ports::{CacheLease, CachedCount, Order, RollWrite, RollupRow, ScanRange, StoreError, StoreErrorKind};
+
+/// One counter read and folded, not yet written.
+struct Prepared {
+    counter: Counter,
+    lease: CacheLease,
+    row: RollupRow,
+    /// None if nothing is new.
+    write: Option<RollWrite>,
+    took: Duration,
+}
+
+/// How far a counter is rolled up, or that it is not.
+pub type RolledTo = Result<Timestamp, StoreError>;
+
+impl Core {
+    /// Rolls counters of one namespace up to the limit, reading at most `permits` at once, and writes them together.
+    ///
+    /// Answers how far each is rolled up, in the order of the counters, and pushes the durations of the reads.
+    pub async fn roll(
+        &self,
+        scope: &Scope,
+        counters: &[Counter],
+        permits: usize,
+        reads: &mut Vec<Duration>,
+    ) -> Vec<RolledTo> {
+        let limit = scope.dataset.limit();
+        let reading: Vec<_> = counters.iter().map(|counter| self.prepare(scope, counter, limit)).collect();
+        let mut prepared: Vec<Result<Prepared, StoreError>> =
+            stream::iter(reading).buffered(permits.max(1)).collect().await;
+        let mut writes = Vec::with_capacity(prepared.len());
+        for prepared in prepared.iter_mut().flatten() {
+            reads.push(prepared.took);
+            writes.extend(prepared.write.clone());
+        }
+        let written = if writes.is_empty() {
+            Ok(())
+        } else {
+            self.stats.rolls_written.add(writes.len() as u64);
+            self.stores.rollups.put(scope.dataset.id(), writes).await
+        };
+        let mut answers = Vec::with_capacity(prepared.len());
+        for prepared in prepared {
+            answers.push(self.conclude(scope, prepared, &written, limit).await);
+        }
+        answers
+    }
+
+    async fn prepare(&self, scope: &Scope, counter: &Counter, limit: Timestamp) -> Result<Prepared, StoreError> {
+        let began = self.clock.elapsed();
+        // Watermark first and checkpoint second: everything acknowledged up to a watermark was in the checkpoint
+        // before the watermark moved.
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        let lease = self.stores.cache.lease(counter).await;
+        let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let mut base = row.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
+        base.as_of = base.as_of.max(watermark);
+        let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
+        let took = self.clock.elapsed().saturating_sub(began);
+        Ok(Prepared { counter: counter.clone(), lease, row, write, took })
+    }
+
+    /// Folds what the log holds in (base.as_of, limit]; none if it holds nothing there.
+    async fn fold_log(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        base: Checkpoint,
+        limit: Timestamp,
+    ) -> Result<Option<RollWrite>, StoreError> {
+        if scope.covered_to() <= limit {
+            // An unknown slice is never an empty one.
+            return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
+        }
+        let mut range = ScanRange {
+            after: base.as_of,
+            to: limit,
+            order: Order::OldestFirst,
+            beyond: None,
+            limit: SCAN_PAGE_EVENTS,
+        };
+        let mut folder = Folder::new(base, &scope.rules);
+        let mut folded = 0_u64;
+        loop {
+            let page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            page.iter().for_each(|event| folder.take(event));
+            folded += page.len() as u64;
+            match page.last() {
+                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
+                Some(_) | None => break,
+            }
+        }
+        if folded == 0 {
+            self.stats.rolls_empty.one();
+            return Ok(None);
+        }
+        self.stats.events_folded.add(folded);
+        let rolled = folder.finish(limit);
+        Ok(Some(RollWrite {
+            counter: counter.clone(),
+            checkpoint: rolled.checkpoint,
+            finished_buckets: rolled.finished_buckets,
+            finished_steps: rolled.finished_steps,
+        }))
+    }
+
+    /// Fills the cache, ranks the counter and wakes its watchers, once the batch is written.
+    async fn conclude(
+        &self,
+        scope: &Scope,
+        prepared: Result<Prepared, StoreError>,
+        written: &Result<(), StoreError>,
+        limit: Timestamp,
+    ) -> RolledTo {
+        let prepared = prepared?;
+        let Some(write) = prepared.write else { return Ok(limit) };
+        if let Err(error) = written {
+            return Err(StoreError { kind: error.kind, outcome: error.outcome, op: error.op, source: None });
+        }
+        let checkpoint = &write.checkpoint;
+        self.stores.cache.fill(&prepared.counter, cached(&prepared.row, checkpoint, self.now()), prepared.lease).await;
+        self.top.note(&prepared.counter, checkpoint.value_at(limit, scope.ttl_at(limit)), checkpoint.as_of);
+        self.watchers.wake(&prepared.counter);
+        Ok(checkpoint.as_of)
+    }
+}
+
+/// The cache value of a checkpoint and what was read beside the one before it.
+pub fn cached(row: &RollupRow, checkpoint: &Checkpoint, now: Timestamp) -> CachedCount {
+    CachedCount {
+        count: checkpoint.count,
+        as_of: checkpoint.as_of,
+        last_event_time: checkpoint.last_event_time,
+        clear: row.clear.clone().max(checkpoint.clear.clone()),
+        last_write_time: row.last_write_time.max(checkpoint.last_event_time),
+        checked_at: Some(now),
+    }
+}

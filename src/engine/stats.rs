@@ -1,0 +1,75 @@
+//! Counts of what the engine did, for the metrics page. Plain numbers; the page gives them names and units.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// One growing number.
+#[derive(Default, Debug)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds one.
+    pub fn one(&self) {
+        self.add(1);
+    }
+
+    /// Adds some.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Adds a duration, in microseconds.
+    pub fn add_time(&self, duration: Duration) {
+        self.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// The number.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What the engine did since it started.
+#[derive(Default, Debug)]
+pub struct Stats {
+    /// Adds, clears and totals that were applied.
+    pub writes_applied: Count,
+    /// Writes whose token had been applied before.
+    pub writes_repeated: Count,
+    /// Verdicts that were given.
+    pub verdicts: Count,
+    /// Verdicts that wrote or found a void.
+    pub verdicts_void: Count,
+    /// Reads served from the cache.
+    pub cache_hits: Count,
+    /// Reads that went to the rollup store.
+    pub cache_misses: Count,
+    /// Rolls that a read ran itself.
+    pub inline_rolls: Count,
+    /// Rolls that wrote a checkpoint.
+    pub rolls_written: Count,
+    /// Rolls that found nothing new.
+    pub rolls_empty: Count,
+    /// Rolls that failed and are tried again.
+    pub rolls_failed: Count,
+    /// Events folded by rolls.
+    pub events_folded: Count,
+    /// Rollup batches.
+    pub batches: Count,
+    /// Time spent in rollup batches, in microseconds.
+    pub batch_micros: Count,
+    /// Pauses after rollup batches, in microseconds.
+    pub pause_micros: Count,
+    /// Signals for which a Set had no room.
+    pub signals_lost: Count,
+    /// Touches read again after a restart or a lost signal.
+    pub touches_replayed: Count,
+    /// Limits published.
+    pub limits_published: Count,
+    /// Slices dropped.
+    pub slices_dropped: Count,
+    /// Slices past their time that something still needs.
+    pub slices_kept_back: Count,
+    /// Rows that the fold met at or below a limit that had been told; must stay 0.
+    pub acknowledged_below_limit: Count,
+}
