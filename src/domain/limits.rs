@@ -68,6 +68,8 @@ pub const STEP: Duration = Duration::from_secs(10);
 /// A hold older than this is given up alone, where the engine can leave an outcome unknown.
 pub const HOLD_AGE_MAX: Duration = Duration::from_secs(30);
 
+/// The longest duration of a setting: a century, far from where sums with times overflow.
+pub const DURATION_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// The least accept limit.
 pub const ACCEPT_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// The least future limit by default; the default is the greater of this and the accept limit.

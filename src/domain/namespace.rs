@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{
-    ACCEPT_LIMIT_MIN, BUCKETS_PER_ID_MAX, COALESCE_MS_MAX, COALESCE_MS_MIN, DESCRIPTION_BYTES_MAX, FUTURE_LIMIT_FLOOR,
-    NUM_QUEUES_MAX, ROLLUP_BATCH_COUNT_MAX, SERIES_RESOLUTIONS_MAX, STEP,
+    ACCEPT_LIMIT_MIN, BUCKETS_PER_ID_MAX, COALESCE_MS_MAX, COALESCE_MS_MIN, DESCRIPTION_BYTES_MAX, DURATION_MAX,
+    FUTURE_LIMIT_FLOOR, NUM_QUEUES_MAX, ROLLUP_BATCH_COUNT_MAX, SERIES_RESOLUTIONS_MAX, STEP,
 };
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
@@ -227,6 +227,7 @@ impl NamespaceSpec {
         self.check_partition(&mut faults);
         self.rollup.check(&mut faults);
         self.check_series(&mut faults);
+        self.check_durations(&mut faults);
         if self.description.len() > DESCRIPTION_BYTES_MAX {
             faults.push(format!("description has {} bytes; at most {DESCRIPTION_BYTES_MAX}", self.description.len()));
         }
@@ -254,6 +255,27 @@ impl NamespaceSpec {
         let buckets = self.partition.buckets_per_id;
         if buckets == 0 || buckets > BUCKETS_PER_ID_MAX {
             faults.push(format!("buckets_per_id is {buckets}; 1 to {BUCKETS_PER_ID_MAX} are allowed"));
+        }
+    }
+
+    /// Stores keep microseconds, so a finer duration would not come back as it was sent.
+    fn check_durations(&self, faults: &mut Vec<String>) {
+        let dataset = &self.dataset;
+        let mut durations = vec![
+            ("close_after", dataset.close_after),
+            ("delete_after", dataset.delete_after),
+            ("accept_limit", dataset.accept_limit),
+            ("future_limit", dataset.future_limit),
+        ];
+        durations.extend(self.ttl.map(|ttl| ("ttl", ttl)));
+        durations.extend(self.series.iter().map(|series| ("series keep", series.keep)));
+        for (what, duration) in durations {
+            if duration.subsec_nanos() % 1_000 != 0 {
+                faults.push(format!("{what} is {duration:?}; it must be whole microseconds"));
+            }
+            if duration > DURATION_MAX {
+                faults.push(format!("{what} is {duration:?}; at most {DURATION_MAX:?} are allowed"));
+            }
         }
     }
 
@@ -348,6 +370,18 @@ mod tests {
         for word in ["seconds_per_bucket", "close_after", "num_queues"] {
             assert!(reject.message.contains(word), "{}", reject.message);
         }
+    }
+
+    #[test]
+    fn durations_are_whole_microseconds_of_at_most_a_century() {
+        let mut spec = spec();
+        spec.ttl = Some(Duration::from_micros(10_000_001));
+        spec.dataset.delete_after = DURATION_MAX;
+        spec.validate().expect("both are at the edge");
+        spec.ttl = Some(Duration::from_nanos(10_000_000_001));
+        spec.dataset.delete_after = DURATION_MAX + Duration::from_micros(1);
+        let reject = spec.validate().expect_err("both are beyond");
+        assert!(reject.message.contains("ttl") && reject.message.contains("delete_after"), "{}", reject.message);
     }
 
     #[test]
