@@ -1,3 +1,9 @@
-//! The wire: gRPC and JSON over HTTP.
+//! The wire: gRPC, gRPC-Web and JSON over HTTP on one port.
+//!
+//! Requests are decoded and validated once, here, into domain values; nothing below sees a wire type, and no answer
+//! leaves without passing `errors`. No backend is named in this layer.
 
 pub mod documents;
+pub mod errors;
+pub mod paging;
+pub mod time;

@@ -1,0 +1,300 @@
+//! The one place where refusals become answers: gRPC statuses with google.rpc details, and item errors of batches.
+//!
+//! Whatever goes wrong becomes a `Refusal` first. Its reason, from the closed list, decides code and HTTP status; its
+//! message says what is wrong and what to do. Invariant: every error that leaves the service carries an `ErrorInfo`
+//! with a reason and the domain `tallystone`.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::api::time;
+use crate::domain::{Reason, Reject};
+use crate::engine::counting::{CountingError, reason_of_store};
+use crate::engine::namespaces::NamespaceError;
+use crate::ports::StoreError;
+use crate::proto::error::v1::ItemError;
+
+/// The domain of every `ErrorInfo`.
+pub const ERROR_DOMAIN: &str = "tallystone";
+
+/// Why a call is refused, with everything the answer shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// The field of the request that is at fault, where one is known.
+    pub field: Option<String>,
+    /// When to retry, where that is known.
+    pub retry_after: Option<Duration>,
+    /// Values that a program may want.
+    pub metadata: Vec<(&'static str, String)>,
+}
+
+impl Refusal {
+    /// Refuses for a reason, in words; what to do is added where the words of the reason's kind leave it out.
+    pub fn new(reason: Reason, what: impl Into<String>) -> Self {
+        let mut message = what.into();
+        if let Some(advice) = advice(reason) {
+            message.push_str("; ");
+            message.push_str(advice);
+        }
+        let field = field_of(reason).map(str::to_owned);
+        Self { reason, message, field, retry_after: None, metadata: Vec::new() }
+    }
+
+    /// Names the field at fault.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// Adds a value that a program may want.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.metadata.push((key, value.into()));
+        self
+    }
+
+    /// The gRPC code.
+    pub fn code(&self) -> Code {
+        Code::from_i32(self.reason.info().code as i32)
+    }
+}
+
+impl From<Reject> for Refusal {
+    fn from(reject: Reject) -> Self {
+        Self::new(reject.reason, reject.message)
+    }
+}
+
+impl From<CountingError> for Refusal {
+    fn from(error: CountingError) -> Self {
+        if let CountingError::Store(error) = &error {
+            report(error);
+        }
+        let mut refusal = Self::new(error.reason(), error.to_string());
+        refusal.retry_after = error.retry_after();
+        refusal.metadata = error.metadata();
+        match error.server_time() {
+            Some(server_time) => refusal.with("server_time", time::text(server_time)),
+            None => refusal,
+        }
+    }
+}
+
+impl From<NamespaceError> for Refusal {
+    fn from(error: NamespaceError) -> Self {
+        match error {
+            NamespaceError::Reject(reject) => reject.into(),
+            NamespaceError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        report(&error);
+        Self::new(reason_of_store(&error), error.to_string())
+    }
+}
+
+/// Logs the causes of a failed store call; the caller is told its kind only.
+fn report(error: &StoreError) {
+    let reason = reason_of_store(error);
+    let mut causes = String::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        causes.push_str(": ");
+        causes.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    if reason == Reason::Internal {
+        tracing::error!(%reason, "{error}{causes}");
+    } else {
+        tracing::warn!(%reason, "{error}{causes}");
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = refusal.code();
+        let metadata: HashMap<String, String> =
+            refusal.metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut details = ErrorDetails::with_error_info(refusal.reason.info().name, ERROR_DOMAIN, metadata);
+        if refusal.retry_after.is_some() {
+            details.set_retry_info(refusal.retry_after);
+        }
+        if let Some(field) = refusal.field {
+            details.add_bad_request_violation(field, &refusal.message);
+        }
+        Status::with_error_details(code, refusal.message, details)
+    }
+}
+
+impl From<Refusal> for ItemError {
+    fn from(refusal: Refusal) -> Self {
+        let mut metadata: HashMap<String, String> =
+            refusal.metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        if let Some(field) = refusal.field {
+            metadata.insert("field".to_owned(), field);
+        }
+        if let Some(retry_after) = refusal.retry_after {
+            metadata.insert("retry_after".to_owned(), format!("{}s", retry_after.as_secs_f64()));
+        }
+        let info = refusal.reason.info();
+        Self { code: info.code as i32, reason: info.name.to_owned(), message: refusal.message, metadata }
+    }
+}
+
+/// The field that a reason is about, where it is always the same one.
+fn field_of(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::InvalidNamespace => Some("namespace"),
+        Reason::InvalidCounterName => Some("counter_name"),
+        Reason::InvalidToken => Some("idempotency_token.token"),
+        Reason::InvalidGenerationTime | Reason::InvalidFutureTime => Some("idempotency_token.generation_time"),
+        Reason::InvalidBatchSize => Some("items"),
+        Reason::InvalidPageSize => Some("page_size"),
+        Reason::InvalidPageToken => Some("page_token"),
+        Reason::InvalidProvenance => Some("provenance"),
+        Reason::InvalidDocument => Some("document"),
+        Reason::InvalidRange
+        | Reason::InvalidReport
+        | Reason::InvalidSettings
+        | Reason::InvalidJson
+        | Reason::InvalidField
+        | Reason::InvalidContentType
+        | Reason::InvalidBodyTooLarge
+        | Reason::InvalidArgument
+        | Reason::UnknownMethod
+        | Reason::MethodNotAllowed
+        | Reason::NamespaceNotFound
+        | Reason::NamespaceExists
+        | Reason::EtagMismatch
+        | Reason::SettingIsFixed
+        | Reason::DatasetDiffers
+        | Reason::NamespaceReadOnly
+        | Reason::WrongCounterType
+        | Reason::WrongTemporality
+        | Reason::SeriesNotKept
+        | Reason::NotApplied
+        | Reason::Pending
+        | Reason::TooOld
+        | Reason::OutcomeUnknown
+        | Reason::RetryLater
+        | Reason::AlreadyExists
+        | Reason::SerialBack
+        | Reason::TooManySources
+        | Reason::StorageFull
+        | Reason::StoreUnavailable
+        | Reason::ShuttingDown
+        | Reason::DeadlineExceeded
+        | Reason::Internal => None,
+    }
+}
+
+/// What to do, in short, for the reasons whose messages tell only what is wrong. `ReasonInfo::help` is the long form.
+fn advice(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::InvalidFutureTime => Some("correct the client's clock by the server_time of this answer"),
+        Reason::InvalidBodyTooLarge => Some("split the batch"),
+        Reason::EtagMismatch => Some("read the namespace again and send its new etag"),
+        Reason::SettingIsFixed => Some("create another namespace with the new setting"),
+        Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
+        Reason::TooOld => Some("make a new token only if you know that it was not"),
+        Reason::OutcomeUnknown => Some("the change may have been applied: retry with the same token"),
+        Reason::AlreadyExists => Some("make a new token for each change"),
+        Reason::SerialBack => Some("raise the serial with each report, and the epoch with each start of the source"),
+        Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
+        Reason::StoreUnavailable => Some("nothing was applied: retry with the same token"),
+        Reason::ShuttingDown => Some("retry with the same token when it is back, or at another server"),
+        Reason::Internal => Some("a write may have been applied: retry with the same token, and report this"),
+        Reason::InvalidNamespace
+        | Reason::InvalidCounterName
+        | Reason::InvalidToken
+        | Reason::InvalidGenerationTime
+        | Reason::InvalidBatchSize
+        | Reason::InvalidPageSize
+        | Reason::InvalidPageToken
+        | Reason::InvalidRange
+        | Reason::InvalidProvenance
+        | Reason::InvalidReport
+        | Reason::InvalidSettings
+        | Reason::InvalidDocument
+        | Reason::InvalidJson
+        | Reason::InvalidField
+        | Reason::InvalidContentType
+        | Reason::InvalidArgument
+        | Reason::UnknownMethod
+        | Reason::MethodNotAllowed
+        | Reason::NamespaceNotFound
+        | Reason::NamespaceExists
+        | Reason::NamespaceReadOnly
+        | Reason::WrongCounterType
+        | Reason::WrongTemporality
+        | Reason::SeriesNotKept
+        | Reason::NotApplied
+        | Reason::Pending
+        | Reason::RetryLater
+        | Reason::TooManySources
+        | Reason::DeadlineExceeded => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+    use crate::ports::StoreErrorKind;
+
+    #[test]
+    fn every_reason_travels_with_its_code_and_the_domain() {
+        for &reason in Reason::ALL {
+            let status = Status::from(Refusal::new(reason, "what is wrong"));
+            assert_eq!(status.code() as i32, reason.info().code as i32, "{reason}");
+            let info = status.get_details_error_info().expect("an ErrorInfo is there");
+            assert_eq!((info.reason.as_str(), info.domain.as_str()), (reason.info().name, ERROR_DOMAIN));
+            let item = ItemError::from(Refusal::new(reason, "what is wrong"));
+            assert_eq!((item.code, item.reason.as_str()), (reason.info().code as i32, reason.info().name));
+            assert!(!status.message().ends_with('.'), "{}", status.message());
+        }
+    }
+
+    #[test]
+    fn a_field_at_fault_is_a_violation() {
+        let status = Status::from(Refusal::new(Reason::InvalidRange, "from must lie before to").at("from"));
+        let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
+        assert_eq!(violations[0].field, "from");
+        assert_eq!(violations[0].description, "from must lie before to");
+    }
+
+    #[test]
+    fn a_refusal_for_clocks_shows_the_servers_clock() {
+        let server_time = Timestamp::from_millis(1_728_139_680_123);
+        let refusal = Refusal::from(CountingError::NotApplied { server_time });
+        assert_eq!(refusal.metadata, [("server_time", "2024-10-05T14:48:00.123Z".to_owned())]);
+    }
+
+    #[test]
+    fn a_delay_travels_as_retry_info() {
+        let retry_after = Duration::from_millis(250);
+        let status = Status::from(Refusal::from(CountingError::Pending { retry_after }));
+        assert_eq!(status.get_details_retry_info().expect("a RetryInfo is there").retry_delay, Some(retry_after));
+        let item = ItemError::from(Refusal::from(CountingError::Pending { retry_after }));
+        assert_eq!(item.metadata["retry_after"], "0.25s");
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_said_to_be_unknown() {
+        let refusal = Refusal::from(StoreError::unknown(StoreErrorKind::Unavailable, "append"));
+        assert_eq!(refusal.reason, Reason::OutcomeUnknown);
+        assert!(refusal.message.contains("may have been applied"), "{}", refusal.message);
+    }
+}
