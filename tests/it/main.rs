@@ -2,6 +2,10 @@
 //! once; one module for each behaviour.
 
 mod golden;
+#[allow(dead_code, reason = "each test takes what it needs")]
+mod harness;
 mod licences;
+#[allow(dead_code, reason = "each test takes what it needs")]
+mod powerloss;
 mod protos;
 mod tidy;

@@ -89,7 +89,7 @@ fn message_places(path: &[i32], message: &DescriptorProto, found: &mut Vec<(Vec<
         found.push(([path, &[2, at]].concat(), format!("{}.{}", message.name(), field.name())));
     }
     for (at, nested) in (0..).zip(&message.nested_type) {
-        if !nested.options.as_ref().is_some_and(|options| options.map_entry()) {
+        if !nested.options.as_ref().is_some_and(prost_types::MessageOptions::map_entry) {
             message_places(&[path, &[3, at]].concat(), nested, found);
         }
     }
@@ -271,7 +271,7 @@ fn the_reasons_on_the_wire_are_the_reasons_of_the_domain() {
         files.iter().find(|file| file.package() == "tallystone.error.v1" && file.name().ends_with("reason.proto"));
     let file = file.expect("the reasons have a proto");
     let values = &file.enum_type[0].value;
-    let on_the_wire: Vec<&str> = values.iter().skip(1).map(|value| value.name()).collect();
+    let on_the_wire: Vec<&str> = values.iter().skip(1).map(prost_types::EnumValueDescriptorProto::name).collect();
     let ours: Vec<String> = Reason::ALL.iter().map(|reason| format!("REASON_{reason}")).collect();
     assert_eq!(on_the_wire, ours, "the same reasons in the same order");
 

@@ -1,0 +1,269 @@
+//! Runs the real binary as a user would: on a free port, on a directory of the test's own, killed by its own number.
+//!
+//! A server is ready when `/readyz` says so; every wait has a deadline and fails with what the server printed. Dropping a
+//! `Server` kills it, so a failing test leaves nothing behind.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a debug build on a busy machine may take to get ready.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long a stopped server may take to end.
+const ENDED_WITHIN: Duration = Duration::from_secs(30);
+/// How long one plain HTTP call may take.
+const CALL_WITHIN: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_millis(5);
+/// The lines of a server's output that are kept for messages.
+const LINES_KEPT: usize = 400;
+
+/// What a server prints.
+#[derive(Default)]
+struct Printed {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+/// A server that is to be started: `tallystone dev` on a data directory.
+pub struct Launch {
+    command: Command,
+    data: PathBuf,
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+    printed: Arc<Printed>,
+}
+
+/// An answer over plain HTTP.
+#[derive(Debug)]
+pub struct HttpAnswer {
+    /// The status.
+    pub status: u16,
+    /// The headers as they came.
+    pub head: String,
+    /// The body.
+    pub body: String,
+}
+
+impl Launch {
+    /// The development server on a data directory and a free port.
+    pub fn dev(data: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        Self { command, data: data.to_owned() }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: &str) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Adds to the environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(self) -> Server {
+        let data = self.data.clone();
+        self.try_start().unwrap_or_else(|(status, printed)| {
+            panic!("the server on {} ended with {status} before it was ready:\n{printed}", data.display())
+        })
+    }
+
+    /// Starts it and waits until it is ready, or has ended: then answers how, and what it printed.
+    pub fn try_start(mut self) -> Result<Server, (ExitStatus, String)> {
+        let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary of this build starts");
+        let printed = Arc::new(Printed::default());
+        printed.follow(child.stdout.take().expect("stdout is piped"));
+        printed.follow(child.stderr.take().expect("stderr is piped"));
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), printed };
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            if let Some(address) = server.printed.address() {
+                server.address = address;
+                if http(address, "GET", "/readyz", &[], "").is_ok_and(|answer| answer.status == 200) {
+                    return Ok(server);
+                }
+            }
+            if let Some(status) = server.child.try_wait().expect("the child can be asked") {
+                return Err((status, server.printed()));
+            }
+            assert!(Instant::now() < deadline, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
+            thread::sleep(POLL_EVERY);
+        }
+    }
+}
+
+impl Server {
+    /// Its base address for clients.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, as kill -9 does.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+
+    /// Sends a signal.
+    #[expect(unsafe_code, reason = "std sends no signals but SIGKILL")]
+    pub fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).expect("process numbers are small");
+        // SAFETY: kill takes plain numbers, and the child has not been waited for, so its number is its own.
+        let answer = unsafe { libc::kill(pid, signal) };
+        assert_eq!(answer, 0, "the signal reaches the child");
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(self) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        self.wait()
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(mut self) -> ExitStatus {
+        let deadline = Instant::now() + ENDED_WITHIN;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be asked") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "still running after {ENDED_WITHIN:?}:\n{}", self.printed());
+            thread::sleep(POLL_EVERY);
+        }
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("the child can be asked").is_some()
+    }
+
+    /// What it printed, the last lines.
+    pub fn printed(&self) -> String {
+        self.printed.lines.lock().expect("no reader panics").join("\n")
+    }
+
+    /// Waits until a line that it prints holds a text.
+    pub fn wait_for_line(&self, text: &str) -> String {
+        let lines = self.printed.lines.lock().expect("no reader panics");
+        let found = |lines: &Vec<String>| lines.iter().find(|line| line.contains(text)).cloned();
+        let (lines, _) = self
+            .printed
+            .more
+            .wait_timeout_while(lines, READY_WITHIN, |lines| found(lines).is_none())
+            .expect("no reader panics");
+        found(&lines).unwrap_or_else(|| panic!("no line with `{text}` in:\n{}", lines.join("\n")))
+    }
+
+    /// Calls a path with a JSON body.
+    pub fn post(&self, path: &str, body: &str) -> HttpAnswer {
+        http(self.address, "POST", path, &[("content-type", "application/json")], body).expect("the server answers")
+    }
+
+    /// Reads a path.
+    pub fn get(&self, path: &str) -> HttpAnswer {
+        http(self.address, "GET", path, &[], "").expect("the server answers")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already, and then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Printed {
+    /// Reads lines until the stream ends, which it does with the server.
+    fn follow(self: &Arc<Self>, stream: impl Read + Send + 'static) {
+        let printed = Arc::clone(self);
+        thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let mut lines = printed.lines.lock().expect("no reader panics");
+                if lines.len() == LINES_KEPT {
+                    lines.remove(LINES_KEPT / 2); // the beginning and the end tell the most
+                }
+                lines.push(line);
+                printed.more.notify_all();
+            }
+        });
+    }
+
+    /// The first loopback address with a port that was printed.
+    fn address(&self) -> Option<SocketAddr> {
+        let lines = self.lines.lock().expect("no reader panics");
+        lines.iter().find_map(|line| {
+            let at = line.find("127.0.0.1:")?;
+            let end = line[at..]
+                .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'))
+                .map_or(line.len(), |end| at + end);
+            line[at..end].parse::<SocketAddr>().ok().filter(|address| address.port() != 0)
+        })
+    }
+}
+
+/// One call over plain HTTP/1.1 on a connection of its own.
+pub fn http(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> std::io::Result<HttpAnswer> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}");
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    let mut stream = TcpStream::connect_timeout(&address, CALL_WITHIN)?;
+    stream.set_read_timeout(Some(CALL_WITHIN))?;
+    stream.set_write_timeout(Some(CALL_WITHIN))?;
+    // A server may refuse a body before it has read it: what it answered counts, not that it stopped listening.
+    let sent = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    if answer.is_empty() {
+        sent?;
+        read?;
+    }
+    parse(&answer).ok_or_else(|| std::io::Error::other(format!("no HTTP answer: {}", String::from_utf8_lossy(&answer))))
+}
+
+fn parse(answer: &[u8]) -> Option<HttpAnswer> {
+    let split = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&answer[..split]).into_owned();
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    let body = &answer[split + 4..];
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { unchunk(body)? } else { body.to_vec() };
+    Some(HttpAnswer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let line = rest.windows(2).position(|window| window == b"\r\n")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..line]).ok()?.trim(), 16).ok()?;
+        if length == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(rest.get(line + 2..line + 2 + length)?);
+        rest = rest.get(line + 2 + length + 2..)?;
+    }
+}
