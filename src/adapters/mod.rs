@@ -1,1 +1,3 @@
 //! Implementations of the ports, one folder per technology.
+
+pub mod stored;
