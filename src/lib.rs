@@ -6,6 +6,7 @@
 //!
 //! Without the feature `server` the crate is the protocol and the client only.
 
+pub mod client;
 pub mod proto;
 
 #[cfg(feature = "server")]

@@ -1,0 +1,144 @@
+//! How a call fails: the status of its last attempt, and what is known about its effect.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::proto::counter::v1::IdempotencyToken;
+
+/// Reasons after which the same call, with the same token, may succeed. `domain::reason` has the same list; a test
+/// compares the two.
+pub const RETRYABLE: [&str; 8] = [
+    "PENDING",
+    "OUTCOME_UNKNOWN",
+    "RETRY_LATER",
+    "STORAGE_FULL",
+    "STORE_UNAVAILABLE",
+    "SHUTTING_DOWN",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+];
+
+/// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.
+pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL"];
+
+/// An address that no connection can be made of.
+#[derive(Debug, thiserror::Error)]
+#[error("{address:?} is no server's address: {cause}; write HOST:PORT")]
+pub struct AddressError {
+    /// The address.
+    pub address: String,
+    /// What is wrong with it.
+    pub cause: String,
+}
+
+/// A call that failed for good.
+#[derive(Debug)]
+pub struct CallError {
+    /// The status of the last attempt.
+    pub status: Box<Status>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Whether any attempt may have had its effect.
+    pub may_be_applied: bool,
+}
+
+/// A write that failed for good, with the token that settles what became of it.
+#[derive(Debug)]
+pub struct WriteError {
+    /// The token of the write.
+    pub token: IdempotencyToken,
+    /// How it failed.
+    pub error: CallError,
+}
+
+impl CallError {
+    /// The reason from the service's closed list; none if the service was not reached.
+    pub fn reason(&self) -> Option<String> {
+        reason_of(&self.status)
+    }
+
+    /// Whether no connection to the server could be made.
+    pub fn is_unreachable(&self) -> bool {
+        was_never_sent(&self.status)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status.message() {
+            "" => write!(f, "the call failed with {:?}", self.status.code()),
+            message => f.write_str(message),
+        }
+    }
+}
+
+impl Error for CallError {}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl Error for WriteError {}
+
+/// The reason that a status carries.
+pub(super) fn reason_of(status: &Status) -> Option<String> {
+    let info = status.get_details_error_info()?;
+    (info.domain == "tallystone").then_some(info.reason)
+}
+
+/// When the server wants to be asked again.
+pub(super) fn retry_delay_of(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info().and_then(|info| info.retry_delay)
+}
+
+/// A value that the service sent beside the reason.
+pub(super) fn metadata_of(status: &Status, key: &str) -> Option<String> {
+    status.get_details_error_info().and_then(|mut info| info.metadata.remove(key))
+}
+
+/// Whether the same call may succeed later.
+pub(super) fn is_retryable(status: &Status) -> bool {
+    match reason_of(status) {
+        Some(reason) => RETRYABLE.contains(&reason.as_str()),
+        None => is_of_the_way(status.code()),
+    }
+}
+
+/// Whether the call may have had its effect.
+pub(super) fn may_be_applied(status: &Status) -> bool {
+    match reason_of(status) {
+        Some(reason) => EFFECT_UNKNOWN.contains(&reason.as_str()),
+        None => is_of_the_way(status.code()) && !was_never_sent(status),
+    }
+}
+
+/// Whether a status without a reason comes from the way to the service and not from the service.
+fn is_of_the_way(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded)
+}
+
+/// Whether no connection stood, so that nothing can have reached the server.
+fn was_never_sent(status: &Status) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = status.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::NotFound
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::AddrNotAvailable
+            );
+        }
+        cause = error.source();
+    }
+    false
+}

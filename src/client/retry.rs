@@ -1,0 +1,138 @@
+//! How often and how long a call is tried.
+//!
+//! The budget is one deadline for all attempts and a number of attempts; between two attempts the client waits as long
+//! as the server asked for, else twice as long as before, less a random part, so that clients do not come back at once.
+
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+
+use crate::client::error::{CallError, is_retryable, may_be_applied, retry_delay_of};
+
+/// The budget of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryPolicy {
+    /// The most attempts, the first one counted.
+    pub attempts_max: u32,
+    /// The time for all attempts and the pauses between them.
+    pub total: Duration,
+    /// The pause after the first attempt.
+    pub pause_first: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            attempts_max: 5,
+            total: Duration::from_secs(10),
+            pause_first: Duration::from_millis(100),
+            pause_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// How far a call has come.
+pub(super) struct Progress {
+    policy: RetryPolicy,
+    began: Instant,
+    attempts: u32,
+    may_be_applied: bool,
+}
+
+impl Progress {
+    pub fn begin(policy: RetryPolicy) -> Self {
+        Self { policy, began: Instant::now(), attempts: 0, may_be_applied: false }
+    }
+
+    /// The time that is left for the next attempt.
+    pub fn time_left(&self) -> Duration {
+        self.policy.total.saturating_sub(self.began.elapsed())
+    }
+
+    /// Whether any attempt so far may have been applied.
+    pub fn may_be_applied(&self) -> bool {
+        self.may_be_applied
+    }
+
+    /// Forgets that earlier attempts may have been applied, because the server settled that they were not.
+    pub fn forget_effects(&mut self) {
+        self.attempts += 1;
+        self.may_be_applied = false;
+    }
+
+    /// Waits for the next attempt, or says that there is none.
+    pub async fn go_on_after(&mut self, status: Status) -> Result<(), CallError> {
+        self.attempts += 1;
+        self.may_be_applied |= may_be_applied(&status);
+        let pause = retry_delay_of(&status).unwrap_or_else(|| self.pause());
+        let may_go_on = is_retryable(&status) && self.attempts < self.policy.attempts_max && pause < self.time_left();
+        if !may_go_on {
+            let may_be_applied = self.may_be_applied && !is_settled(&status);
+            return Err(CallError { status: Box::new(status), attempts: self.attempts, may_be_applied });
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Between half of the pause and all of it.
+    fn pause(&self) -> Duration {
+        let doublings = self.attempts.saturating_sub(1).min(16);
+        let whole = self.policy.pause_first.saturating_mul(1 << doublings).min(self.policy.pause_max);
+        let random = uuid::Uuid::now_v7().as_bytes()[15];
+        whole / 2 + whole.mul_f64(f64::from(random) / 512.0)
+    }
+}
+
+/// Whether the server has said for good that the token was not applied, whatever was unknown before.
+fn is_settled(status: &Status) -> bool {
+    super::error::reason_of(status).is_some_and(|reason| reason == "NOT_APPLIED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> RetryPolicy {
+        RetryPolicy {
+            pause_first: Duration::from_nanos(2),
+            pause_max: Duration::from_nanos(8),
+            ..RetryPolicy::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn attempts_are_bounded() {
+        let mut progress = Progress::begin(policy());
+        for _ in 1..5 {
+            progress.go_on_after(Status::unavailable("gone")).await.expect("one more attempt");
+        }
+        let error = progress.go_on_after(Status::unavailable("gone")).await.expect_err("five are the most");
+        assert_eq!((error.attempts, error.may_be_applied), (5, true));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_final_and_had_no_effect() {
+        let mut progress = Progress::begin(policy());
+        let error = progress.go_on_after(Status::invalid_argument("no")).await.expect_err("it is final");
+        assert_eq!((error.attempts, error.may_be_applied), (1, false));
+    }
+
+    #[tokio::test]
+    async fn no_attempt_begins_when_the_time_is_over() {
+        let mut progress = Progress::begin(RetryPolicy { total: Duration::ZERO, ..policy() });
+        assert!(progress.go_on_after(Status::unavailable("gone")).await.is_err());
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut progress = Progress::begin(RetryPolicy::default());
+        for (attempts, millis) in [(1, 100), (2, 200), (3, 400), (9, 2_000), (u32::MAX, 2_000)] {
+            progress.attempts = attempts;
+            let whole = Duration::from_millis(millis);
+            let pause = progress.pause();
+            assert!(pause >= whole / 2 && pause <= whole, "{attempts}: {pause:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Tokens made by the client: UUIDv7 by the local clock, corrected by what the server said about its own.
+//!
+//! A clock that is far off makes tokens that the server refuses for good, because it has closed their time already, or
+//! finds them too far ahead. The refusal carries the server's time, so one refusal corrects all tokens after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tonic::Status;
+use uuid::{NoContext, Timestamp, Uuid};
+
+use crate::client::error::{metadata_of, reason_of};
+use crate::proto::counter::v1::IdempotencyToken;
+
+/// Makes tokens. Clones share what was learnt.
+#[derive(Clone, Default)]
+pub(super) struct TokenMaker {
+    /// How far the server's clock is ahead of ours, in milliseconds.
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl TokenMaker {
+    /// Makes a token that nobody else has.
+    pub fn make(&self) -> IdempotencyToken {
+        let now = now_ms().saturating_add(self.ahead_ms.load(Ordering::Relaxed));
+        let now = Duration::from_millis(u64::try_from(now).unwrap_or(0));
+        let uuid = Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos()));
+        IdempotencyToken { token: uuid.to_string(), generation_time: None }
+    }
+
+    /// Takes over the server's time from a refusal that is about clocks, and says whether a new token may replace the
+    /// refused one. Too far ahead settles only this call: an earlier one of the same token may have met another clock.
+    pub fn learn_from(&self, status: &Status, may_be_applied: bool) -> bool {
+        match reason_of(status).as_deref() {
+            Some("NOT_APPLIED") => {}
+            Some("INVALID_FUTURE_TIME") if !may_be_applied => {}
+            Some(_) | None => return false,
+        }
+        let Some(server_ms) = metadata_of(status, "server_time").and_then(|time| millis_of(&time)) else {
+            return false;
+        };
+        self.ahead_ms.store(server_ms.saturating_sub(now_ms()), Ordering::Relaxed);
+        true
+    }
+}
+
+fn millis_of(rfc_3339: &str) -> Option<i64> {
+    let time: prost_types::Timestamp = rfc_3339.parse().ok()?;
+    time.seconds.checked_mul(1_000)?.checked_add(i64::from(time.nanos) / 1_000_000)
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic::Code;
+    use tonic_types::{ErrorDetails, StatusExt};
+
+    use super::*;
+
+    fn refusal(reason: &str, server_time: &str) -> Status {
+        let metadata = HashMap::from([("server_time".to_owned(), server_time.to_owned())]);
+        let details = ErrorDetails::with_error_info(reason, "tallystone", metadata);
+        Status::with_error_details(Code::FailedPrecondition, "refused", details)
+    }
+
+    fn time_of(token: &IdempotencyToken) -> u64 {
+        let uuid = Uuid::parse_str(&token.token).expect("a UUID");
+        let (seconds, nanos) = uuid.get_timestamp().expect("a UUIDv7").to_unix();
+        seconds * 1_000 + u64::from(nanos) / 1_000_000
+    }
+
+    #[test]
+    fn a_final_refusal_teaches_the_servers_clock() {
+        let maker = TokenMaker::default();
+        let ours = time_of(&maker.make());
+        assert!(maker.clone().learn_from(&refusal("NOT_APPLIED", "1970-01-02T00:00:00.5Z"), true));
+        let corrected = time_of(&maker.make());
+        assert!((86_400_500..86_460_500).contains(&corrected), "{corrected}");
+        assert!(corrected < ours);
+    }
+
+    #[test]
+    fn nothing_is_learnt_from_what_is_not_final() {
+        let maker = TokenMaker::default();
+        for status in [
+            refusal("PENDING", "1970-01-02T00:00:00Z"),
+            refusal("NOT_APPLIED", "yesterday"),
+            Status::unavailable("gone"),
+        ] {
+            assert!(!maker.learn_from(&status, false));
+        }
+        let ahead = refusal("INVALID_FUTURE_TIME", "1970-01-02T00:00:00Z");
+        assert!(!maker.learn_from(&ahead, true), "an earlier attempt may have been applied");
+        assert!(maker.learn_from(&ahead, false));
+    }
+
+    #[test]
+    fn tokens_differ() {
+        let maker = TokenMaker::default();
+        assert_ne!(maker.make(), maker.make());
+    }
+}
