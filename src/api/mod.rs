@@ -5,5 +5,6 @@
 
 pub mod documents;
 pub mod errors;
+pub mod grpc;
 pub mod paging;
 pub mod time;

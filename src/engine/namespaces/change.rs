@@ -225,7 +225,11 @@ impl Facts<'_> {
             (Intent::Update(draft) | Intent::Apply(draft), Some(live)) => self.replacement(draft, live),
             (Intent::Apply(draft), None) if self.expected.is_none() => self.creation(draft),
             (Intent::Delete(_), Some(live)) => self.deletion(live),
-            (Intent::Update(draft) | Intent::Apply(draft), None) => Err(not_found(&draft.name)),
+            (Intent::Apply(draft), None) => Err(Reject::new(
+                Reason::EtagMismatch,
+                format!("namespace {} does not exist, the call expects an etag; leave it out to create", draft.name),
+            )),
+            (Intent::Update(draft), None) => Err(not_found(&draft.name)),
             (Intent::Delete(name), None) => Err(not_found(&name)),
         }
     }
@@ -330,7 +334,7 @@ impl Facts<'_> {
             Some(expected) if expected != Etag::of(live) => Err(Reject::new(
                 Reason::EtagMismatch,
                 format!(
-                    "namespace {} changed since it was read: its etag is {}, the call expects {expected}; read it again",
+                    "namespace {} changed since it was read: its etag is {}, the call expects {expected}",
                     live.spec.name,
                     Etag::of(live)
                 ),
@@ -378,10 +382,7 @@ fn refuse_fixed(live: &NamespaceSpec, wanted: &NamespaceSpec) -> Result<(), Reje
     if lines.is_empty() {
         return Ok(());
     }
-    Err(Reject::new(
-        Reason::SettingIsFixed,
-        format!("cannot change on a live namespace: {}; create another namespace", lines.join("; ")),
-    ))
+    Err(Reject::new(Reason::SettingIsFixed, format!("cannot change on a live namespace: {}", lines.join("; "))))
 }
 
 fn refuse_other_dataset_settings(dataset: &Dataset, wanted: &NamespaceSpec) -> Result<(), Reject> {
@@ -391,11 +392,7 @@ fn refuse_other_dataset_settings(dataset: &Dataset, wanted: &NamespaceSpec) -> R
     }
     Err(Reject::new(
         Reason::DatasetDiffers,
-        format!(
-            "dataset {} exists with other settings (dataset -> wanted): {}; leave them out, or name another dataset",
-            dataset.name,
-            lines.join("; ")
-        ),
+        format!("dataset {} exists with other settings (dataset -> wanted): {}", dataset.name, lines.join("; ")),
     ))
 }
 

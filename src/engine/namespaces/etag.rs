@@ -37,12 +37,9 @@ impl FromStr for Etag {
         let numbers = text.split_once('-').and_then(|(namespace, version)| {
             Some(Self { namespace: NamespaceId(namespace.parse().ok()?), version: version.parse().ok()? })
         });
-        numbers.filter(|etag| etag.to_string() == text).ok_or_else(|| {
-            Reject::new(
-                Reason::EtagMismatch,
-                format!("etag {text:?} was not made by this service; send the etag that was read, unchanged"),
-            )
-        })
+        numbers
+            .filter(|etag| etag.to_string() == text)
+            .ok_or_else(|| Reject::new(Reason::EtagMismatch, format!("etag {text:?} was not made by this service")))
     }
 }
 

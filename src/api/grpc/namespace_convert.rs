@@ -1,0 +1,364 @@
+//! Namespaces between the wire and the domain.
+//!
+//! Proto3 cannot tell an absent number or word from a zero or empty one, and no setting may be zero or empty; so zero and
+//! empty are what was left out, and the catalog fills it in. All faults of a message are told at once.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::api::time::{write, write_duration};
+use crate::domain::counter::NamespaceName;
+use crate::domain::namespace::{
+    Cardinality, CounterType, DatasetSettings, Namespace, NamespaceSpec, SeriesSettings, Storage, Temporality,
+};
+use crate::domain::{Reason, Reject};
+use crate::engine::namespaces::{
+    Applied, DatasetDraft, Etag, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft,
+};
+use crate::ports::NamespaceChange;
+use crate::proto::admin::v1 as pb;
+
+/// Reads what a caller said about a namespace, and the etag it was based on.
+pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), Reject> {
+    let mut draft = NamespaceDraft::of(NamespaceName::new(&sent.name)?);
+    let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
+    let mut faults = Faults(Vec::new());
+    draft.description = sent.description;
+    draft.counter_type = faults.word("counter_type", sent.counter_type, counter_type_of);
+    draft.temporality = faults.word("temporality", sent.temporality, temporality_of);
+    draft.ttl = faults.duration("ttl", sent.ttl);
+    draft.cardinality = faults.word("counter_cardinality", sent.counter_cardinality, cardinality_of);
+    if let Some(storage) = sent.storage {
+        draft.storage = faults.storage(&storage);
+    }
+    if let Some(dataset) = sent.dataset {
+        draft.dataset = faults.dataset(dataset);
+    }
+    if let Some(partition) = sent.time_partition {
+        draft.partition = PartitionDraft {
+            buckets_per_id: said(partition.buckets_per_id),
+            seconds_per_bucket: said(partition.seconds_per_bucket),
+        };
+    }
+    if let Some(rollup) = sent.rollup {
+        draft.rollup = RollupDraft {
+            num_queues: said(rollup.num_queues),
+            coalesce_ms: said(rollup.coalesce_ms),
+            capacity_bytes: said(rollup.capacity_bytes),
+            rollup_batch_count: said(rollup.rollup_batch_count),
+        };
+    }
+    draft.series = sent.series.into_iter().enumerate().filter_map(|(at, series)| faults.series(at, series)).collect();
+    match faults.0.is_empty() {
+        true => Ok((draft, etag)),
+        false => Err(Reject::new(Reason::InvalidSettings, faults.0.join("; "))),
+    }
+}
+
+/// A namespace as it is answered.
+pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
+    pb::Namespace {
+        id: namespace.id.0,
+        etag: Etag::of(namespace).to_string(),
+        create_time: Some(write(namespace.created)),
+        update_time: Some(write(namespace.updated)),
+        version: namespace.version,
+        ..settings_message(&namespace.spec)
+    }
+}
+
+/// A change as it is answered.
+pub fn change_message(change: NamespaceChange) -> pb::NamespaceChange {
+    let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
+        id: change.namespace.0,
+        version: change.version,
+        update_time: Some(write(change.time)),
+        ..settings_message(spec)
+    });
+    pb::NamespaceChange {
+        version: change.version,
+        change_time: Some(write(change.time)),
+        actor: change.actor,
+        reason: change.reason,
+        differences: change.differences,
+        namespace,
+    }
+}
+
+/// What an apply did, as it is answered.
+pub fn action_message(applied: Applied) -> pb::ApplyAction {
+    match applied {
+        Applied::Created => pb::ApplyAction::Created,
+        Applied::Updated => pb::ApplyAction::Updated,
+        Applied::Unchanged => pb::ApplyAction::Unchanged,
+    }
+}
+
+fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
+    pb::Namespace {
+        name: spec.name.to_string(),
+        description: spec.description.clone(),
+        counter_type: counter_type_message(spec.counter_type).into(),
+        temporality: temporality_message(spec.temporality).into(),
+        ttl: spec.ttl.map(write_duration),
+        counter_cardinality: cardinality_message(spec.cardinality).into(),
+        storage: Some(storage_message(&spec.storage)),
+        dataset: Some(dataset_message(&spec.dataset)),
+        time_partition: Some(pb::TimePartition {
+            buckets_per_id: spec.partition.buckets_per_id,
+            seconds_per_bucket: spec.partition.seconds_per_bucket,
+        }),
+        rollup: Some(pb::RollupSettings {
+            num_queues: spec.rollup.num_queues,
+            coalesce_ms: spec.rollup.coalesce_ms,
+            capacity_bytes: spec.rollup.capacity_bytes,
+            rollup_batch_count: spec.rollup.rollup_batch_count,
+        }),
+        series: spec.series.iter().map(series_message).collect(),
+        ..pb::Namespace::default()
+    }
+}
+
+fn storage_message(storage: &Storage) -> pb::Storage {
+    pb::Storage {
+        cache_cluster: storage.cache_cluster.to_string(),
+        rollup_cluster: storage.rollup_cluster.to_string(),
+        event_cluster: storage.event_cluster.to_string(),
+        dataset: storage.dataset.to_string(),
+    }
+}
+
+fn dataset_message(dataset: &DatasetSettings) -> pb::DatasetSettings {
+    pb::DatasetSettings {
+        slice_width: Some(write_duration(dataset.slice_width())),
+        close_after: Some(write_duration(dataset.close_after)),
+        delete_after: Some(write_duration(dataset.delete_after)),
+        accept_limit: Some(write_duration(dataset.accept_limit)),
+        future_limit: Some(write_duration(dataset.future_limit)),
+        export_before_drop: dataset.export_before_drop,
+    }
+}
+
+fn series_message(series: &SeriesSettings) -> pb::SeriesSettings {
+    pb::SeriesSettings {
+        step: Some(write_duration(Duration::from_secs(u64::from(series.step_seconds)))),
+        keep: Some(write_duration(series.keep)),
+    }
+}
+
+fn counter_type_of(sent: pb::CounterType) -> Option<CounterType> {
+    match sent {
+        pb::CounterType::Unspecified => None,
+        pb::CounterType::BestEffort => Some(CounterType::BestEffort),
+        pb::CounterType::Eventual => Some(CounterType::Eventual),
+        pb::CounterType::Accurate => Some(CounterType::Accurate),
+    }
+}
+
+fn counter_type_message(counter_type: CounterType) -> pb::CounterType {
+    match counter_type {
+        CounterType::BestEffort => pb::CounterType::BestEffort,
+        CounterType::Eventual => pb::CounterType::Eventual,
+        CounterType::Accurate => pb::CounterType::Accurate,
+    }
+}
+
+fn temporality_of(sent: pb::Temporality) -> Option<Temporality> {
+    match sent {
+        pb::Temporality::Unspecified => None,
+        pb::Temporality::Delta => Some(Temporality::Delta),
+        pb::Temporality::Cumulative => Some(Temporality::Cumulative),
+    }
+}
+
+fn temporality_message(temporality: Temporality) -> pb::Temporality {
+    match temporality {
+        Temporality::Delta => pb::Temporality::Delta,
+        Temporality::Cumulative => pb::Temporality::Cumulative,
+    }
+}
+
+fn cardinality_of(sent: pb::Cardinality) -> Option<Cardinality> {
+    match sent {
+        pb::Cardinality::Unspecified => None,
+        pb::Cardinality::Low => Some(Cardinality::Low),
+        pb::Cardinality::Medium => Some(Cardinality::Medium),
+        pb::Cardinality::High => Some(Cardinality::High),
+    }
+}
+
+fn cardinality_message(cardinality: Cardinality) -> pb::Cardinality {
+    match cardinality {
+        Cardinality::Low => pb::Cardinality::Low,
+        Cardinality::Medium => pb::Cardinality::Medium,
+        Cardinality::High => pb::Cardinality::High,
+    }
+}
+
+/// What was said, if anything was.
+fn said<T: Default + PartialEq>(sent: T) -> Option<T> {
+    (sent != T::default()).then_some(sent)
+}
+
+/// Everything that is wrong with a message.
+struct Faults(Vec<String>);
+
+impl Faults {
+    fn add(&mut self, field: impl Display, what: impl Display) {
+        self.0.push(format!("{field} {what}"));
+    }
+
+    fn word<E: TryFrom<i32>, T>(&mut self, field: &str, sent: i32, read: impl Fn(E) -> Option<T>) -> Option<T> {
+        match E::try_from(sent) {
+            Ok(word) => read(word),
+            Err(_) => {
+                self.add(field, format_args!("has no value with the number {sent}"));
+                None
+            }
+        }
+    }
+
+    fn duration(&mut self, field: impl Display, sent: Option<prost_types::Duration>) -> Option<Duration> {
+        let sent = sent?;
+        let read = Duration::try_from(sent);
+        if read.is_err() {
+            self.add(field, "must not be negative");
+        }
+        read.ok()
+    }
+
+    fn whole_seconds(&mut self, field: impl Display, sent: Option<prost_types::Duration>) -> Option<u32> {
+        let duration = self.duration(&field, sent)?;
+        let seconds = u32::try_from(duration.as_secs()).ok();
+        let whole = seconds.filter(|seconds| Duration::from_secs(u64::from(*seconds)) == duration);
+        if whole.is_none() {
+            self.add(field, format_args!("is {duration:?}; it must be whole seconds, at most {}", u32::MAX));
+        }
+        whole
+    }
+
+    fn name(&mut self, field: &str, sent: &str) -> Option<NamespaceName> {
+        if sent.is_empty() {
+            return None;
+        }
+        let name = NamespaceName::new(sent);
+        if let Err(reject) = &name {
+            self.add(field, reject.message.trim_start_matches("namespace "));
+        }
+        name.ok()
+    }
+
+    fn storage(&mut self, sent: &pb::Storage) -> StorageDraft {
+        StorageDraft {
+            cache_cluster: self.name("storage.cache_cluster", &sent.cache_cluster),
+            rollup_cluster: self.name("storage.rollup_cluster", &sent.rollup_cluster),
+            event_cluster: self.name("storage.event_cluster", &sent.event_cluster),
+            dataset: self.name("storage.dataset", &sent.dataset),
+        }
+    }
+
+    fn dataset(&mut self, sent: pb::DatasetSettings) -> DatasetDraft {
+        DatasetDraft {
+            seconds_per_slice: self.whole_seconds("dataset.slice_width", sent.slice_width),
+            close_after: self.duration("dataset.close_after", sent.close_after),
+            delete_after: self.duration("dataset.delete_after", sent.delete_after),
+            accept_limit: self.duration("dataset.accept_limit", sent.accept_limit),
+            future_limit: self.duration("dataset.future_limit", sent.future_limit),
+            export_before_drop: said(sent.export_before_drop),
+        }
+    }
+
+    fn series(&mut self, at: usize, sent: pb::SeriesSettings) -> Option<SeriesSettings> {
+        if sent.step.is_none() || sent.keep.is_none() {
+            self.add(format_args!("series[{at}]"), "needs a step and a keep");
+        }
+        let step_seconds = self.whole_seconds(format_args!("series[{at}].step"), sent.step);
+        let keep = self.duration(format_args!("series[{at}].keep"), sent.keep);
+        Some(SeriesSettings { step_seconds: step_seconds?, keep: keep? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+    use crate::domain::counter::{DatasetId, NamespaceId};
+
+    fn name(text: &str) -> NamespaceName {
+        NamespaceName::new(text).expect("a valid name")
+    }
+
+    fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+        Some(prost_types::Duration { seconds, nanos: 0 })
+    }
+
+    fn namespace() -> Namespace {
+        let mut spec = NamespaceSpec::with_defaults(name("shop"));
+        spec.description = "x".to_owned();
+        spec.counter_type = CounterType::Accurate;
+        spec.ttl = Some(Duration::from_millis(10_500));
+        spec.cardinality = Cardinality::High;
+        spec.dataset.export_before_drop = true;
+        spec.series.push(SeriesSettings { step_seconds: 60, keep: Duration::from_secs(3_600) });
+        Namespace {
+            id: NamespaceId(7),
+            dataset_id: DatasetId(1),
+            version: 3,
+            spec,
+            created: Timestamp::from_micros(-1),
+            updated: Timestamp::from_secs(9),
+        }
+    }
+
+    #[test]
+    fn what_is_answered_can_be_sent_back() {
+        let namespace = namespace();
+        let (draft, etag) = draft_of(namespace_message(&namespace)).expect("valid");
+        assert_eq!(draft, NamespaceDraft::from(namespace.spec.clone()));
+        assert_eq!(etag, Some(Etag::of(&namespace)));
+    }
+
+    #[test]
+    fn whatever_is_absent_was_not_said() {
+        let sent = pb::Namespace {
+            name: "shop".to_owned(),
+            storage: Some(pb::Storage::default()),
+            dataset: Some(pb::DatasetSettings::default()),
+            time_partition: Some(pb::TimePartition::default()),
+            rollup: Some(pb::RollupSettings::default()),
+            ..pb::Namespace::default()
+        };
+        let (draft, etag) = draft_of(sent).expect("valid");
+        assert_eq!((draft, etag), (NamespaceDraft::of(name("shop")), None));
+    }
+
+    #[test]
+    fn every_fault_of_a_message_is_told_at_once() {
+        let sent = pb::Namespace {
+            name: "shop".to_owned(),
+            counter_type: 9,
+            ttl: seconds(-1),
+            storage: Some(pb::Storage { cache_cluster: "a b".to_owned(), ..pb::Storage::default() }),
+            dataset: Some(pb::DatasetSettings { slice_width: seconds(1 << 40), ..pb::DatasetSettings::default() }),
+            series: vec![pb::SeriesSettings { step: seconds(60), keep: None }],
+            ..pb::Namespace::default()
+        };
+        let reject = draft_of(sent).expect_err("five faults");
+        assert_eq!(reject.reason, Reason::InvalidSettings);
+        for fault in [
+            "counter_type has no value with the number 9",
+            "ttl must not be negative",
+            "storage.cache_cluster has a character",
+            "dataset.slice_width is",
+            "series[0] needs a step and a keep",
+        ] {
+            assert!(reject.message.contains(fault), "{fault} is missing of {}", reject.message);
+        }
+    }
+
+    #[test]
+    fn times_before_1970_keep_their_place() {
+        let created = namespace_message(&namespace()).create_time.expect("it has one");
+        assert_eq!((created.seconds, created.nanos), (-1, 999_999_000));
+    }
+}

@@ -1,0 +1,221 @@
+//! `tallystone.admin.v1.NamespaceService`: the catalog of namespaces on the wire.
+//!
+//! Decodes and validates, calls one use case, encodes. Who makes a change is the caller's own word (metadata
+//! `tallystone-actor`), else its address; until callers are authenticated that is a note, not a proof.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use crate::api::documents::{self, DocumentNamespace};
+use crate::api::errors::Refusal;
+use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
+use crate::api::paging::{self, PagedRequest};
+use crate::domain::counter::{NamespaceId, NamespaceName};
+use crate::domain::limits::ACTOR_BYTES_MAX;
+use crate::domain::namespace::Namespace;
+use crate::domain::{Reason, Reject};
+use crate::engine::namespaces::{ApplyAnswer, Author, DryRun, Etag, NamespaceError, Namespaces};
+use crate::ports::NamespaceChange;
+use crate::proto::admin::v1 as pb;
+use crate::proto::admin::v1::namespace_service_server::NamespaceService;
+
+/// The metadata in which callers say who they are.
+pub const ACTOR_METADATA: &str = "tallystone-actor";
+
+/// The service. Cheap to clone.
+#[derive(Clone)]
+pub struct NamespacesApi {
+    namespaces: Namespaces,
+}
+
+impl NamespacesApi {
+    /// Serves a catalog.
+    pub fn new(namespaces: Namespaces) -> Self {
+        Self { namespaces }
+    }
+
+    async fn apply_all(
+        &self,
+        read: Vec<DocumentNamespace>,
+        dry_run: DryRun,
+        author: &Author,
+    ) -> Result<Vec<pb::AppliedNamespace>, Refusal> {
+        let many = read.len() > 1;
+        let mut results: Vec<pb::AppliedNamespace> = Vec::with_capacity(read.len());
+        for one in read {
+            let name = one.draft.name.clone();
+            match self.namespaces.apply(one.draft, one.etag, dry_run, author.clone()).await {
+                Ok(answer) => results.push(applied_message(&answer, one.unmapped)),
+                Err(error) if many => return Err(stopped_at(&name, error, &results, dry_run)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(results)
+    }
+}
+
+#[tonic::async_trait]
+impl NamespaceService for NamespacesApi {
+    async fn create_namespace(
+        &self,
+        request: Request<pb::CreateNamespaceRequest>,
+    ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
+        let actor = actor_of(&request);
+        let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
+        let (draft, _etag) = draft_of(present(namespace).map_err(Refusal::from)?).map_err(Refusal::from)?;
+        let made = self.namespaces.create(draft, Author { actor, reason }).await.map_err(Refusal::from)?;
+        Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))
+    }
+
+    async fn get_namespace(
+        &self,
+        request: Request<pb::GetNamespaceRequest>,
+    ) -> Result<Response<pb::GetNamespaceResponse>, Status> {
+        let name = name_of(&request.into_inner().name).map_err(Refusal::from)?;
+        let namespace = self.namespaces.get(&name).map_err(Refusal::from)?;
+        Ok(Response::new(pb::GetNamespaceResponse { namespace: Some(namespace_message(&namespace)) }))
+    }
+
+    async fn update_namespace(
+        &self,
+        request: Request<pb::UpdateNamespaceRequest>,
+    ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
+        let actor = actor_of(&request);
+        let pb::UpdateNamespaceRequest { namespace, reason } = request.into_inner();
+        let (draft, etag) = draft_of(present(namespace).map_err(Refusal::from)?).map_err(Refusal::from)?;
+        let kept = self.namespaces.update(draft, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
+        Ok(Response::new(pb::UpdateNamespaceResponse { namespace: Some(namespace_message(&kept)) }))
+    }
+
+    async fn list_namespaces(
+        &self,
+        request: Request<pb::ListNamespacesRequest>,
+    ) -> Result<Response<pb::ListNamespacesResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let paged = PagedRequest::new("ListNamespaces", &[]);
+        let above = above_of(&paged, &request.page_token).map_err(Refusal::from)?;
+        let listed = self.namespaces.list(above.as_ref(), rows);
+        let last = listed.last().filter(|_| listed.len() == rows);
+        Ok(Response::new(pb::ListNamespacesResponse {
+            next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
+            namespaces: listed.iter().map(|namespace: &Arc<Namespace>| namespace_message(namespace)).collect(),
+        }))
+    }
+
+    async fn delete_namespace(
+        &self,
+        request: Request<pb::DeleteNamespaceRequest>,
+    ) -> Result<Response<pb::DeleteNamespaceResponse>, Status> {
+        let actor = actor_of(&request);
+        let pb::DeleteNamespaceRequest { name, etag, reason } = request.into_inner();
+        let name = name_of(&name).map_err(Refusal::from)?;
+        let etag = (!etag.is_empty()).then(|| etag.parse::<Etag>()).transpose().map_err(Refusal::from)?;
+        self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
+        Ok(Response::new(pb::DeleteNamespaceResponse {}))
+    }
+
+    async fn list_namespace_changes(
+        &self,
+        request: Request<pb::ListNamespaceChangesRequest>,
+    ) -> Result<Response<pb::ListNamespaceChangesResponse>, Status> {
+        let request = request.into_inner();
+        let name = name_of(&request.name).map_err(Refusal::from)?;
+        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let paged = PagedRequest::new("ListNamespaceChanges", &[name.as_str().as_bytes()]);
+        let older_than = change_key_of(&paged, &request.page_token).map_err(Refusal::from)?;
+        let changes = self.namespaces.history(&name, older_than, rows).await.map_err(Refusal::from)?;
+        if changes.is_empty() && older_than.is_none() {
+            // A name without a history never existed; one that lives or was deleted has at least its creation.
+            self.namespaces.get(&name).map_err(Refusal::from)?;
+        }
+        let last = changes.last().filter(|_| changes.len() == rows);
+        Ok(Response::new(pb::ListNamespaceChangesResponse {
+            next_page_token: last.map_or_else(String::new, |last| paged.token(&change_key(last))),
+            changes: changes.into_iter().map(change_message).collect(),
+        }))
+    }
+
+    async fn apply_namespace(
+        &self,
+        request: Request<pb::ApplyNamespaceRequest>,
+    ) -> Result<Response<pb::ApplyNamespaceResponse>, Status> {
+        let actor = actor_of(&request);
+        let pb::ApplyNamespaceRequest { document, namespace, dry_run, reason } = request.into_inner();
+        let author = Author { actor, reason };
+        let name = (!namespace.is_empty()).then(|| name_of(&namespace)).transpose().map_err(Refusal::from)?;
+        let read = documents::parse(&document, name.as_ref()).map_err(Refusal::from)?;
+        if read.len() > 1 || dry_run {
+            // All are looked at before the first is changed.
+            let results = self.apply_all(read.clone(), DryRun::Yes, &author).await?;
+            if dry_run {
+                return Ok(Response::new(pb::ApplyNamespaceResponse { results }));
+            }
+        }
+        let results = self.apply_all(read, DryRun::No, &author).await?;
+        Ok(Response::new(pb::ApplyNamespaceResponse { results }))
+    }
+}
+
+fn present(namespace: Option<pb::Namespace>) -> Result<pb::Namespace, Reject> {
+    namespace.ok_or_else(|| Reject::new(Reason::InvalidArgument, "namespace is missing; send at least its name"))
+}
+
+fn name_of(name: &str) -> Result<NamespaceName, Reject> {
+    NamespaceName::new(name)
+}
+
+/// Who calls: its own word, cut to what the history keeps, else its address.
+fn actor_of<T>(request: &Request<T>) -> String {
+    let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
+    match own_word.filter(|word| !word.is_empty()) {
+        Some(word) => word.chars().take(ACTOR_BYTES_MAX).collect(),
+        None => request.remote_addr().map_or_else(String::new, |address| address.ip().to_string()),
+    }
+}
+
+fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<NamespaceName>, Reject> {
+    let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
+    let name = std::str::from_utf8(&cursor).map_err(|_| paging::refuse())?;
+    NamespaceName::new(name).map(Some).map_err(|_| paging::refuse())
+}
+
+/// The place of a change in the history of a name: the number of the namespace, then the version.
+fn change_key(change: &NamespaceChange) -> [u8; 16] {
+    let key = u128::from(change.namespace.0) << 64 | u128::from(change.version);
+    key.to_be_bytes()
+}
+
+fn change_key_of(paged: &PagedRequest, token: &str) -> Result<Option<(NamespaceId, u64)>, Reject> {
+    let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
+    let (namespace, version) = cursor.split_at_checked(8).ok_or_else(paging::refuse)?;
+    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse());
+    Ok(Some((NamespaceId(number(namespace)?), number(version)?)))
+}
+
+fn applied_message(answer: &ApplyAnswer, unmapped: Vec<String>) -> pb::AppliedNamespace {
+    pb::AppliedNamespace {
+        action: action_message(answer.applied).into(),
+        namespace: Some(namespace_message(&answer.namespace)),
+        differences: answer.differences.clone(),
+        unmapped,
+    }
+}
+
+/// The refusal of one namespace of several: which one, and which were changed before it.
+fn stopped_at(
+    name: &NamespaceName,
+    error: NamespaceError,
+    before: &[pb::AppliedNamespace],
+    dry_run: DryRun,
+) -> Refusal {
+    let mut refusal = Refusal::from(error);
+    let names = before.iter().filter_map(|one| Some(one.namespace.as_ref()?.name.as_str())).collect::<Vec<_>>();
+    let done = match (dry_run, names.is_empty()) {
+        (DryRun::Yes, _) | (DryRun::No, true) => "no namespace of the document was changed".to_owned(),
+        (DryRun::No, false) => format!("applied before it: {}", names.join(", ")),
+    };
+    refusal.message = format!("namespace {name}: {}; {done}", refusal.message);
+    refusal
+}
