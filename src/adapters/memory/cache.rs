@@ -1,0 +1,54 @@
+//! The count cache in a map.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::domain::counter::Counter;
+use crate::ports::{CacheLease, CachedCount, CountCache};
+
+/// A cache that forgets only what is deleted.
+#[derive(Default)]
+pub struct Cache {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The number of the last lease or delete.
+    clock: u64,
+    values: BTreeMap<Counter, CachedCount>,
+    deleted: BTreeMap<Counter, u64>,
+}
+
+#[async_trait]
+impl CountCache for Cache {
+    async fn get(&self, counter: &Counter) -> Option<CachedCount> {
+        self.state.lock().values.get(counter).cloned()
+    }
+
+    async fn lease(&self, _counter: &Counter) -> CacheLease {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        CacheLease(state.clock)
+    }
+
+    async fn fill(&self, counter: &Counter, value: CachedCount, lease: CacheLease) {
+        let mut state = self.state.lock();
+        let stale = state.deleted.get(counter).is_some_and(|deleted| *deleted > lease.0);
+        let older = state.values.get(counter).is_some_and(|held| held.as_of > value.as_of);
+        if !stale && !older {
+            state.values.insert(counter.clone(), value);
+        }
+    }
+
+    async fn delete(&self, counter: &Counter) -> bool {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let now = state.clock;
+        state.deleted.insert(counter.clone(), now);
+        state.values.remove(counter);
+        true
+    }
+}

@@ -1,0 +1,105 @@
+//! The catalog in ordered maps.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+
+/// A catalog that lives as long as the process.
+#[derive(Default)]
+pub struct Catalog {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    datasets: BTreeMap<DatasetId, Dataset>,
+    namespaces: BTreeMap<NamespaceName, Namespace>,
+    /// The greatest numbers ever given.
+    last_namespace: u64,
+    last_dataset: u32,
+    changes: BTreeMap<(NamespaceId, u64), NamespaceChange>,
+}
+
+#[async_trait]
+impl ports::Catalog for Catalog {
+    async fn load(&self) -> Result<CatalogState, StoreError> {
+        let state = self.state.lock();
+        let mut namespaces: Vec<Namespace> = state.namespaces.values().cloned().collect();
+        namespaces.sort_by_key(|namespace| namespace.id);
+        Ok(CatalogState {
+            datasets: state.datasets.values().cloned().collect(),
+            namespaces,
+            next_namespace_id: state.last_namespace + 1,
+            next_dataset_id: state.last_dataset + 1,
+        })
+    }
+
+    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        state.check(&record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, "commit").because(why))?;
+        if let Some(dataset) = record.new_dataset {
+            state.last_dataset = state.last_dataset.max(dataset.id.0);
+            state.datasets.insert(dataset.id, dataset);
+        }
+        state.last_namespace = state.last_namespace.max(record.change.namespace.0);
+        match record.namespace {
+            Some(namespace) => state.namespaces.insert(record.change.name.clone(), namespace),
+            None => state.namespaces.remove(&record.change.name),
+        };
+        state.changes.insert((record.change.namespace, record.change.version), record.change);
+        Ok(())
+    }
+
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.changes.get(&(namespace, version)).and_then(|change| change.spec.clone()))
+    }
+
+    async fn history(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError> {
+        let state = self.state.lock();
+        let newest_first = state.changes.iter().rev();
+        let older =
+            newest_first.filter(|(at, change)| change.name == *name && beyond.is_none_or(|beyond| **at < beyond));
+        Ok(older.take(limit).map(|(_, change)| change.clone()).collect())
+    }
+}
+
+impl State {
+    /// Says why a record cannot be committed, if so.
+    fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
+        let name = &record.change.name;
+        let live = self.namespaces.get(name);
+        if live.map(|live| live.version) != record.expected_version {
+            let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
+            return Err(format!("namespace {name} is {is}"));
+        }
+        match live {
+            Some(live) if live.id != record.change.namespace => {
+                return Err(format!("namespace {name} has the number {}", live.id.0));
+            }
+            None if record.change.namespace.0 <= self.last_namespace => {
+                return Err(format!("namespace number {} was given before", record.change.namespace.0));
+            }
+            Some(_) | None => {}
+        }
+        if let Some(dataset) = &record.new_dataset {
+            if dataset.id.0 <= self.last_dataset {
+                return Err(format!("dataset number {} was given before", dataset.id.0));
+            }
+            if self.datasets.values().any(|held| held.name == dataset.name) {
+                return Err(format!("dataset {} exists", dataset.name));
+            }
+        }
+        Ok(())
+    }
+}

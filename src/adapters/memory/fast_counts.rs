@@ -1,0 +1,305 @@
+//! Best-effort counters of one process: a sharded hash table, bounded in bytes.
+//!
+//! Each shard is a slab of counters under its own lock, an index into it by the counter's hash, and a clock hand. When a
+//! shard is over its share of the capacity, the hand goes round the slab and removes what expired or was not used since
+//! it last passed (second chance); each insertion also lets it look at two slots for expired ones, so a table of
+//! short-lived counters stays small.
+//! Invariant: a counter has at most one slot, and a shard holds at most its share of bytes plus one counter.
+
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::ports::{Clock, FastCounts, StoreError};
+
+/// The most shards of a table.
+const SHARDS_MAX: usize = 64;
+/// A shard is not worth less than this.
+const SHARD_BYTES_MIN: usize = 64 * 1024;
+/// What a counter costs beside its name: the slot, its share of the index, the header of the shared name, slack of both.
+const ENTRY_BYTES: usize = std::mem::size_of::<Slot>() + 48;
+/// The slots an insertion looks at for expired counters.
+const SLOTS_SWEPT: usize = 2;
+
+/// The table of best-effort counters of one process.
+pub struct FastTable {
+    clock: Arc<dyn Clock>,
+    shards: Box<[Mutex<Shard>]>,
+    shard_bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    index: HashTable<u32>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    hand: usize,
+    bytes: usize,
+}
+
+struct Slot {
+    counter: Counter,
+    value: i64,
+    expires: Option<Duration>,
+    used: bool,
+}
+
+impl FastTable {
+    /// A table that holds about this many bytes of counters.
+    pub fn new(clock: Arc<dyn Clock>, capacity_bytes: usize) -> Self {
+        let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let shards = (0..count).map(|_| Mutex::default()).collect();
+        Self { clock, shards, shard_bytes_max: capacity_bytes / count }
+    }
+
+    /// The bytes of all counters in the table, expired ones included.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().bytes).sum()
+    }
+
+    fn shard(&self, counter: &Counter) -> &Mutex<Shard> {
+        // The index uses the lowest and the highest bits of the hash, so the shard is picked by those in the middle.
+        let at = (counter.hash() >> 24) as usize % self.shards.len();
+        &self.shards[at]
+    }
+}
+
+#[async_trait]
+impl FastCounts for FastTable {
+    async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError> {
+        let now = self.clock.elapsed();
+        // A TTL beyond the end of the clock is none.
+        let expires = ttl.and_then(|ttl| now.checked_add(ttl));
+        Ok(self.shard(counter).lock().add(counter, delta, expires, now, self.shard_bytes_max))
+    }
+
+    async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
+        let now = self.clock.elapsed();
+        Ok(self.shard(counter).lock().live(counter, now).map(|slot| slot.value))
+    }
+
+    async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
+        self.shard(counter).lock().remove(counter);
+        Ok(())
+    }
+
+    /// Cost: O(counters of the table * log limit).
+    async fn names(
+        &self,
+        namespace: NamespaceId,
+        prefix: &str,
+        above: Option<&CounterName>,
+        limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        let now = self.clock.elapsed();
+        let mut lowest = BinaryHeap::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let live = shard.slots.iter().flatten().filter(|slot| !slot.is_expired(now));
+            let names = live.filter(|slot| slot.counter.namespace() == namespace).map(|slot| slot.counter.name());
+            for name in
+                names.filter(|name| name.as_str().starts_with(prefix) && above.is_none_or(|above| *name > above))
+            {
+                if lowest.len() < limit {
+                    lowest.push(name.clone());
+                } else if lowest.peek().is_some_and(|highest| name < highest) {
+                    lowest.pop();
+                    lowest.push(name.clone());
+                }
+            }
+        }
+        Ok(lowest.into_sorted_vec())
+    }
+}
+
+impl Shard {
+    fn add(
+        &mut self,
+        counter: &Counter,
+        delta: i64,
+        expires: Option<Duration>,
+        now: Duration,
+        bytes_max: usize,
+    ) -> i64 {
+        if let Some(slot) = self.live(counter, now) {
+            slot.value = slot.value.wrapping_add(delta);
+            slot.expires = expires;
+            return slot.value;
+        }
+        for _ in 0..SLOTS_SWEPT {
+            self.sweep(now, Pass::Expired);
+        }
+        let bytes = bytes_of(counter);
+        // Each slot is passed at most twice: once to take its second chance, once to remove it.
+        for _ in 0..2 * self.slots.len() {
+            if self.bytes + bytes <= bytes_max {
+                break;
+            }
+            self.sweep(now, Pass::Unused);
+        }
+        self.insert(Slot { counter: counter.clone(), value: delta, expires, used: true });
+        delta
+    }
+
+    /// The slot of a counter that is there and not expired; removes an expired one.
+    fn live(&mut self, counter: &Counter, now: Duration) -> Option<&mut Slot> {
+        let at = self.find(counter)?;
+        if self.slots[at as usize].as_ref().is_some_and(|slot| slot.is_expired(now)) {
+            self.remove(counter);
+            return None;
+        }
+        let slot = self.slots[at as usize].as_mut()?;
+        slot.used = true;
+        Some(slot)
+    }
+
+    /// Moves the hand by one slot and removes what it finds there, if the pass says so.
+    fn sweep(&mut self, now: Duration, pass: Pass) {
+        if self.slots.is_empty() {
+            return;
+        }
+        self.hand = (self.hand + 1) % self.slots.len();
+        let Some(slot) = &mut self.slots[self.hand] else { return };
+        let goes = slot.is_expired(now)
+            || match pass {
+                Pass::Expired => false,
+                Pass::Unused => !std::mem::take(&mut slot.used),
+            };
+        if goes {
+            let counter = slot.counter.clone();
+            self.remove(&counter);
+        }
+    }
+
+    fn find(&self, counter: &Counter) -> Option<u32> {
+        let held = |at: &u32| self.slots[*at as usize].as_ref().is_some_and(|slot| slot.counter == *counter);
+        self.index.find(counter.hash(), held).copied()
+    }
+
+    fn insert(&mut self, slot: Slot) {
+        self.bytes += bytes_of(&slot.counter);
+        let hash = slot.counter.hash();
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.slots[at as usize] = Some(slot);
+                at
+            }
+            None => {
+                self.slots.push(Some(slot));
+                u32::try_from(self.slots.len() - 1).expect("a shard has fewer than 2^32 counters in its bytes")
+            }
+        };
+        let slots = &self.slots;
+        let hash_of = |at: &u32| slots[*at as usize].as_ref().map_or(0, |slot| slot.counter.hash());
+        self.index.insert_unique(hash, at, hash_of);
+    }
+
+    fn remove(&mut self, counter: &Counter) {
+        let slots = &self.slots;
+        let held = |at: &u32| slots[*at as usize].as_ref().is_some_and(|slot| slot.counter == *counter);
+        let Ok(entry) = self.index.find_entry(counter.hash(), held) else { return };
+        let (at, _) = entry.remove();
+        self.slots[at as usize] = None;
+        self.free.push(at);
+        self.bytes -= bytes_of(counter);
+    }
+}
+
+/// What a passing hand removes.
+#[derive(Clone, Copy)]
+enum Pass {
+    Expired,
+    Unused,
+}
+
+impl Slot {
+    fn is_expired(&self, now: Duration) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+fn bytes_of(counter: &Counter) -> usize {
+    ENTRY_BYTES + counter.name().as_str().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::manual::ManualClock;
+    use crate::domain::time::Timestamp;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn counter(name: &str) -> Counter {
+        Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"))
+    }
+
+    fn table(capacity_bytes: usize) -> (FastTable, ManualClock) {
+        let clock = ManualClock::at(Timestamp::from_secs(0));
+        (FastTable::new(Arc::new(clock.clone()), capacity_bytes), clock)
+    }
+
+    #[tokio::test]
+    async fn a_full_table_stays_within_its_bytes_and_keeps_what_is_used() {
+        let capacity = 128 * 1024;
+        let (table, _) = table(capacity);
+        let hot = counter("hot");
+        for number in 0..20_000 {
+            table.add(&counter(&format!("cold-{number}")), 1, None).await.expect("a table does not fail");
+            table.add(&hot, 1, None).await.expect("a table does not fail");
+            assert!(table.bytes() <= capacity + ENTRY_BYTES + 256);
+        }
+        assert_eq!(table.get(&hot).await.expect("a table does not fail"), Some(20_000));
+        assert!(table.bytes() > capacity / 2, "what fits is kept");
+    }
+
+    #[tokio::test]
+    async fn expired_counters_make_room_without_pressure() {
+        let (table, clock) = table(1024 * 1024);
+        for number in 0..1_000 {
+            table.add(&counter(&format!("short-{number}")), 1, Some(SECOND)).await.expect("a table does not fail");
+        }
+        let full = table.bytes();
+        clock.advance(SECOND);
+        for number in 0..1_000 {
+            table.add(&counter(&format!("next-{number}")), 1, Some(SECOND)).await.expect("a table does not fail");
+        }
+        assert!(table.bytes() < full + full / 2, "{} of {full} bytes", table.bytes());
+    }
+
+    #[tokio::test]
+    async fn a_table_smaller_than_a_counter_still_counts_the_last_one() {
+        let (table, _) = table(1);
+        for number in 0..10 {
+            let counter = counter(&format!("c-{number}"));
+            table.add(&counter, 5, None).await.expect("a table does not fail");
+            assert_eq!(table.add(&counter, -3, None).await.expect("a table does not fail"), 2);
+        }
+        assert!(table.bytes() <= ENTRY_BYTES + 256);
+    }
+
+    #[tokio::test]
+    async fn adds_of_many_tasks_are_all_counted() {
+        let (table, _) = table(1024 * 1024);
+        let table = Arc::new(table);
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let table = table.clone();
+                tokio::spawn(async move {
+                    for _ in 0..1_000 {
+                        table.add(&counter("shared"), 1, None).await.expect("a table does not fail");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no task panics");
+        }
+        assert_eq!(table.get(&counter("shared")).await.expect("a table does not fail"), Some(8_000));
+    }
+}

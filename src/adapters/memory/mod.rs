@@ -1,0 +1,91 @@
+//! The plainest possible stores: ordered maps under one lock. The oracle of every suite; nothing survives the process.
+//!
+//! Correctness over speed: a scan may look at every event of its counter. Only `FastTable`, the table of best-effort
+//! counters, is built for production; the other types are for tests, simulations and comparisons.
+//! Invariant: each call is one critical section, so its effects appear at once and law 1 of the event log holds trivially.
+
+mod cache;
+mod catalog;
+mod fast_counts;
+mod log;
+mod rollups;
+mod slices;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::adapters::manual::ManualClock;
+use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
+use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
+use crate::domain::time::Timestamp;
+use crate::ports::{Clock, Stores};
+
+pub use cache::Cache;
+pub use catalog::Catalog;
+pub use fast_counts::FastTable;
+
+/// The bytes of best-effort counters that `stores` keeps.
+const FAST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Fresh, empty stores. The TTL of best-effort counters never runs out in them; see `stores_on`.
+pub fn stores() -> Stores {
+    stores_on(Arc::new(ManualClock::at(Timestamp::from_secs(0))))
+}
+
+/// Fresh, empty stores whose best-effort counters expire by this clock.
+pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
+    let store = Arc::new(Store::default());
+    Stores {
+        log: store.clone(),
+        touches: store.clone(),
+        slices: store.clone(),
+        rollups: store.clone(),
+        progress: store,
+        cache: Arc::new(Cache::default()),
+        fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
+        catalog: Arc::new(Catalog::default()),
+    }
+}
+
+/// Event log, touches, slices, rollups and progress: one state, because an append changes most of it at once.
+#[derive(Default)]
+pub struct Store {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    events: BTreeMap<(DatasetId, Counter), BTreeMap<EventKey, Event>>,
+    /// (dataset, touch shard, step, counter).
+    touches: BTreeSet<(DatasetId, u32, Timestamp, Counter)>,
+    watermarks: BTreeMap<(DatasetId, u32), Timestamp>,
+    slices: BTreeMap<(DatasetId, Timestamp), TimeSlice>,
+    rows: BTreeMap<(DatasetId, Counter), Row>,
+    buckets: BTreeMap<(DatasetId, Counter, Timestamp), BucketRecord>,
+    /// By (counter, step in seconds, start).
+    steps: BTreeMap<(Counter, u32, Timestamp), StepSum>,
+    names: BTreeSet<(NamespaceId, CounterName)>,
+    limits: BTreeMap<DatasetId, Timestamp>,
+}
+
+#[derive(Clone, Default)]
+struct Row {
+    checkpoint: Option<Checkpoint>,
+    clear: Option<EventKey>,
+    last_write_time: Option<Timestamp>,
+}
+
+impl State {
+    /// The slice that a time falls into, if it has a row.
+    fn slice_at(&self, dataset: DatasetId, time: Timestamp) -> Option<&TimeSlice> {
+        let (_, slice) = self.slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;
+        (time < slice.end).then_some(slice)
+    }
+
+    /// Whether events may be written at a time: its slice has a row and was not dropped.
+    fn takes_events_at(&self, dataset: DatasetId, time: Timestamp) -> bool {
+        self.slice_at(dataset, time).is_some_and(|slice| slice.status != SliceStatus::Dropped)
+    }
+}

@@ -1,0 +1,105 @@
+//! The machine's clock and random bytes: the only place that reads either.
+//!
+//! Invariant: `elapsed` counts suspended time too (boot-time clock), so a lease measured with it is never longer than it
+//! seems to the rest of the world.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+
+use crate::domain::time::Timestamp;
+use crate::ports::{Clock, Entropy};
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+#[async_trait]
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let micros = match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros),
+        };
+        Timestamp::from_micros(micros)
+    }
+
+    fn elapsed(&self) -> Duration {
+        boot_time()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        // The runtime's timer stands still while the machine is suspended, so it can only be late on `elapsed`.
+        tokio::time::sleep(duration).await;
+    }
+}
+
+/// Time since the machine booted, suspended time included.
+fn boot_time() -> Duration {
+    #[cfg(target_os = "linux")]
+    const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+    // Elsewhere the monotonic clock is the nearest; on macOS it counts suspended time as well.
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec that outlives the call, and the clock id is a constant of this system.
+    let failed = unsafe { libc::clock_gettime(CLOCK, &raw mut time) };
+    assert!(failed == 0, "the boot-time clock must be readable");
+    let secs = u64::try_from(time.tv_sec).expect("time since boot is not negative");
+    let nanos = u32::try_from(time.tv_nsec).expect("nanoseconds are below one second");
+    Duration::new(secs, nanos)
+}
+
+/// The random bytes of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemEntropy;
+
+/// The most bytes that one call of `getentropy` fills (POSIX.1-2024).
+const GETENTROPY_BYTES_MAX: usize = 256;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(GETENTROPY_BYTES_MAX) {
+            // SAFETY: the pointer and the length are those of one live, writable chunk.
+            let failed = unsafe { libc::getentropy(chunk.as_mut_ptr().cast(), chunk.len()) };
+            assert!(failed == 0, "the operating system must provide random bytes");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elapsed_never_goes_back() {
+        let readings: Vec<_> = (0..1_000).map(|_| SystemClock.elapsed()).collect();
+        assert!(readings.is_sorted());
+    }
+
+    #[test]
+    fn wall_time_is_of_this_era() {
+        assert!(SystemClock.now() > Timestamp::from_secs(1_700_000_000));
+    }
+
+    #[tokio::test]
+    async fn sleep_takes_at_least_its_time_on_elapsed() {
+        let before = SystemClock.elapsed();
+        SystemClock.sleep(Duration::from_millis(5)).await;
+        assert!(SystemClock.elapsed() - before >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn every_byte_is_filled() {
+        let mut seen = [0_u8; 300];
+        for _ in 0..8 {
+            let mut bytes = [0_u8; 300];
+            SystemEntropy.fill(&mut bytes);
+            for (seen, byte) in seen.iter_mut().zip(bytes) {
+                *seen |= byte;
+            }
+        }
+        assert!(seen.iter().all(|byte| *byte != 0), "eight draws leave a zero byte with odds of 2^-64 each");
+    }
+}
