@@ -112,6 +112,8 @@ pub struct LogCapabilities {
 /// 8. A failed read is an error, never a shorter answer.
 /// 9. The log drops `held` once every event of the call is durable and readable, or was refused before execution; not
 ///    earlier, and whether or not the caller still waits for the answer.
+/// 10. An append or settle at a time that no slice row covers, or whose slice was dropped, is refused with `Conflict` and
+///    `NotApplied`; reads of such times answer nothing.
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
     /// What the engine can promise.

@@ -8,8 +8,8 @@ use crate::domain::limits::{STEP, TOUCH_SHARDS};
 use crate::domain::rollup::TailSum;
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Appended, EventLog, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, StoreError, StoreErrorKind,
-    Tail, Touch, Touches,
+    Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, StoreError,
+    StoreErrorKind, Tail, Touch, Touches,
 };
 
 #[async_trait]
@@ -18,9 +18,13 @@ impl EventLog for Store {
         LogCapabilities { sees_reuse: true, unknown_outcomes: false, keeps_tail: true }
     }
 
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>) -> Vec<Result<Appended, StoreError>> {
+    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
         let mut state = self.state.lock();
-        events.into_iter().map(|new| state.append(dataset, new)).collect()
+        let answers = events.into_iter().map(|new| state.append(dataset, new)).collect();
+        drop(state);
+        // Whatever the drop sets off may come back to this store, so the lock is free by then.
+        drop(held);
+        answers
     }
 
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
