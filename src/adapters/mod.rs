@@ -1,6 +1,6 @@
 //! Implementations of the ports, one folder per technology.
 
-pub mod stored;
 pub mod manual;
 pub mod memory;
+pub mod stored;
 pub mod system;

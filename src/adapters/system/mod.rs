@@ -6,6 +6,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, Entropy};
@@ -36,16 +38,13 @@ impl Clock for SystemClock {
 
 /// Time since the machine booted, suspended time included.
 fn boot_time() -> Duration {
-    #[cfg(target_os = "linux")]
-    const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
     // Elsewhere the monotonic clock is the nearest; on macOS it counts suspended time as well.
+    #[cfg(target_os = "linux")]
+    const CLOCK: ClockId = ClockId::Boottime;
     #[cfg(not(target_os = "linux"))]
-    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+    const CLOCK: ClockId = ClockId::Monotonic;
 
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec that outlives the call, and the clock id is a constant of this system.
-    let failed = unsafe { libc::clock_gettime(CLOCK, &raw mut time) };
-    assert!(failed == 0, "the boot-time clock must be readable");
+    let time = clock_gettime(CLOCK);
     let secs = u64::try_from(time.tv_sec).expect("time since boot is not negative");
     let nanos = u32::try_from(time.tv_nsec).expect("nanoseconds are below one second");
     Duration::new(secs, nanos)
@@ -55,15 +54,12 @@ fn boot_time() -> Duration {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 
-/// The most bytes that one call of `getentropy` fills (POSIX.1-2024).
-const GETENTROPY_BYTES_MAX: usize = 256;
-
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(GETENTROPY_BYTES_MAX) {
-            // SAFETY: the pointer and the length are those of one live, writable chunk.
-            let failed = unsafe { libc::getentropy(chunk.as_mut_ptr().cast(), chunk.len()) };
-            assert!(failed == 0, "the operating system must provide random bytes");
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+                .expect("the operating system must provide random bytes");
         }
     }
 }

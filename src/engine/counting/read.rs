@@ -14,6 +14,9 @@ use crate::engine::inline::roll_inline;
 use crate::engine::rolling::cached;
 use crate::ports::{CachedCount, Order, RollupRow, ScanRange, StoreError, Tail};
 
+/// Events read at once to find the first mutation; voids before it are rare.
+const FIRST_MUTATION_PAGE: usize = 16;
+
 impl Counting {
     /// Reads a count.
     pub async fn get(
@@ -62,7 +65,7 @@ impl Counting {
         };
         let limit = self.limit_for_read(scope).await;
         let known = self.load(scope, counter).await?;
-        let reading = self.rolled_up(scope, counter, &known, limit);
+        let reading = self.rolled_up(scope, counter, &known, limit).await?;
         let (known, mut reading) = if self.must_roll(&reading, &options) {
             self.rolled_first(scope, counter, &options).await?
         } else {
@@ -94,37 +97,44 @@ impl Counting {
     }
 
     /// The cached value, or what the store holds, which then fills the cache.
-    async fn load(&self, scope: &Scope, counter: &Counter) -> Result<CachedCount, StoreError> {
-        if let Some(known) = self.core.stores.cache.get(counter).await {
-            self.core.stats.cache_hits.one();
-            return Ok(known);
+    async fn load(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
+        // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        if let Some(value) = self.core.stores.cache.get(counter).await {
+            let coherent = value.checked_at.is_none();
+            if coherent || value.as_of > Timestamp::MIN {
+                self.core.stats.cache_hits.one();
+                // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
+                let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
+                return Ok(Known { value, rolled_to });
+            }
         }
         self.core.stats.cache_misses.one();
         let lease = self.core.stores.cache.lease(counter).await;
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
         let value = value_of(&row, self.core.now());
         self.core.stores.cache.fill(counter, value.clone(), lease).await;
-        Ok(value)
+        let rolled_to = value.as_of.max(watermark);
+        Ok(Known { value, rolled_to })
     }
 
     /// What the checkpoint says, and how far it can be trusted.
-    fn rolled_up(&self, scope: &Scope, counter: &Counter, known: &CachedCount, limit: Timestamp) -> Reading {
-        let rolled_to = known.as_of.max(scope.dataset.watermark(counter.touch_shard()));
+    async fn rolled_up(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        known: &Known,
+        limit: Timestamp,
+    ) -> Result<Reading, StoreError> {
+        let Known { value: known, rolled_to } = known;
+        let rolled_to = *rolled_to;
         let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
-        let as_of = if !written_after {
-            rolled_to.max(limit)
-        } else {
-            match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-                // Nothing of the tail is at or below the limit: the checkpoint is exact up to there.
-                Tail::Sum(tail) if tail.first > limit => rolled_to.max(limit),
-                Tail::Sum(_) | Tail::Empty | Tail::Unknown => rolled_to,
-            }
-        };
-        let as_of = as_of.max(scope.first_time());
+        let exact_to = if written_after { self.unrolled_from(scope, counter, rolled_to).await? } else { limit };
+        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.first_time());
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = silent_too_long(known.last_event_time, limit, scope.ttl_at(limit));
         let (count, saturated) = if cleared || silent { (0, false) } else { clamp_count(known.count) };
-        Reading {
+        Ok(Reading {
             count,
             saturated,
             as_of,
@@ -132,6 +142,38 @@ impl Counting {
             last_write_time: known.last_write_time,
             behind: known.last_write_time.is_some_and(|written| written > as_of),
             exactness: Exactness::ExactAsOf,
+        })
+    }
+
+    /// The last whole millisecond before the first mutation above a checkpoint: the checkpoint is exact up to there.
+    ///
+    /// This is what keeps the `as_of` of a counter from going back when an event arrives above a limit that was told.
+    async fn unrolled_from(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        rolled_to: Timestamp,
+    ) -> Result<Timestamp, StoreError> {
+        let whole = |first: Timestamp| Timestamp::from_millis(first.just_before().millis());
+        match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
+            Tail::Sum(tail) => return Ok(whole(tail.first)),
+            Tail::Empty => return Ok(rolled_to),
+            Tail::Unknown => {}
+        }
+        let mut range = ScanRange {
+            after: rolled_to,
+            to: Timestamp::MAX,
+            order: Order::OldestFirst,
+            beyond: None,
+            limit: FIRST_MUTATION_PAGE,
+        };
+        loop {
+            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
+                (Some(first), _) => return Ok(whole(first.key.time)),
+                (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
+                (None, _) => return Ok(rolled_to),
+            }
         }
     }
 
@@ -147,7 +189,7 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
         options: &ReadOptions,
-    ) -> Result<(CachedCount, Reading), CountingError> {
+    ) -> Result<(Known, Reading), CountingError> {
         let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
         let closable = scope.dataset.closing.closed(self.core.now());
         if closable > scope.dataset.limit() {
@@ -155,11 +197,11 @@ impl Counting {
             scope.dataset.limit_at_least(wanted.min(closable), clock, INLINE_ROLL_BUDGET).await;
         }
         let known = self.load(scope, counter).await?;
-        if known.last_write_time.is_some_and(|written| written > known.as_of) {
+        if known.value.last_write_time.is_some_and(|written| written > known.value.as_of) {
             roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
         }
         let known = self.load(scope, counter).await?;
-        let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit());
+        let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit()).await?;
         Ok((known, reading))
     }
 
@@ -168,10 +210,10 @@ impl Counting {
         &self,
         scope: &Arc<Scope>,
         counter: &Counter,
-        known: CachedCount,
+        known: Known,
         reading: Reading,
     ) -> Result<Reading, CountingError> {
-        let rolled_to = known.as_of.max(scope.dataset.watermark(counter.touch_shard()));
+        let Known { value: known, rolled_to } = known;
         let ttl = scope.ttl_at(scope.dataset.limit());
         if scope.namespace.spec.temporality == Temporality::Delta {
             match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
@@ -249,6 +291,13 @@ impl Counting {
         let behind = last.is_some_and(|written| written > reading.as_of);
         Reading { count, saturated, last_write_time: last, behind, exactness, ..reading }
     }
+}
+
+/// What a read knows of a counter before it looks at the log.
+struct Known {
+    value: CachedCount,
+    /// Every acknowledged event up to here is in the value.
+    rolled_to: Timestamp,
 }
 
 /// The cache value of a row.

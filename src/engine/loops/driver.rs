@@ -38,7 +38,7 @@ pub trait Activity: Send + Sync + 'static {
 
     /// Waits until there is something to do before the time.
     async fn woken(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Does what there is to do. May run twice; what fails is repaired by the next run.

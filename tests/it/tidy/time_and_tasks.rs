@@ -34,7 +34,7 @@ const SPAWNS: &[&str] = &[
     "task::spawn",
     "task::spawn_local",
     "task::spawn_blocking",
-    "tokio::task",
+    "task::JoinHandle",
     "thread::spawn",
     "thread::Builder",
     "rt::spawn",

@@ -1,0 +1,144 @@
+//! Adds: counted once, whatever is repeated.
+
+use tallystone::domain::Reason;
+use tallystone::domain::counter::Provenance;
+use tallystone::domain::namespace::CounterType;
+use tallystone::engine::counting::{Add, Exactness, Freshness, WriteOutcome};
+
+use super::{House, SECOND, applied, counter, token};
+
+#[tokio::test]
+async fn an_add_is_visible_to_an_up_to_date_read_at_once_and_to_others_after_the_window() {
+    let house = House::new().await;
+    house.add("views", 5, None).await.expect("an add that works");
+    assert_eq!(house.fresh("views").await.count, 5);
+    let early = house.get("views").await;
+    assert_eq!((early.count, early.behind), (0, true));
+    house.pass(8 * SECOND).await;
+    let reading = house.get("views").await;
+    assert_eq!((reading.count, reading.behind, reading.exactness), (5, false, Exactness::ExactAsOf));
+}
+
+#[tokio::test]
+async fn a_retry_counts_once_and_is_told_so() {
+    let house = House::new().await;
+    let mine = token("t1", house.now());
+    assert_eq!(applied(&house.add("views", 5, Some(mine.clone())).await), Some(WriteOutcome::Applied));
+    assert_eq!(applied(&house.add("views", 5, Some(mine.clone())).await), Some(WriteOutcome::AlreadyApplied));
+    house.pass(20 * SECOND).await;
+    assert_eq!(applied(&house.add("views", 5, Some(mine)).await), Some(WriteOutcome::AlreadyApplied));
+    assert_eq!(house.fresh("views").await.count, 5);
+}
+
+#[tokio::test]
+async fn a_token_used_for_another_delta_is_refused_and_both_are_shown() {
+    let house = House::new().await;
+    let mine = token("t1", house.now());
+    house.add("views", 5, Some(mine.clone())).await.expect("an add that works");
+    for pause in [0, 20] {
+        house.pass(pause * SECOND).await;
+        let refused = house.add("views", 6, Some(mine.clone())).await.expect_err("the token names another change");
+        assert_eq!(refused.reason(), Reason::AlreadyExists);
+        assert!(
+            refused.to_string().contains("an add of 5") && refused.to_string().contains("an add of 6"),
+            "{refused}"
+        );
+    }
+    assert_eq!(house.fresh("views").await.count, 5);
+}
+
+#[tokio::test]
+async fn a_delta_of_zero_writes_nothing_and_keeps_no_token() {
+    let house = House::new().await;
+    let mine = token("t1", house.now());
+    assert_eq!(applied(&house.add("views", 0, Some(mine.clone())).await), Some(WriteOutcome::Applied));
+    assert_eq!(applied(&house.add("views", 3, Some(mine)).await), Some(WriteOutcome::Applied));
+    assert_eq!(house.fresh("views").await.count, 3);
+}
+
+#[tokio::test]
+async fn a_token_far_ahead_of_the_server_is_refused_with_the_servers_time() {
+    let house = House::new().await;
+    let ahead = token("t1", house.now() + 6 * SECOND);
+    let refused = house.add("views", 1, Some(ahead)).await.expect_err("too far ahead");
+    assert_eq!(refused.reason(), Reason::InvalidFutureTime);
+    assert!(refused.server_time().is_some());
+    let allowed = token("t2", house.now() + 4 * SECOND);
+    house.add("views", 1, Some(allowed)).await.expect("inside the future limit");
+}
+
+#[tokio::test]
+async fn both_ends_of_a_delta_count_and_the_sum_saturates_only_in_the_answer() {
+    let house = House::new().await;
+    for delta in [i64::MAX, i64::MAX] {
+        house.add("big", delta, None).await.expect("an add that works");
+    }
+    let reading = house.fresh("big").await;
+    assert_eq!((reading.count, reading.saturated), (i64::MAX, true));
+    house.add("big", i64::MIN, None).await.expect("an add that works");
+    let reading = house.fresh("big").await;
+    assert_eq!((reading.count, reading.saturated), (i64::MAX - 1, false));
+    house.pass(8 * SECOND).await;
+    assert_eq!(house.get("big").await.count, i64::MAX - 1);
+}
+
+#[tokio::test]
+async fn a_batch_answers_each_item_and_a_second_use_of_a_token_in_it_counts_once() {
+    let house = House::new().await;
+    let mine = token("t1", house.now());
+    let item =
+        |delta| Ok(Add { name: counter("views"), delta, token: Some(mine.clone()), provenance: Provenance::default() });
+    let answers = house
+        .drive(house.counting.batch_add(&house.shop, vec![item(2), item(2), item(3)]))
+        .await
+        .expect("the namespace is there");
+    assert_eq!(applied(&answers[0]), Some(WriteOutcome::Applied));
+    assert_eq!(applied(&answers[1]), Some(WriteOutcome::AlreadyApplied));
+    assert_eq!(answers[2].as_ref().expect_err("another delta").reason(), Reason::AlreadyExists);
+    assert_eq!(house.fresh("views").await.count, 2);
+}
+
+#[tokio::test]
+async fn add_and_get_says_what_kind_of_number_it_answers() {
+    let house = House::new().await;
+    let add = |delta| Add { name: counter("views"), delta, token: None, provenance: Provenance::default() };
+    let (_, reading) = house
+        .drive(house.counting.add_and_get(&house.shop, add(4), Freshness::ByType))
+        .await
+        .expect("an add that works");
+    assert_eq!((reading.count, reading.exactness), (4, Exactness::Estimate));
+    let (_, reading) = house
+        .drive(house.counting.add_and_get(&house.shop, add(-1), Freshness::UpToDate))
+        .await
+        .expect("an add that works");
+    assert_eq!((reading.count, reading.exactness), (3, Exactness::UpToDate));
+}
+
+#[tokio::test]
+async fn a_best_effort_counter_answers_estimates_and_promises_no_idempotency() {
+    let house = House::of_type(CounterType::BestEffort).await;
+    let written = house.add("views", 5, Some(token("t", house.now()))).await.expect("an add that works");
+    assert!(!written.token.idempotent);
+    house.add("views", -8, None).await.expect("an add that works");
+    let reading = house.get("views").await;
+    assert_eq!((reading.count, reading.exactness), (-3, Exactness::Estimate));
+    house.clear("views", None).await.expect("a clear that works");
+    assert_eq!(house.get("views").await.count, 0);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_changes_nothing_about_its_write() {
+    let house = House::new().await;
+    let mine = token("t1", house.now());
+    {
+        let add =
+            Add { name: counter("views"), delta: 5, token: Some(mine.clone()), provenance: Provenance::default() };
+        let call = house.counting.add(&house.shop, add);
+        tokio::pin!(call);
+        // Polled once, then dropped.
+        let _ = futures_util::poll!(call.as_mut());
+    }
+    house.pass(8 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 5);
+    assert_eq!(applied(&house.add("views", 5, Some(mine)).await), Some(WriteOutcome::AlreadyApplied));
+}

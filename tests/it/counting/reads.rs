@@ -1,0 +1,89 @@
+//! Honest reads: every count says as of when, and what is waiting.
+
+use std::time::Duration;
+
+use tallystone::domain::namespace::CounterType;
+use tallystone::engine::counting::{Exactness, ReadOptions};
+
+use super::{House, SECOND, spec, token};
+
+#[tokio::test]
+async fn an_accurate_counter_answers_every_acknowledged_add() {
+    let house = House::of_type(CounterType::Accurate).await;
+    for n in 1..=20 {
+        house.add("views", n, None).await.expect("an add that works");
+        let reading = house.get("views").await;
+        assert_eq!((reading.count, reading.exactness), (n * (n + 1) / 2, Exactness::UpToDate));
+        house.pass(Duration::from_millis(700)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_was_never_written_reads_zero_as_of_the_limit() {
+    let house = House::new().await;
+    let reading = house.get("nobody").await;
+    assert_eq!((reading.count, reading.behind, reading.last_write_time), (0, false, None));
+    assert!(house.now().since(reading.as_of) <= 8 * SECOND, "as of {:?}, now {:?}", reading.as_of, house.now());
+}
+
+#[tokio::test]
+async fn max_staleness_rolls_what_the_limit_allows() {
+    let mut lazy = spec("shop");
+    lazy.rollup.coalesce_ms = 600_000;
+    let house = House::with(lazy).await;
+    house.add("views", 5, None).await.expect("an add that works");
+    house.pass(30 * SECOND).await;
+    let stale = house.get("views").await;
+    assert_eq!((stale.count, stale.behind), (0, true));
+    let options = ReadOptions { max_staleness: Some(10 * SECOND), ..ReadOptions::default() };
+    let rolled = house.read("views", options).await;
+    assert_eq!((rolled.count, rolled.behind), (5, false));
+}
+
+#[tokio::test]
+async fn at_least_as_of_is_met_or_the_answer_says_that_it_is_behind() {
+    let house = House::new().await;
+    house.add("views", 5, None).await.expect("an add that works");
+    let wanted = house.now();
+    let options = ReadOptions { at_least_as_of: Some(wanted), ..ReadOptions::default() };
+    assert!(house.read("views", options).await.behind, "what lies above the limit cannot be rolled");
+    house.pass(7 * SECOND).await;
+    let reading = house.read("views", options).await;
+    assert!(reading.as_of >= wanted && !reading.behind);
+    assert_eq!(reading.count, 5);
+}
+
+#[tokio::test]
+async fn as_of_never_goes_back() {
+    let house = House::new().await;
+    let mut newest = house.get("views").await.as_of;
+    for n in 0..40_i64 {
+        if n % 3 == 0 {
+            house
+                .add("views", 1, Some(token(&format!("t{n}"), house.now() - SECOND)))
+                .await
+                .expect("an add that works");
+        }
+        house.pass(Duration::from_millis(400)).await;
+        let reading = house.get("views").await;
+        assert!(reading.as_of >= newest, "{:?} after {newest:?}", reading.as_of);
+        newest = reading.as_of;
+    }
+}
+
+#[tokio::test]
+async fn a_counter_silent_for_longer_than_its_ttl_counts_from_zero_again() {
+    let mut short = spec("shop");
+    short.ttl = Some(60 * SECOND);
+    let house = House::with(short).await;
+    house.add("views", 5, None).await.expect("an add that works");
+    house.pass(30 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 5);
+    house.pass(50 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 0, "silent for longer than the TTL");
+    assert_eq!(house.fresh("views").await.count, 0);
+    house.add("views", 2, None).await.expect("an add that works");
+    assert_eq!(house.fresh("views").await.count, 2);
+    house.pass(8 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 2);
+}

@@ -1,0 +1,99 @@
+//! The rollup pipeline: convergence, overflow, restarts, live changes.
+
+use std::time::Duration;
+
+use tallystone::domain::namespace::Cardinality;
+use tallystone::engine::namespaces::Author;
+
+use super::{House, SECOND, spec};
+
+#[tokio::test]
+async fn every_counter_converges_within_the_accept_limit_and_three_coalescing_times() {
+    for cardinality in [Cardinality::Low, Cardinality::Medium, Cardinality::High] {
+        let mut spec = spec("shop");
+        spec.cardinality = cardinality;
+        let house = House::with(spec).await;
+        for n in 0..200 {
+            house.add(&format!("c{}", n % 37), 1, None).await.expect("an add that works");
+        }
+        house.pass(5 * SECOND + 3 * SECOND).await;
+        let mut sum = 0;
+        for n in 0..37 {
+            let reading = house.get(&format!("c{n}")).await;
+            assert!(!reading.behind, "{cardinality:?} c{n}");
+            sum += reading.count;
+        }
+        assert_eq!(sum, 200, "{cardinality:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_set_without_room_costs_time_and_no_counts() {
+    let mut tight = spec("shop");
+    tight.rollup.num_queues = 1;
+    tight.rollup.capacity_bytes = 4_096;
+    let house = House::with(tight).await;
+    for n in 0..300 {
+        house.add(&format!("c{n}"), 1, None).await.expect("an add that works");
+    }
+    assert!(house.engine.stats().signals_lost.get() > 0, "the Set overflowed");
+    house.pass(120 * SECOND).await;
+    for n in 0..300 {
+        let reading = house.get(&format!("c{n}")).await;
+        assert_eq!((reading.count, reading.behind), (1, false), "c{n}");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_written_without_a_pause_still_moves_on() {
+    let house = House::new().await;
+    for _ in 0..60 {
+        house.add("hot", 1, None).await.expect("an add that works");
+        house.pass(Duration::from_millis(250)).await;
+    }
+    let reading = house.get("hot").await;
+    assert!(reading.count >= 20, "rolled up to {} of 60 while it was written", reading.count);
+    assert!(house.now().since(reading.as_of) <= 9 * SECOND);
+}
+
+#[tokio::test]
+async fn a_new_engine_on_the_same_stores_rolls_what_the_old_one_left() {
+    let house = House::new().await;
+    for n in 0..50 {
+        house.add(&format!("c{n}"), 2, None).await.expect("an add that works");
+    }
+    // The first engine is forgotten as a kill would: nothing is drained.
+    let next = House::on(spec("shop"), house.clock.clone(), house.stores.clone(), None).await;
+    next.pass(12 * SECOND).await;
+    for n in 0..50 {
+        let reading = next.get(&format!("c{n}")).await;
+        assert_eq!((reading.count, reading.behind), (2, false), "c{n}");
+    }
+}
+
+#[tokio::test]
+async fn the_number_of_queues_changes_while_counters_wait() {
+    let house = House::new().await;
+    for round in 0..6_u32 {
+        for n in 0..40 {
+            house.add(&format!("c{n}"), 1, None).await.expect("an add that works");
+        }
+        let mut changed = spec("shop");
+        changed.rollup.num_queues = 1 + round * 3;
+        house.engine.namespaces().update(changed, None, Author::default()).await.expect("a valid change");
+        house.pass(Duration::from_millis(300)).await;
+    }
+    house.pass(10 * SECOND).await;
+    for n in 0..40 {
+        let reading = house.get(&format!("c{n}")).await;
+        assert_eq!((reading.count, reading.behind), (6, false), "c{n}");
+    }
+    assert_eq!(house.engine.rollup_sets(), (0, 0), "nothing waits and no bytes are leaked");
+}
+
+#[tokio::test]
+async fn a_drain_ends_every_loop() {
+    let house = House::new().await;
+    house.add("views", 1, None).await.expect("an add that works");
+    assert!(house.drive(house.engine.drain(Duration::from_secs(5))).await);
+}
