@@ -12,6 +12,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::api::time;
+use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::counting::{CountingError, reason_of_store};
 use crate::engine::namespaces::NamespaceError;
@@ -43,6 +44,10 @@ impl Refusal {
         if let Some(advice) = advice(reason) {
             message.push_str("; ");
             message.push_str(advice);
+        }
+        if message.len() > ERROR_MESSAGE_BYTES_MAX {
+            message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX - '…'.len_utf8()));
+            message.push('…');
         }
         let field = field_of(reason).map(str::to_owned);
         Self { reason, message, field, retry_after: None, metadata: Vec::new() }
@@ -136,6 +141,45 @@ impl From<Refusal> for Status {
         }
         Status::with_error_details(code, refusal.message, details)
     }
+}
+
+/// Gives a status of the gRPC library the reason that it lacks; one of ours stays as it is.
+///
+/// The library refuses only requests that it cannot read: too large, cut short, compressed, not protobuf.
+pub fn with_reason(status: Status) -> Status {
+    if !status.details().is_empty() {
+        return status;
+    }
+    let what = status.message();
+    let refusal = match status.code() {
+        Code::OutOfRange | Code::ResourceExhausted => {
+            Refusal::new(Reason::InvalidBodyTooLarge, format!("the message is larger than {BODY_BYTES_MAX} bytes"))
+        }
+        Code::Unimplemented => Refusal::new(
+            Reason::InvalidContentType,
+            format!("the message cannot be read: {what}; send it uncompressed"),
+        ),
+        Code::Internal => Refusal::new(
+            Reason::InvalidArgument,
+            format!("the message cannot be read: {what}; send the request message of this method"),
+        ),
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::InvalidArgument
+        | Code::DeadlineExceeded
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::Unavailable
+        | Code::DataLoss
+        | Code::Unauthenticated => {
+            Refusal::new(Reason::InvalidArgument, format!("the message did not arrive in full: {what}; send it again"))
+        }
+    };
+    refusal.into()
 }
 
 impl From<Refusal> for ItemError {
@@ -289,6 +333,21 @@ mod tests {
         assert_eq!(status.get_details_retry_info().expect("a RetryInfo is there").retry_delay, Some(retry_after));
         let item = ItemError::from(Refusal::from(CountingError::Pending { retry_after }));
         assert_eq!(item.metadata["retry_after"], "0.25s");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_to_what_headers_hold() {
+        let refusal = Refusal::new(Reason::InvalidSettings, "ä".repeat(2_000));
+        assert!(refusal.message.len() <= ERROR_MESSAGE_BYTES_MAX && refusal.message.ends_with('…'));
+    }
+
+    #[test]
+    fn what_the_library_refuses_gets_a_reason() {
+        let reason = |status| with_reason(status).get_details_error_info().expect("an ErrorInfo").reason;
+        assert_eq!(reason(Status::out_of_range("Error, decoded message length too large")), "INVALID_BODY_TOO_LARGE");
+        assert_eq!(reason(Status::internal("failed to decode Protobuf message")), "INVALID_ARGUMENT");
+        assert_eq!(reason(Status::unimplemented("Content is compressed with `br`")), "INVALID_CONTENT_TYPE");
+        assert_eq!(reason(Refusal::new(Reason::Internal, "a defect").into()), "INTERNAL");
     }
 
     #[test]

@@ -1,0 +1,129 @@
+//! Requests into domain values: everything a caller can get wrong about a single argument is found here, once.
+
+use std::time::Duration;
+
+use crate::api::errors::Refusal;
+use crate::api::time;
+use crate::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Source, Token};
+use crate::domain::limits::{BATCH_ITEMS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::counting::{Add, Clear, Freshness, ReadOptions, Report};
+use crate::proto::counter::v1 as wire;
+
+pub fn namespace(name: &str) -> Result<NamespaceName, Reject> {
+    NamespaceName::new(name)
+}
+
+pub fn counter(name: &str) -> Result<CounterName, Reject> {
+    CounterName::new(name)
+}
+
+/// The token of a change; none: the server makes one.
+pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<Token>, Reject> {
+    let Some(sent) = sent else { return Ok(None) };
+    let generation_time = sent
+        .generation_time
+        .map(|wire| time::read("generation_time", Reason::InvalidGenerationTime, &wire))
+        .transpose()?;
+    Token::parse(&ClientToken { token: sent.token, generation_time }).map(Some)
+}
+
+/// The token that a question is about.
+pub fn asked_token(sent: Option<wire::IdempotencyToken>) -> Result<Token, Reject> {
+    token(sent)?.ok_or_else(|| {
+        Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token that you want to know about")
+    })
+}
+
+pub fn add(item: wire::AddItem) -> Result<Add, Reject> {
+    Ok(Add {
+        name: counter(&item.counter_name)?,
+        delta: item.delta,
+        token: token(item.idempotency_token)?,
+        provenance: Provenance::new(&item.provenance)?,
+    })
+}
+
+pub fn clear(request: wire::ClearCountRequest) -> Result<Clear, Reject> {
+    Ok(Clear {
+        name: counter(&request.counter_name)?,
+        token: token(request.idempotency_token)?,
+        provenance: Provenance::new(&request.provenance)?,
+    })
+}
+
+pub fn freshness(number: i32) -> Result<Freshness, Refusal> {
+    match wire::Freshness::try_from(number) {
+        Ok(wire::Freshness::Unspecified) => Ok(Freshness::ByType),
+        Ok(wire::Freshness::RolledUp) => Ok(Freshness::RolledUp),
+        Ok(wire::Freshness::UpToDate) => Ok(Freshness::UpToDate),
+        Err(_unknown) => Err(Refusal::new(
+            Reason::InvalidArgument,
+            format!("freshness {number} does not exist; send ROLLED_UP (1), UP_TO_DATE (2) or leave it out"),
+        )
+        .at("freshness")),
+    }
+}
+
+pub fn read_options(request: &wire::GetCountRequest) -> Result<ReadOptions, Refusal> {
+    Ok(ReadOptions {
+        max_staleness: duration("max_staleness", request.max_staleness.as_ref())?,
+        at_least_as_of: moment("at_least_as_of", request.at_least_as_of.as_ref())?,
+        freshness: freshness(request.freshness)?,
+    })
+}
+
+/// A time of a question, if it is there.
+pub fn moment(field: &str, wire: Option<&prost_types::Timestamp>) -> Result<Option<Timestamp>, Refusal> {
+    let read = |wire| time::read(field, Reason::InvalidRange, wire);
+    wire.map(read).transpose().map_err(|reject| Refusal::from(reject).at(field))
+}
+
+/// A duration of a question, if it is there.
+pub fn duration(field: &str, wire: Option<&prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
+    let read = |wire| time::read_duration(field, wire);
+    wire.map(read).transpose().map_err(|reject| Refusal::from(reject).at(field))
+}
+
+/// Checks the number of items of a batch.
+pub fn batch_size(field: &str, items: usize) -> Result<(), Refusal> {
+    sized(field, items, BATCH_ITEMS_MAX)
+}
+
+/// Checks the number of counters of a watch.
+pub fn watch_size(field: &str, counters: usize) -> Result<(), Refusal> {
+    sized(field, counters, WATCH_COUNTERS_MAX)
+}
+
+fn sized(field: &str, items: usize, most: usize) -> Result<(), Refusal> {
+    if (1..=most).contains(&items) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Reason::InvalidBatchSize,
+        format!("{field} holds {items} items; send 1 to {most} in one call, nothing was applied"),
+    )
+    .at(field))
+}
+
+pub fn report(request: &wire::ReportTotalsRequest) -> Result<Report, Refusal> {
+    let source = Source::new(&request.source).map_err(|reject| Refusal::from(reject).at("source"))?;
+    Ok(Report { source, epoch: request.epoch, serial: request.serial })
+}
+
+pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
+    Ok((counter(&item.counter_name)?, item.total))
+}
+
+/// How many counters to rank.
+pub fn top_count(n: i32) -> Result<usize, Refusal> {
+    match usize::try_from(n) {
+        Ok(0) => Ok(TOP_COUNTERS_DEFAULT),
+        Ok(n) if n <= TOP_COUNTERS_MAX => Ok(n),
+        Ok(_) | Err(_) => Err(Refusal::new(
+            Reason::InvalidRange,
+            format!("n is {n}; send 1 to {TOP_COUNTERS_MAX}, or 0 for {TOP_COUNTERS_DEFAULT}"),
+        )
+        .at("n")),
+    }
+}

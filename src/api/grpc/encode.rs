@@ -1,0 +1,215 @@
+//! Domain values into answers.
+
+use crate::api::errors::Refusal;
+use crate::api::time;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Change, Event, Token};
+use crate::domain::rollup::checkpoint::clamp_count;
+use crate::domain::rollup::series::SeriesRow;
+use crate::engine::counting::{
+    BucketDifference, CounterSummary, CountingError, Exactness, Reading, Recount, SeriesAnswer, TokenVerdict,
+    TopAnswer, WriteOutcome, Written,
+};
+use crate::proto::counter::v1 as wire;
+
+fn token(token: &Token) -> wire::IdempotencyToken {
+    wire::IdempotencyToken { token: token.key.id.to_string(), generation_time: Some(time::write(token.key.time)) }
+}
+
+fn outcome(outcome: WriteOutcome) -> i32 {
+    match outcome {
+        WriteOutcome::Applied => wire::Outcome::Applied.into(),
+        WriteOutcome::AlreadyApplied => wire::Outcome::AlreadyApplied.into(),
+    }
+}
+
+fn exactness(exactness: Exactness) -> i32 {
+    match exactness {
+        Exactness::ExactAsOf => wire::Exactness::ExactAsOf.into(),
+        Exactness::UpToDate => wire::Exactness::UpToDate.into(),
+        Exactness::Estimate => wire::Exactness::Estimate.into(),
+        Exactness::Partial => wire::Exactness::Partial.into(),
+    }
+}
+
+fn kind(change: Change) -> i32 {
+    match change {
+        Change::Add(_) => wire::EventKind::Add.into(),
+        Change::Clear => wire::EventKind::Clear.into(),
+        Change::Void => wire::EventKind::Void.into(),
+        Change::Total(_) => wire::EventKind::Total.into(),
+    }
+}
+
+pub fn added(written: &Written) -> wire::AddCountResponse {
+    wire::AddCountResponse {
+        outcome: outcome(written.outcome),
+        idempotency_token: Some(token(&written.token)),
+        event_time: Some(time::write(written.token.key.time)),
+        server_time: Some(time::write(written.server_time)),
+        idempotent: written.token.idempotent,
+    }
+}
+
+pub fn added_and_read(written: &Written, reading: &Reading) -> wire::AddAndGetCountResponse {
+    wire::AddAndGetCountResponse {
+        outcome: outcome(written.outcome),
+        idempotency_token: Some(token(&written.token)),
+        event_time: Some(time::write(written.token.key.time)),
+        server_time: Some(time::write(written.server_time)),
+        idempotent: written.token.idempotent,
+        count: reading.count,
+        as_of: time::write_reached(reading.as_of),
+        checked_at: Some(time::write(reading.checked_at)),
+        last_write_time: reading.last_write_time.map(time::write),
+        behind: reading.behind,
+        exactness: exactness(reading.exactness),
+        saturated: reading.saturated,
+    }
+}
+
+pub fn cleared(written: &Written) -> wire::ClearCountResponse {
+    wire::ClearCountResponse {
+        outcome: outcome(written.outcome),
+        idempotency_token: Some(token(&written.token)),
+        event_time: Some(time::write(written.token.key.time)),
+        server_time: Some(time::write(written.server_time)),
+        idempotent: written.token.idempotent,
+        visible_at: written.visible_at.map(time::write),
+    }
+}
+
+pub fn reading(reading: &Reading) -> wire::GetCountResponse {
+    wire::GetCountResponse {
+        count: reading.count,
+        as_of: time::write_reached(reading.as_of),
+        checked_at: Some(time::write(reading.checked_at)),
+        last_write_time: reading.last_write_time.map(time::write),
+        behind: reading.behind,
+        exactness: exactness(reading.exactness),
+        saturated: reading.saturated,
+    }
+}
+
+pub fn add_result(answer: Result<Written, CountingError>) -> wire::AddResult {
+    match answer {
+        Ok(written) => wire::AddResult {
+            outcome: outcome(written.outcome),
+            idempotency_token: Some(token(&written.token)),
+            event_time: Some(time::write(written.token.key.time)),
+            idempotent: written.token.idempotent,
+            error: None,
+        },
+        Err(error) => wire::AddResult { error: Some(Refusal::from(error).into()), ..wire::AddResult::default() },
+    }
+}
+
+pub fn get_result(counter_name: String, answer: Result<Reading, CountingError>) -> wire::GetResult {
+    match answer {
+        Ok(found) => wire::GetResult { counter_name, reading: Some(reading(&found)), error: None },
+        Err(error) => wire::GetResult { counter_name, reading: None, error: Some(Refusal::from(error).into()) },
+    }
+}
+
+pub fn total_result(answer: Result<Written, CountingError>) -> wire::TotalResult {
+    match answer {
+        Ok(written) => wire::TotalResult {
+            outcome: outcome(written.outcome),
+            event_time: Some(time::write(written.token.key.time)),
+            error: None,
+        },
+        Err(error) => wire::TotalResult { error: Some(Refusal::from(error).into()), ..wire::TotalResult::default() },
+    }
+}
+
+pub fn verdict(verdict: TokenVerdict, server_time: Timestamp) -> wire::CheckTokenResponse {
+    let mut answer =
+        wire::CheckTokenResponse { server_time: Some(time::write(server_time)), ..wire::CheckTokenResponse::default() };
+    let verdict = match verdict {
+        TokenVerdict::Applied { change, event_time } => {
+            answer.kind = kind(change);
+            answer.delta = change.delta();
+            answer.event_time = Some(time::write(event_time));
+            wire::Verdict::Applied
+        }
+        TokenVerdict::NotApplied => wire::Verdict::NotApplied,
+        TokenVerdict::Pending { retry_after } => {
+            answer.retry_after = Some(time::write_duration(retry_after));
+            wire::Verdict::Pending
+        }
+        TokenVerdict::TooOld => wire::Verdict::TooOld,
+    };
+    answer.set_verdict(verdict);
+    answer
+}
+
+pub fn series(answer: &SeriesAnswer, cumulative: bool) -> wire::GetCountSeriesResponse {
+    let row = |row: &SeriesRow| wire::SeriesRow {
+        step_start: Some(time::write(row.start)),
+        sum: clamp(row.sum),
+        value: cumulative.then(|| clamp(row.value)),
+        open: row.open,
+    };
+    wire::GetCountSeriesResponse {
+        rows: answer.rows.iter().map(row).collect(),
+        step: Some(time::write_duration(answer.step)),
+        as_of: time::write_reached(answer.as_of),
+    }
+}
+
+pub fn summary(summary: &CounterSummary) -> wire::CounterSummary {
+    wire::CounterSummary {
+        counter_name: summary.name.as_str().to_owned(),
+        count: summary.count,
+        as_of: time::write_reached(summary.as_of),
+    }
+}
+
+pub fn top(answer: &TopAnswer) -> wire::TopCountersResponse {
+    wire::TopCountersResponse {
+        counters: answer.counters.iter().map(summary).collect(),
+        as_of: time::write_reached(answer.as_of),
+    }
+}
+
+pub fn event(event: &Event) -> wire::CountEvent {
+    wire::CountEvent {
+        event_time: Some(time::write(event.key.time)),
+        token: event.key.id.to_string(),
+        kind: kind(event.change),
+        delta: event.change.delta(),
+        provenance: event.provenance.as_str().to_owned(),
+    }
+}
+
+pub fn recount(recount: &Recount) -> wire::RecountCounterResponse {
+    wire::RecountCounterResponse {
+        count_before: recount.before,
+        count_after: recount.after,
+        as_of: time::write_reached(recount.as_of),
+        complete: recount.complete,
+        differences: recount.differences.iter().map(difference).collect(),
+        buckets_compared: whole(recount.buckets_compared),
+        events_read: whole(recount.events_read),
+        repaired: false,
+    }
+}
+
+fn difference(difference: &BucketDifference) -> wire::BucketDifference {
+    let (recorded, found) = (difference.recorded.as_ref(), difference.found.as_ref());
+    wire::BucketDifference {
+        bucket_start: Some(time::write(difference.start)),
+        rows_recorded: recorded.map_or(0, |record| whole(record.rows)),
+        rows_found: found.map_or(0, |record| whole(record.rows)),
+        sum_recorded: recorded.map_or(0, |record| clamp(record.sum)),
+        sum_found: found.map_or(0, |record| clamp(record.sum)),
+    }
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn clamp(sum: i128) -> i64 {
+    clamp_count(sum).0
+}

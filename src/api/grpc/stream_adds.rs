@@ -1,0 +1,162 @@
+//! StreamAddCounts: a stream of adds, acknowledged in ranges.
+//!
+//! Items are numbered over the whole stream. Messages that have arrived already are put together into batches of the
+//! engine, several of which are under way at once; answers come in the order of the items. While enough batches are
+//! under way nothing is read, so the connection's flow control slows the client down.
+//! Invariant: a batch handed to the engine belongs to the engine, so however the stream ends, nothing is half-done: what
+//! was not acknowledged may have been applied, and is sent again with the same tokens.
+
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::api::errors::{self, Refusal};
+use crate::api::grpc::{decode, encode};
+use crate::api::time;
+use crate::domain::counter::NamespaceName;
+use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
+use crate::domain::{Reason, Reject};
+use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written};
+use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
+
+/// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
+pub fn answers<S>(
+    counting: Counting,
+    requests: S,
+    drain: CancellationToken,
+) -> BoxStream<'static, Result<StreamAddCountsResponse, Status>>
+where
+    S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Send + Unpin + 'static,
+{
+    let reader = Reader { requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
+    let ranges = stream::unfold(reader, |mut reader| async move { reader.next().await.map(|range| (range, reader)) });
+    ranges
+        .map(move |range| {
+            let counting = counting.clone();
+            async move { add_range(&counting, range?).await }
+        })
+        .buffered(STREAM_BATCHES_AT_ONCE_MAX)
+        .boxed()
+}
+
+/// Neighbouring items of one namespace, at most one batch.
+struct Range {
+    namespace: NamespaceName,
+    first_item: u64,
+    items: Vec<Result<Add, Reject>>,
+}
+
+struct Reader<S> {
+    requests: S,
+    drain: CancellationToken,
+    namespace: Option<NamespaceName>,
+    next_item: u64,
+    /// What came after the range before and does not belong to it.
+    kept: Option<Result<StreamAddCountsRequest, Status>>,
+    ended: bool,
+}
+
+impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S> {
+    /// The next range; after an error or the end of the requests, nothing.
+    async fn next(&mut self) -> Option<Result<Range, Status>> {
+        let range = self.read_range().await.transpose()?;
+        self.ended |= range.is_err();
+        Some(range)
+    }
+
+    async fn read_range(&mut self) -> Result<Option<Range>, Status> {
+        let mut range = loop {
+            let Some(message) = self.receive().await.transpose()? else { return Ok(None) };
+            if let Some(range) = self.begin_range(message)? {
+                break range;
+            }
+        };
+        // What has not arrived yet is not waited for: it begins the next range.
+        while range.items.len() < BATCH_ITEMS_MAX
+            && let Some(next) = self.requests.next().now_or_never()
+        {
+            match next {
+                Some(Ok(message)) if range.takes(&message) => self.number(&mut range, message),
+                None => {
+                    self.ended = true;
+                    break;
+                }
+                Some(next) => {
+                    self.kept = Some(next);
+                    break;
+                }
+            }
+        }
+        Ok(Some(range))
+    }
+
+    async fn receive(&mut self) -> Option<Result<StreamAddCountsRequest, Status>> {
+        if self.kept.is_some() {
+            return self.kept.take();
+        }
+        if self.ended {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            () = self.drain.cancelled() => {
+                let what = "the server is stopping and takes no more items; those not acknowledged were not taken";
+                Some(Err(Refusal::new(Reason::ShuttingDown, what).into()))
+            }
+            message = self.requests.next() => message.map(|message| message.map_err(errors::with_reason)),
+        }
+    }
+
+    /// Checks a message and begins a range with its items; nothing for a message without items.
+    fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<Range>, Status> {
+        if !message.namespace.is_empty() {
+            self.namespace = Some(decode::namespace(&message.namespace).map_err(Refusal::from)?);
+        }
+        let Some(namespace) = self.namespace.clone() else {
+            let what = "namespace is missing; name it in the first message of the stream";
+            return Err(Refusal::new(Reason::InvalidNamespace, what).into());
+        };
+        if message.items.is_empty() {
+            return Ok(None);
+        }
+        decode::batch_size("items", message.items.len())?;
+        let mut range = Range { namespace, first_item: self.next_item, items: Vec::with_capacity(message.items.len()) };
+        self.number(&mut range, message);
+        Ok(Some(range))
+    }
+
+    fn number(&mut self, range: &mut Range, message: StreamAddCountsRequest) {
+        self.next_item += message.items.len() as u64;
+        range.items.extend(message.items.into_iter().map(decode::add));
+    }
+}
+
+impl Range {
+    /// Whether a message goes on with this range.
+    fn takes(&self, message: &StreamAddCountsRequest) -> bool {
+        (message.namespace.is_empty() || message.namespace == self.namespace.as_str())
+            && self.items.len() + message.items.len() <= BATCH_ITEMS_MAX
+    }
+}
+
+async fn add_range(counting: &Counting, range: Range) -> Result<StreamAddCountsResponse, Status> {
+    let first_item = range.first_item;
+    let last_item = first_item + range.items.len() as u64 - 1;
+    let answers = counting.batch_add(&range.namespace, range.items).await.map_err(|error| {
+        Refusal::from(error).with("first_item", first_item.to_string()).with("last_item", last_item.to_string())
+    })?;
+    let exceptions = (first_item..).zip(answers).filter(|(_, answer)| is_exception(answer));
+    Ok(StreamAddCountsResponse {
+        first_item,
+        last_item,
+        exceptions: exceptions
+            .map(|(item, answer)| StreamException { item, result: Some(encode::add_result(answer)) })
+            .collect(),
+        server_time: Some(time::write(counting.server_time())),
+    })
+}
+
+fn is_exception(answer: &Result<Written, CountingError>) -> bool {
+    !matches!(answer, Ok(Written { outcome: WriteOutcome::Applied, .. }))
+}
