@@ -1,1 +1,3 @@
-//! The composition root.
+//! The composition root: settings, build, run, drain.
+
+pub mod config;
