@@ -118,7 +118,7 @@ impl Clock for ManualClock {
 
     async fn sleep(&self, duration: Duration) {
         if duration.is_zero() {
-            return tokio::task::yield_now().await;
+            return;
         }
         let (_sleeper, woken) = self.enlist(duration);
         woken.await.expect("the clock outlives its sleepers and drops no waker unsent");

@@ -6,6 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,7 +59,7 @@ impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         let mut filled = 0;
         while filled < bytes.len() {
-            filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+            filled += retry_on_intr(|| getrandom(&mut bytes[filled..], GetRandomFlags::empty()))
                 .expect("the operating system must provide random bytes");
         }
     }
