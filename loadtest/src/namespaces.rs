@@ -1,0 +1,53 @@
+//! The namespaces of the load, made through the catalog's own calls.
+
+use anyhow::Result;
+use tallystone::proto::admin::v1::{
+    Cardinality, CounterType, CreateNamespaceRequest, DatasetSettings, Namespace, RollupSettings, Storage,
+    TimePartition,
+};
+
+use crate::client::Catalog;
+
+/// What a namespace of the load differs in.
+pub struct Settings {
+    /// Its name; also that of its dataset, so that no two scenarios meet.
+    pub name: &'static str,
+    /// About how many counters.
+    pub cardinality: Cardinality,
+    /// How old an event may be; rollups follow this far behind.
+    pub accept_limit_ms: u64,
+    /// How often a counter is rolled up at most.
+    pub coalesce_ms: u32,
+}
+
+impl Settings {
+    /// As `dev` has them.
+    pub fn dev(name: &'static str) -> Self {
+        Self { name, cardinality: Cardinality::Medium, accept_limit_ms: 1_000, coalesce_ms: 1_000 }
+    }
+}
+
+/// Creates a namespace; one that is there with the same settings stays.
+pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
+    let dataset = DatasetSettings {
+        accept_limit: Some(prost_types::Duration {
+            seconds: i64::try_from(settings.accept_limit_ms / 1_000)?,
+            nanos: i32::try_from(settings.accept_limit_ms % 1_000 * 1_000_000)?,
+        }),
+        ..DatasetSettings::default()
+    };
+    let namespace = Namespace {
+        name: settings.name.to_owned(),
+        description: "made by loadtest".to_owned(),
+        counter_type: CounterType::Eventual.into(),
+        counter_cardinality: settings.cardinality.into(),
+        storage: Some(Storage { dataset: settings.name.to_owned(), ..Storage::default() }),
+        dataset: Some(dataset),
+        time_partition: Some(TimePartition { buckets_per_id: 1, ..TimePartition::default() }),
+        rollup: Some(RollupSettings { coalesce_ms: settings.coalesce_ms, ..RollupSettings::default() }),
+        ..Namespace::default()
+    };
+    let reason = "a load test".to_owned();
+    catalog.create_namespace(CreateNamespaceRequest { namespace: Some(namespace), reason }).await?;
+    Ok(())
+}
