@@ -75,8 +75,10 @@ fn only_the_system_adapter_and_the_wire_wait_on_a_timer() {
 
 #[test]
 fn no_test_sleeps() {
-    const EXCEPT: &[Except] =
-        &[Except("tests/it/harness", "polls a process of ours until it is ready or a deadline has passed")];
+    const EXCEPT: &[Except] = &[
+        Except("tests/it/harness", "polls a process of ours until it is ready or a deadline has passed"),
+        Except("loadtest/src/load.rs", "its tests run on paused time"),
+    ];
     let found = mentions_where(|source, mention| {
         !excepted(EXCEPT, &source.path)
             && source.in_test(mention)
