@@ -6,5 +6,7 @@
 pub mod documents;
 pub mod errors;
 pub mod grpc;
+pub mod http;
 pub mod paging;
+pub mod serve;
 pub mod time;

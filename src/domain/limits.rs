@@ -80,6 +80,24 @@ pub const FUTURE_LIMIT_FLOOR: Duration = Duration::from_secs(5);
 pub const INLINE_ROLL_BUDGET: Duration = Duration::from_millis(20);
 /// The deadline of a call that brings none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(2);
+/// A call that brings a deadline nearer than this is refused at once: no work can be finished in it.
+pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
+/// The connections of one server.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// The calls under way on one HTTP/2 connection.
+pub const CONNECTION_CALLS_MAX: u32 = 1_024;
+/// What one HTTP/2 stream may send before it is read, in bytes.
+pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// What one HTTP/2 connection may send before it is read, in bytes.
+pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// The headers of one request, in bytes.
+pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// A connection must send its first byte, and an HTTP/1.1 request its headers, within this time.
+pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+/// An HTTP/2 connection that was silent for this long is asked whether it is still there.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// A connection that does not answer that question within this time is closed.
+pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a limit is published, at most.
 pub const LIMIT_PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// How often watermarks are written, at most.

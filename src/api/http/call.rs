@@ -1,0 +1,167 @@
+//! One call of one method: its deadline, its panics, its measure.
+//!
+//! A call that runs out of time is no longer waited for; what it handed to the engine goes on. Invariant: whatever
+//! happens inside, the caller gets an answer with a reason and the server stays up.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use crate::api::errors::{Refusal, with_reason};
+use crate::api::http::gateway::Gateway;
+use crate::api::http::methods::Method;
+use crate::api::http::stream_body::StreamBody;
+use crate::domain::Reason;
+use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST};
+
+/// Calls a method of a mounted service.
+pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) -> Response<Body> {
+    let began = gateway.clock().elapsed();
+    let asked = match deadline(request.headers()) {
+        Ok(asked) => asked,
+        Err(refusal) => {
+            method.metrics.record(refusal.code(), Duration::ZERO);
+            return Status::from(refusal).into_http();
+        }
+    };
+    let Some(service) = method.service.get() else {
+        let refusal = Refusal::new(Reason::StoreUnavailable, "the server is starting: its store is not open yet");
+        method.metrics.record(refusal.code(), Duration::ZERO);
+        return Status::from(refusal).into_http();
+    };
+    let work = AssertUnwindSafe(service.call(request)).catch_unwind();
+    if method.streaming {
+        let response = finished(work.await, method);
+        if let Some(status) = response.extensions().get::<Status>() {
+            method.metrics.record(status.code(), gateway.clock().elapsed().saturating_sub(began));
+            return response;
+        }
+        let watch = gateway.watch_stream(method, began, asked);
+        return response.map(|body| Body::new(StreamBody::new(body, watch)));
+    }
+    let time = asked.unwrap_or(DEADLINE_DEFAULT);
+    let response = match tokio::time::timeout(time, work).await {
+        Ok(outcome) => finished(outcome, method),
+        Err(_elapsed) => Status::from(expired(time)).into_http(),
+    };
+    let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
+    method.metrics.record(code, gateway.clock().elapsed().saturating_sub(began));
+    response
+}
+
+type Outcome = Result<Result<Response<Body>, std::convert::Infallible>, Box<dyn std::any::Any + Send>>;
+
+fn finished(outcome: Outcome, method: &Method) -> Response<Body> {
+    match outcome {
+        Ok(Ok(response)) => explained(response, method),
+        Err(_panic) => {
+            method.metrics.panicked();
+            Status::from(panicked(method)).into_http()
+        }
+    }
+}
+
+/// Gives a refusal of the gRPC library its reason.
+fn explained(mut response: Response<Body>, method: &Method) -> Response<Body> {
+    if !method.own {
+        return response;
+    }
+    match response.extensions_mut().remove::<Status>() {
+        None => response,
+        Some(status) => with_reason(status).into_http(),
+    }
+}
+
+/// Refuses a call that panicked; the panic hook has logged what it was.
+pub fn panicked(method: &Method) -> Refusal {
+    let name = method.descriptor.full_name();
+    Refusal::new(Reason::Internal, format!("{name} failed by a defect of the service"))
+}
+
+/// Refuses a call that ran out of time.
+pub fn expired(time: Duration) -> Refusal {
+    Refusal::new(
+        Reason::DeadlineExceeded,
+        format!(
+            "the deadline of {time:?} passed before the call was finished; a write may have been applied: retry it with \
+             the same token"
+        ),
+    )
+}
+
+/// The deadline that a caller asks for, as time from now.
+fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
+    let Some(header) = headers.get("grpc-timeout") else { return Ok(None) };
+    let Some(time) = timeout(header) else {
+        let what = "grpc-timeout is malformed; send 1 to 8 digits and one of H M S m u n, for example 500m";
+        return Err(Refusal::new(Reason::InvalidArgument, what).at("grpc-timeout"));
+    };
+    if time < DEADLINE_LEAST {
+        return Err(Refusal::new(
+            Reason::DeadlineExceeded,
+            format!("a deadline of {time:?} leaves no time for the call; nothing was started: allow more time"),
+        ));
+    }
+    Ok(Some(time))
+}
+
+/// Reads a timeout as the gRPC protocol writes it: 1 to 8 digits and a unit.
+fn timeout(header: &HeaderValue) -> Option<Duration> {
+    let text = header.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3_600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None, // no other unit is defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &'static str) -> Option<Duration> {
+        timeout(&HeaderValue::from_static(text))
+    }
+
+    #[test]
+    fn timeouts_are_read_as_the_protocol_writes_them() {
+        assert_eq!(read("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(read("1H"), Some(Duration::from_secs(3_600)));
+        assert_eq!(read("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(read("500m"), Some(Duration::from_millis(500)));
+        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        assert_eq!(read("7u"), Some(Duration::from_micros(7)));
+    }
+
+    #[test]
+    fn malformed_timeouts_are_refused() {
+        for text in ["", "S", "2", "-1S", "123456789S", "2s", "2 S", "+2S"] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_too_near_is_refused_before_anything_is_started() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(deadline(&headers), Ok(None));
+        headers.insert("grpc-timeout", HeaderValue::from_static("999u"));
+        assert_eq!(deadline(&headers).expect_err("too near").reason, Reason::DeadlineExceeded);
+        headers.insert("grpc-timeout", HeaderValue::from_static("1m"));
+        assert_eq!(deadline(&headers), Ok(Some(Duration::from_millis(1))));
+        headers.insert("grpc-timeout", HeaderValue::from_static("soon"));
+        assert_eq!(deadline(&headers).expect_err("malformed").reason, Reason::InvalidArgument);
+    }
+}

@@ -1,0 +1,254 @@
+//! The gateway: what a request is, and who answers it.
+//!
+//! The port is open before the stores are; until `open`, calls are told so. Invariant: `answer` always answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderValue, Method as HttpMethod, Request, Response, Version, header};
+use hyper::body::Incoming;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::server::TcpConnectInfo;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tonic_web::GrpcWebLayer;
+use tower::Layer;
+
+use crate::api::errors::Refusal;
+use crate::api::grpc::counters::Counters;
+use crate::api::grpc::namespaces::NamespacesApi;
+use crate::api::http::call::{call, expired, panicked};
+use crate::api::http::methods::{Answering, Method, Methods};
+use crate::api::http::metrics::CallMetrics;
+use crate::api::http::stream_body::Watch;
+use crate::api::http::{json, pages};
+use crate::domain::Reason;
+use crate::domain::limits::BODY_BYTES_MAX;
+use crate::engine::Engine;
+use crate::ports::Clock;
+use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
+use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
+
+const COUNTERS: &str = counter_service_server::SERVICE_NAME;
+const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The port is open, the stores are not.
+    Starting,
+    /// Everything answers.
+    Ready,
+    /// No new work is wanted.
+    Draining,
+}
+
+/// The gateway.
+pub struct Gateway {
+    methods: Methods,
+    metrics: CallMetrics,
+    registry: Registry,
+    clock: Arc<dyn Clock>,
+    health: HealthReporter,
+    phase: watch::Sender<Phase>,
+    drain: CancellationToken,
+}
+
+impl Gateway {
+    /// A gateway without services; the registry holds whatever else is to be measured. Streams end when `drain` is
+    /// cancelled.
+    pub fn new(mut registry: Registry, clock: Arc<dyn Clock>, drain: CancellationToken) -> Self {
+        let metrics = CallMetrics::register(&mut registry);
+        let methods = Methods::new(&metrics);
+        let (health, health_server) = tonic_health::server::health_reporter();
+        methods.mount("grpc.health.v1.Health", health_server);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let v1 = reflection().build_v1().expect("descriptors of this build decode");
+        methods.mount("grpc.reflection.v1.ServerReflection", v1);
+        let v1alpha = reflection().build_v1alpha().expect("descriptors of this build decode");
+        methods.mount("grpc.reflection.v1alpha.ServerReflection", v1alpha);
+        Self { methods, metrics, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
+    }
+
+    /// Opens the services over an engine. Call it once.
+    pub fn open(&self, engine: &Engine) {
+        let counters = Counters::new(engine.counting(), self.drain.clone());
+        self.methods.mount(COUNTERS, CounterServiceServer::new(counters).max_decoding_message_size(BODY_BYTES_MAX));
+        let namespaces = NamespacesApi::new(engine.namespaces());
+        self.methods
+            .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
+    }
+
+    /// Tells everybody who asks how things stand.
+    pub async fn set_phase(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+        let status = match phase {
+            Phase::Ready => ServingStatus::Serving,
+            Phase::Starting | Phase::Draining => ServingStatus::NotServing,
+        };
+        for service in [COUNTERS, NAMESPACES] {
+            self.health.set_service_status(service, status).await;
+        }
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// What is measured about connections.
+    pub fn metrics(&self) -> &CallMetrics {
+        &self.metrics
+    }
+
+    /// Answers a request.
+    pub async fn answer(self: Arc<Self>, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        match Protocol::of(request.headers().get(header::CONTENT_TYPE)) {
+            Protocol::Grpc => self.answer_grpc(request.map(Body::new), peer).await,
+            Protocol::GrpcWeb => {
+                let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, peer });
+                let Ok(response) = service.call(request.map(Body::new)).await;
+                response
+            }
+            Protocol::Other => self.answer_http(request.map(Body::new), peer).await,
+        }
+    }
+
+    async fn answer_grpc(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
+        if request.version() != Version::HTTP_2 {
+            let what = "gRPC needs HTTP/2; over HTTP/1.1 send application/json or application/grpc-web";
+            return Status::from(Refusal::new(Reason::InvalidContentType, what)).into_http();
+        }
+        match self.method(request.uri().path()) {
+            Ok(method) => {
+                if method.wants_peer {
+                    request.extensions_mut().insert(connect_info(peer));
+                }
+                call(self, method, request).await
+            }
+            Err(refusal) => Status::from(refusal).into_http(),
+        }
+    }
+
+    async fn answer_http(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
+        if [HttpMethod::GET, HttpMethod::HEAD].contains(request.method()) {
+            let phase = *self.phase.borrow();
+            if let Some(page) = pages::page(request.uri().path(), phase, &self.registry) {
+                return page;
+            }
+        }
+        request.extensions_mut().insert(connect_info(peer));
+        json::answer(self, request).await
+    }
+
+    /// Finds a method by its path.
+    pub fn method(&self, path: &str) -> Result<&Method, Refusal> {
+        self.methods.find(path).ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let what = match self.methods.most_like(path) {
+                Some(known) => format!("there is no {shown}; did you mean {known}?"),
+                None => {
+                    format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
+                }
+            };
+            Refusal::new(Reason::UnknownMethod, what)
+        })
+    }
+
+    /// What watches over a stream.
+    pub fn watch_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> Watch {
+        let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(time).into()));
+        let stopping = || Status::from(Refusal::new(Reason::ShuttingDown, "the server is stopping"));
+        // Streams of our own end themselves, when what they took is answered.
+        let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
+        Watch {
+            deadline,
+            drain,
+            panicked: panicked(method).into(),
+            metrics: method.metrics.clone(),
+            clock: Arc::clone(&self.clock),
+            began,
+        }
+    }
+}
+
+fn connect_info(peer: SocketAddr) -> TcpConnectInfo {
+    TcpConnectInfo { local_addr: None, remote_addr: Some(peer) }
+}
+
+/// What a request speaks, by its content type.
+#[derive(PartialEq, Eq, Debug)]
+enum Protocol {
+    Grpc,
+    GrpcWeb,
+    Other,
+}
+
+impl Protocol {
+    fn of(content_type: Option<&HeaderValue>) -> Self {
+        let Some(rest) = content_type.and_then(|sent| sent.as_bytes().strip_prefix(b"application/grpc")) else {
+            return Self::Other;
+        };
+        match rest {
+            b"" | b"+proto" => Self::Grpc,
+            b"-web" | b"-web+proto" | b"-web-text" | b"-web-text+proto" => Self::GrpcWeb,
+            [b';', ..] => Self::Grpc,
+            _ => Self::Other, // another format of the message, which is not read here
+        }
+    }
+}
+
+/// Calls that came as gRPC-Web and go on as gRPC.
+struct WebCalls {
+    gateway: Arc<Gateway>,
+    peer: SocketAddr,
+}
+
+impl Service<Request<Body>> for WebCalls {
+    type Response = Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Answering {
+        let gateway = Arc::clone(&self.gateway);
+        let peer = self.peer;
+        // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.
+        *request.version_mut() = Version::HTTP_2;
+        Box::pin(async move { Ok(gateway.answer_grpc(request, peer).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_type_says_what_is_spoken() {
+        let of = |text| Protocol::of(Some(&HeaderValue::from_static(text)));
+        assert_eq!(Protocol::of(None), Protocol::Other);
+        for grpc in ["application/grpc", "application/grpc+proto", "application/grpc;x=y"] {
+            assert_eq!(of(grpc), Protocol::Grpc, "{grpc}");
+        }
+        for web in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text"] {
+            assert_eq!(of(web), Protocol::GrpcWeb, "{web}");
+        }
+        for other in ["application/json", "application/grpc+json", "application/grpcx", "text/plain"] {
+            assert_eq!(of(other), Protocol::Other, "{other}");
+        }
+    }
+}

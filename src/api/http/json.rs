@@ -1,0 +1,204 @@
+//! JSON over HTTP: transcodes a body to the gRPC message of its method and the answer back, for every unary method.
+//!
+//! `POST /package.Service/Method` with canonical protobuf JSON. Answers hold every field, also those at their default,
+//! in lowerCamelCase, 64-bit numbers as texts; errors are `{code, message, details[]}` with the HTTP status of their
+//! reason. Nothing here knows a method by name.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderValue, Method as HttpMethod, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use prost::Message;
+use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde_json::{Value, json};
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::api::errors::Refusal;
+use crate::api::http::call::call;
+use crate::api::http::gateway::Gateway;
+use crate::api::http::json_read;
+use crate::api::http::methods::Method;
+use crate::api::http::pages::with_type;
+use crate::domain::Reason;
+use crate::domain::limits::BODY_BYTES_MAX;
+
+const JSON_TYPE: &str = "application/json";
+/// A gRPC frame begins with a compression flag and a length.
+const FRAME_HEADER_BYTES: usize = 5;
+
+/// Answers a request that is not gRPC.
+pub async fn answer(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
+    match transcoded(gateway, request).await {
+        Ok(response) => response,
+        Err(refusal) => refused(&Status::from(refusal)),
+    }
+}
+
+async fn transcoded(gateway: &Gateway, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+    let method = gateway.method(request.uri().path())?;
+    if request.method() != HttpMethod::POST {
+        let what = format!("{} is not allowed here; call the path with POST", request.method());
+        return Err(Refusal::new(Reason::MethodNotAllowed, what));
+    }
+    let counted = |refusal: Refusal| {
+        method.metrics.record(refusal.code(), Duration::ZERO);
+        refusal
+    };
+    if method.streaming {
+        let what = format!("{} is a stream; call it with gRPC", method.descriptor.name());
+        return Err(counted(Refusal::new(Reason::UnknownMethod, what)));
+    }
+    check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
+    let (mut parts, body) = request.into_parts();
+    let body = read_body(body).await.map_err(counted)?;
+    let message = json_read::read(&method.descriptor.input(), &body).map_err(counted)?;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    let framed = Body::new(Full::new(frame(&message)));
+    let response = call(gateway, method, Request::from_parts(parts, framed)).await;
+    Ok(read_answer(method, response).await)
+}
+
+fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
+    let Some(sent) = sent else {
+        let what = "content-type is missing; send content-type: application/json";
+        return Err(Refusal::new(Reason::InvalidContentType, what));
+    };
+    let text = sent.to_str().unwrap_or_default().to_ascii_lowercase();
+    let mut parts = text.split(';').map(str::trim);
+    let is_json = parts.next() == Some(JSON_TYPE);
+    let is_utf8 = parts.all(|part| !part.starts_with("charset=") || part.trim_end_matches('"').ends_with("utf-8"));
+    if is_json && is_utf8 {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(100).collect();
+    Err(Refusal::new(
+        Reason::InvalidContentType,
+        format!("content-type {shown} is not read here; send content-type: application/json"),
+    ))
+}
+
+async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Refusal::new(Reason::InvalidBodyTooLarge, format!("the body is larger than {BODY_BYTES_MAX} bytes")))
+        }
+        Err(error) => {
+            Err(Refusal::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again")))
+        }
+    }
+}
+
+fn frame(message: &DynamicMessage) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(FRAME_HEADER_BYTES + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).expect("a message of a bounded body is below 4 GiB"));
+    message.encode(&mut frame).expect("the buffer grows");
+    frame.freeze()
+}
+
+async fn read_answer(method: &Method, response: Response<Body>) -> Response<Body> {
+    if let Some(status) = response.extensions().get::<Status>() {
+        return refused(status);
+    }
+    let collected = match response.into_body().collect().await {
+        Ok(collected) => collected,
+        Err(status) => return refused(&status),
+    };
+    let status = collected.trailers().and_then(Status::from_header_map);
+    if let Some(status) = status.filter(|status| status.code() != Code::Ok) {
+        return refused(&status);
+    }
+    match to_json(&method.descriptor.output(), collected.to_bytes()) {
+        Ok(body) => with_type(StatusCode::OK, JSON_TYPE, body),
+        Err(error) => {
+            tracing::error!(method = method.descriptor.full_name(), %error, "an answer cannot be written as JSON");
+            refused(&Refusal::new(Reason::Internal, "the answer cannot be written as JSON").into())
+        }
+    }
+}
+
+fn to_json(descriptor: &MessageDescriptor, mut frame: Bytes) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    if frame.remaining() < FRAME_HEADER_BYTES {
+        return Err("the answer has no message".into());
+    }
+    frame.advance(FRAME_HEADER_BYTES);
+    let message = DynamicMessage::decode(descriptor.clone(), frame)?;
+    let options = SerializeOptions::new().skip_default_fields(false);
+    let mut body = Vec::new();
+    message.serialize_with_options(&mut serde_json::Serializer::new(&mut body), &options)?;
+    body.push(b'\n');
+    Ok(body)
+}
+
+/// An error as JSON.
+fn refused(status: &Status) -> Response<Body> {
+    let details = status.get_error_details();
+    let reason = details.error_info().and_then(|info| Reason::from_name(&info.reason));
+    let http = match reason {
+        Some(reason) => reason.info().http,
+        None => http_status_of(status.code()),
+    };
+    let mut shown: Vec<Value> = Vec::new();
+    if let Some(info) = details.error_info() {
+        shown.push(json!({
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": info.reason,
+            "domain": info.domain,
+            "metadata": info.metadata,
+        }));
+    }
+    let delay = details.retry_info().and_then(|info| info.retry_delay);
+    if let Some(delay) = delay {
+        shown.push(json!({
+            "@type": "type.googleapis.com/google.rpc.RetryInfo",
+            "retryDelay": format!("{}s", delay.as_secs_f64()),
+        }));
+    }
+    if let Some(bad) = details.bad_request() {
+        let violations = bad
+            .field_violations
+            .iter()
+            .map(|violation| json!({ "field": violation.field, "description": violation.description }));
+        shown.push(json!({
+            "@type": "type.googleapis.com/google.rpc.BadRequest",
+            "fieldViolations": violations.collect::<Vec<_>>(),
+        }));
+    }
+    let body = json!({ "code": status.code() as i32, "message": status.message(), "details": shown });
+    let status = StatusCode::from_u16(http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = with_type(status, JSON_TYPE, format!("{body}\n"));
+    if let Some(delay) = delay {
+        // The header knows whole seconds only.
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, delay.as_secs_f64().ceil().max(1.0).to_string().parse().expect("digits"));
+    }
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    }
+    response
+}
+
+/// The HTTP status of a code without a reason of ours: those of health and reflection.
+fn http_status_of(code: Code) -> u16 {
+    match code {
+        Code::Ok => 200,
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => 400,
+        Code::Unauthenticated => 401,
+        Code::PermissionDenied => 403,
+        Code::NotFound => 404,
+        Code::AlreadyExists | Code::Aborted => 409,
+        Code::ResourceExhausted => 429,
+        Code::Cancelled => 499,
+        Code::Unknown | Code::Internal | Code::DataLoss => 500,
+        Code::Unimplemented => 501,
+        Code::Unavailable => 503,
+        Code::DeadlineExceeded => 504,
+    }
+}

@@ -1,0 +1,115 @@
+//! The table of all methods: their descriptors, their services, their metrics. Made once, of the descriptors.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use hashbrown::HashMap;
+use prost_reflect::{DescriptorPool, MethodDescriptor};
+use tonic::body::Body;
+use tonic::codegen::Service;
+
+use crate::api::http::metrics::{CallMetrics, MethodMetrics};
+use crate::proto;
+
+/// The answer of a generated service.
+pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+/// A generated service, whatever it serves.
+pub trait GrpcService: Send + Sync {
+    /// Starts a call.
+    fn call(&self, request: http::Request<Body>) -> Answering;
+}
+
+impl<S> GrpcService for S
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future = Answering>
+        + Clone
+        + Send
+        + Sync,
+{
+    fn call(&self, request: http::Request<Body>) -> Answering {
+        // Generated services are always ready; a clone is one reference count.
+        Service::call(&mut self.clone(), request)
+    }
+}
+
+/// The place of a service; empty until the service is mounted.
+pub type Mount = Arc<OnceLock<Box<dyn GrpcService>>>;
+
+/// One method.
+pub struct Method {
+    /// What it takes and answers.
+    pub descriptor: MethodDescriptor,
+    /// Where its service is.
+    pub service: Mount,
+    /// What is measured.
+    pub metrics: MethodMetrics,
+    /// Whether either side is a stream.
+    pub streaming: bool,
+    /// Whether it belongs to this service, not to health or reflection.
+    pub own: bool,
+    /// Whether its service wants to know who calls.
+    pub wants_peer: bool,
+}
+
+/// All methods by their paths.
+pub struct Methods {
+    by_path: HashMap<Box<str>, Method>,
+    mounts: HashMap<Box<str>, Mount>,
+}
+
+impl Methods {
+    /// Reads all descriptors.
+    pub fn new(metrics: &CallMetrics) -> Self {
+        let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new() };
+        for set in [
+            proto::DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            let pool = DescriptorPool::decode(set).expect("descriptors of this build decode");
+            for service in pool.services() {
+                methods.add(&service, metrics);
+            }
+        }
+        methods
+    }
+
+    fn add(&mut self, service: &prost_reflect::ServiceDescriptor, metrics: &CallMetrics) {
+        let mount = Mount::default();
+        let own = service.full_name().starts_with("tallystone.");
+        for descriptor in service.methods() {
+            let name = format!("{}/{}", service.full_name(), descriptor.name());
+            let method = Method {
+                streaming: descriptor.is_client_streaming() || descriptor.is_server_streaming(),
+                service: Arc::clone(&mount),
+                metrics: metrics.method(&name),
+                own,
+                wants_peer: own && service.full_name().starts_with("tallystone.admin."),
+                descriptor,
+            };
+            self.by_path.insert(format!("/{name}").into(), method);
+        }
+        self.mounts.insert(service.full_name().into(), mount);
+    }
+
+    /// Puts a service in its place.
+    pub fn mount(&self, name: &str, service: impl GrpcService + 'static) {
+        let mount = self.mounts.get(name).expect("every service of this build has descriptors");
+        assert!(mount.set(Box::new(service)).is_ok(), "service {name} is mounted once");
+    }
+
+    /// Finds a method by its path.
+    pub fn find(&self, path: &str) -> Option<&Method> {
+        self.by_path.get(path)
+    }
+
+    /// The path most like one that does not exist, if any is.
+    pub fn most_like(&self, path: &str) -> Option<&str> {
+        let similar = |known: &str| strsim::jaro_winkler(known, path);
+        let paths = self.by_path.keys().map(|known| (similar(known), &**known));
+        paths.filter(|(score, _)| *score > 0.9).max_by(|left, right| left.0.total_cmp(&right.0)).map(|(_, known)| known)
+    }
+}

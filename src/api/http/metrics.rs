@@ -1,0 +1,125 @@
+//! What is measured about calls: a latency histogram for each method and code, with handles that cost no look-up.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tonic::Code;
+
+/// Upper bounds of the latency buckets, in seconds.
+const LATENCY_BUCKETS: [f64; 15] =
+    [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+const CODES: usize = 17;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct CallLabels {
+    method: Arc<str>,
+    code: &'static str,
+}
+
+#[derive(Clone)]
+struct LatencyBuckets;
+
+impl MetricConstructor<Histogram> for LatencyBuckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(LATENCY_BUCKETS)
+    }
+}
+
+/// The metrics of all calls. Cheap to clone.
+#[derive(Clone)]
+pub struct CallMetrics {
+    latencies: Family<CallLabels, Histogram, LatencyBuckets>,
+    /// Calls that ended in a panic.
+    pub panics: Counter,
+    /// Connections that were taken.
+    pub connections: Counter,
+}
+
+impl CallMetrics {
+    /// Registers the metrics.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            latencies: Family::new_with_constructor(LatencyBuckets),
+            panics: Counter::default(),
+            connections: Counter::default(),
+        };
+        registry.register(
+            "tallystone_call_duration_seconds",
+            "Time from the head of a request to its answer, by method and gRPC code; of streams, to their end",
+            metrics.latencies.clone(),
+        );
+        registry.register(
+            "tallystone_call_panics",
+            "Calls that ended in a panic and were answered INTERNAL",
+            metrics.panics.clone(),
+        );
+        registry.register("tallystone_connections", "Connections that were taken", metrics.connections.clone());
+        metrics
+    }
+
+    /// The metrics of one method.
+    pub fn method(&self, name: &str) -> MethodMetrics {
+        let handles = std::array::from_fn(|_| OnceLock::new());
+        MethodMetrics { inner: Arc::new(MethodHandles { name: name.into(), metrics: self.clone(), handles }) }
+    }
+}
+
+/// The metrics of one method. Cheap to clone.
+#[derive(Clone)]
+pub struct MethodMetrics {
+    inner: Arc<MethodHandles>,
+}
+
+struct MethodHandles {
+    name: Arc<str>,
+    metrics: CallMetrics,
+    /// One histogram for each code, made when the code is first seen.
+    handles: [OnceLock<Histogram>; CODES],
+}
+
+impl MethodMetrics {
+    /// Records one finished call.
+    pub fn record(&self, code: Code, elapsed: Duration) {
+        let handles = &self.inner;
+        let Some(handle) = handles.handles.get(code as usize) else { return };
+        let histogram = handle.get_or_init(|| {
+            let labels = CallLabels { method: Arc::clone(&handles.name), code: code_name(code) };
+            handles.metrics.latencies.get_or_create(&labels).clone()
+        });
+        histogram.observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts a panic.
+    pub fn panicked(&self) {
+        self.inner.metrics.panics.inc();
+    }
+}
+
+/// The name of a code as the gRPC specification writes it.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,130 @@
+//! The body of a streaming answer: ends it at its deadline, at the drain and at a panic, and measures it.
+//!
+//! Invariant: the stream ends with a status, whatever ends it, and is measured once, also when the client goes away.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::time::Sleep;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use crate::api::http::metrics::MethodMetrics;
+use crate::ports::Clock;
+
+/// What ends a stream, and how it is measured.
+pub struct Watch {
+    /// The deadline that the client asked for, and what to answer when it has passed.
+    pub deadline: Option<(Pin<Box<Sleep>>, Status)>,
+    /// The drain, for streams that do not end themselves, and what to answer.
+    pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
+    /// What to answer after a panic.
+    pub panicked: Status,
+    /// Where the stream is recorded.
+    pub metrics: MethodMetrics,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// When the call began.
+    pub began: Duration,
+}
+
+/// The body.
+pub struct StreamBody {
+    inner: Body,
+    watch: Watch,
+    ended: bool,
+}
+
+impl StreamBody {
+    /// Watches over a body.
+    pub fn new(inner: Body, watch: Watch) -> Self {
+        Self { inner, watch, ended: false }
+    }
+
+    fn record(&mut self, code: Code) {
+        if !self.ended {
+            self.ended = true;
+            self.watch.metrics.record(code, self.watch.clock.elapsed().saturating_sub(self.watch.began));
+        }
+    }
+
+    /// Ends the stream with a status.
+    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+        self.record(status.code());
+        self.inner = Body::empty();
+        let mut trailers = HeaderMap::new();
+        if status.add_header(&mut trailers).is_err() {
+            trailers.insert(Status::GRPC_STATUS, (status.code() as i32).into());
+        }
+        Frame::trailers(trailers)
+    }
+
+    fn due(&mut self, cx: &mut Context<'_>) -> Option<Status> {
+        if let Some((sleep, status)) = &mut self.watch.deadline
+            && sleep.as_mut().poll(cx).is_ready()
+        {
+            return Some(status.clone());
+        }
+        if let Some((drain, status)) = &mut self.watch.drain
+            && drain.as_mut().poll(cx).is_ready()
+        {
+            return Some(status.clone());
+        }
+        None
+    }
+}
+
+impl http_body::Body for StreamBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.inner).poll_frame(cx)));
+        match polled {
+            Ok(Poll::Ready(frame)) => {
+                match &frame {
+                    Some(Ok(frame)) => {
+                        if let Some(trailers) = frame.trailers_ref() {
+                            this.record(Status::from_header_map(trailers).map_or(Code::Ok, |status| status.code()));
+                        }
+                    }
+                    Some(Err(status)) => this.record(status.code()),
+                    None => this.record(Code::Ok),
+                }
+                Poll::Ready(frame)
+            }
+            Ok(Poll::Pending) => match this.due(cx) {
+                Some(status) => Poll::Ready(Some(Ok(this.end(&status)))),
+                None => Poll::Pending,
+            },
+            Err(_panic) => {
+                this.watch.metrics.panicked();
+                let status = this.watch.panicked.clone();
+                Poll::Ready(Some(Ok(this.end(&status))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.inner.is_end_stream()
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        // A body that ended as its headers said was recorded by nobody; one that did not was left by its client.
+        let code = if http_body::Body::is_end_stream(&self.inner) { Code::Ok } else { Code::Cancelled };
+        self.record(code);
+    }
+}
