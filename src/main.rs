@@ -1,3 +1,7 @@
 //! The `tallystone` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tallystone::app::cli::main()
+}

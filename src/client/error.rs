@@ -28,7 +28,7 @@ pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", 
 
 /// An address that no connection can be made of.
 #[derive(Debug, thiserror::Error)]
-#[error("{address:?} is no server's address: {cause}; write HOST:PORT")]
+#[error("{address:?} is no server's address, HOST:PORT: {cause}")]
 pub struct AddressError {
     /// The address.
     pub address: String,

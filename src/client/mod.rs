@@ -11,6 +11,7 @@ mod tokens;
 use std::future::Future;
 use std::time::Duration;
 
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -28,6 +29,8 @@ use tokens::TokenMaker;
 
 /// The largest message that is taken, in bytes; the service sends no larger one.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The metadata that says who calls.
+pub const ACTOR_METADATA: &str = "tallystone-actor";
 /// How long a connection may take to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -37,6 +40,7 @@ pub struct Client {
     channel: Channel,
     policy: RetryPolicy,
     tokens: TokenMaker,
+    actor: Option<MetadataValue<Ascii>>,
 }
 
 /// A write that carries an idempotency token.
@@ -58,7 +62,15 @@ impl Client {
             return Err(refuse("the port is missing".to_owned()));
         }
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
-        Ok(Self { channel, policy, tokens: TokenMaker::default() })
+        Ok(Self { channel, policy, tokens: TokenMaker::default(), actor: None })
+    }
+
+    /// Says who calls, for the history of namespaces. A name that cannot travel as metadata is left out, and the server
+    /// notes the address instead.
+    #[must_use]
+    pub fn acting_as(mut self, actor: &str) -> Self {
+        self.actor = actor.parse().ok();
+        self
     }
 
     /// The counter service, call by call without retries.
@@ -159,6 +171,9 @@ impl Client {
         let mut request = Request::new(message);
         let time_left = progress.time_left();
         request.set_timeout(time_left);
+        if let Some(actor) = &self.actor {
+            request.metadata_mut().insert(ACTOR_METADATA, actor.clone());
+        }
         // The deadline travels with the call; it is kept here too, for a server that answers nothing at all.
         match tokio::time::timeout(time_left, call(request)).await {
             Ok(answer) => answer.map(Response::into_inner),

@@ -201,8 +201,8 @@ fn snake_case(key: &str) -> String {
     snake
 }
 
-/// Reads `5s`, `0.5s`, `500ms`, `10m`, `24h`, `7d`.
-fn duration_of(text: &str) -> Option<Duration> {
+/// Reads a duration with a unit: `5s`, `0.5s`, `500ms`, `10m`, `24h`, `7d`.
+pub fn duration_of(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(unit_at);
     let nanos_per_unit: u128 = match unit {

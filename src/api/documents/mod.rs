@@ -17,6 +17,7 @@ use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{Etag, NamespaceDraft};
 
 use fields::Fields;
+pub use fields::duration_of;
 use node::Node;
 
 /// What a document says about one namespace.

@@ -1,0 +1,86 @@
+//! `apply`: namespaces from documents.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::app::cli::output::{Answer, Rows, progress, word};
+use crate::app::cli::{ClientArgs, Failure};
+use crate::domain::limits::BODY_BYTES_MAX;
+use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
+
+/// Create or change namespaces as a document says.
+///
+/// Reads TOML and JSON of ours, and the control-plane documents that Netflix published with its counters.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone apply -f views.toml --dry-run")]
+pub struct ApplyArgs {
+    /// The document; - reads stdin.
+    #[arg(short, long)]
+    file: PathBuf,
+    /// The namespace, for documents that carry no name.
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Only say what would be done.
+    #[arg(long)]
+    dry_run: bool,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl ApplyArgs {
+    pub async fn run(self) -> Result<(), Failure> {
+        let request = ApplyNamespaceRequest {
+            document: read(&self.file)?,
+            namespace: self.namespace.unwrap_or_default(),
+            dry_run: self.dry_run,
+            reason: self.reason,
+        };
+        let session = self.client.open()?;
+        let response = call!(session, namespaces.apply_namespace, &request)?;
+        for applied in &response.results {
+            let name = applied.namespace.as_ref().map_or("", |namespace| namespace.name.as_str());
+            for unmapped in &applied.unmapped {
+                eprintln!("{name}: not mapped: {unmapped}");
+            }
+        }
+        if self.dry_run {
+            progress("dry run: nothing was changed");
+        }
+        let answer = Answer::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
+        session.output.answer(&answer, &rows_of(&response))
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let fail = |error: std::io::Error| Failure::usage(format!("cannot read {}: {error}", path.display()));
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
+    } else {
+        std::fs::File::open(path).map_err(fail)?.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
+    }
+    if bytes.len() > BODY_BYTES_MAX {
+        return Err(Failure::usage(format!("{} is larger than {BODY_BYTES_MAX} bytes", path.display())));
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is no UTF-8 text", path.display())))
+}
+
+fn rows_of(response: &ApplyNamespaceResponse) -> Rows {
+    let cells = response.results.iter().map(|applied| {
+        let namespace = applied.namespace.as_ref();
+        let action = word::<ApplyAction>(applied.action, "APPLY_ACTION_", ApplyAction::as_str_name);
+        vec![
+            namespace.map(|namespace| namespace.name.clone()).unwrap_or_default(),
+            action.to_lowercase(),
+            namespace.map(|namespace| namespace.version.to_string()).unwrap_or_default(),
+            applied.differences.join("\n"),
+        ]
+    });
+    Rows { columns: &["namespace", "action", "version", "differences"], cells: cells.collect() }
+}

@@ -1,0 +1,124 @@
+//! Values on the command line: times, durations, words of enums.
+
+use std::time::Duration;
+
+use crate::api::documents;
+use crate::domain::{Reason, Timestamp};
+use crate::proto::counter::v1::Freshness;
+
+/// A time on the command line: absolute, or so long before now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// At this time.
+    At(Timestamp),
+    /// This long before now.
+    Ago(Duration),
+}
+
+impl When {
+    /// The time, as the wire writes it.
+    pub fn on_the_wire(self, now: Timestamp) -> prost_types::Timestamp {
+        crate::api::time::write(match self {
+            Self::At(time) => time,
+            Self::Ago(duration) => now - duration,
+        })
+    }
+}
+
+/// Reads `now`, `1h` (so long ago), or a time of RFC 3339.
+pub fn when(text: &str) -> Result<When, String> {
+    if text == "now" {
+        return Ok(When::Ago(Duration::ZERO));
+    }
+    if let Ok(ago) = duration(text.strip_prefix('-').unwrap_or(text)) {
+        return Ok(When::Ago(ago));
+    }
+    time(text).map(When::At)
+}
+
+/// Reads a time of RFC 3339.
+pub fn time(text: &str) -> Result<Timestamp, String> {
+    let time: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| "no time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago".to_owned())?;
+    Ok(Timestamp::from_micros(time.as_microsecond()))
+}
+
+/// Reads a duration as `500ms`, `5s`, `10m`, `24h` or `7d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    documents::duration_of(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 10m, 24h or 7d".to_owned())
+}
+
+/// Reads a freshness, with or without its prefix, in any letter case.
+pub fn freshness(text: &str) -> Result<Freshness, String> {
+    let name = text.to_ascii_uppercase().replace('-', "_");
+    let name = match name.starts_with("FRESHNESS_") {
+        true => name,
+        false => format!("FRESHNESS_{name}"),
+    };
+    Freshness::from_str_name(&name)
+        .filter(|freshness| *freshness != Freshness::Unspecified)
+        .ok_or_else(|| "none of ROLLED_UP, UP_TO_DATE".to_owned())
+}
+
+/// Reads `NAME=TOTAL`.
+pub fn total(text: &str) -> Result<(String, i64), String> {
+    // A counter name may hold an equals sign, a number cannot.
+    let (name, total) = text.rsplit_once('=').ok_or("write it as NAME=TOTAL")?;
+    let total = total.parse().map_err(|_| format!("{total:?} is no whole number of 64 bits"))?;
+    Ok((name.to_owned(), total))
+}
+
+/// Reads a reason of a refusal.
+pub fn reason(text: &str) -> Result<Reason, String> {
+    Reason::from_name(text).ok_or_else(|| {
+        let alike = Reason::ALL.iter().map(|reason| reason.info().name);
+        let upper = text.to_ascii_uppercase();
+        let nearest = alike.min_by_key(|name| strsim::damerau_levenshtein(name, &upper));
+        match nearest {
+            Some(name) => format!("no such reason; did you mean {name}? `tallystone explain-error` lists them all"),
+            None => "no such reason".to_owned(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_absolute_or_so_long_ago() {
+        let at = Timestamp::from_micros(1_728_139_680_000_000);
+        assert_eq!(when("2024-10-05T14:48:00Z"), Ok(When::At(at)));
+        assert_eq!(when("2024-10-05T16:48:00+02:00"), Ok(When::At(at)));
+        assert_eq!(when("now"), Ok(When::Ago(Duration::ZERO)));
+        for text in ["1h", "-1h"] {
+            assert_eq!(when(text), Ok(When::Ago(Duration::from_secs(3_600))));
+        }
+        for text in ["", "yesterday", "5", "2024-10-05", "--1h"] {
+            assert!(when(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_come_with_and_without_their_prefix() {
+        for text in ["UP_TO_DATE", "FRESHNESS_UP_TO_DATE", "up-to-date", "freshness_up_to_date"] {
+            assert_eq!(freshness(text), Ok(Freshness::UpToDate), "{text}");
+        }
+        for text in ["", "UNSPECIFIED", "FRESHNESS_UNSPECIFIED", "new"] {
+            assert!(freshness(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_equals_sign_ends_a_name() {
+        assert_eq!(total("a=b=-5"), Ok(("a=b".to_owned(), -5)));
+        assert!(total("a").is_err() && total("a=").is_err() && total("a=9223372036854775808").is_err());
+    }
+
+    #[test]
+    fn a_mistyped_reason_gets_a_suggestion() {
+        assert_eq!(reason("too_old"), Ok(Reason::TooOld));
+        assert!(reason("TO_OLD").expect_err("mistyped").contains("did you mean TOO_OLD?"));
+    }
+}

@@ -1,0 +1,272 @@
+//! Commands that explain counts: single events, tokens, recounts.
+
+use clap::Args;
+
+use crate::adapters::system::SystemClock;
+use crate::app::cli::arguments::{When, time, when};
+use crate::app::cli::counter::{Counters, full_name};
+use crate::app::cli::output::{Answer, Format, Header, Rows, duration_cell, progress, time_cell, word};
+use crate::app::cli::{Exit, Failure};
+use crate::domain::Timestamp;
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::ports::Clock;
+use crate::proto::counter::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// The counter; with --all it may be left out, for all counters of the namespace.
+    #[arg(required_unless_present = "all")]
+    name: Option<String>,
+    /// Only events at or after this time: a time, or so long ago.
+    #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    from: Option<When>,
+    /// Only events before this time: a time, or so long ago.
+    #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    to: Option<When>,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
+    limit: usize,
+    /// All events, page by page; JSON is printed as lines, each with its counter.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckTokenArgs {
+    /// The counter.
+    name: String,
+    /// The token.
+    token: String,
+    /// When the change was made, for a token that is no UUIDv7.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    generation_time: Option<Timestamp>,
+}
+
+#[derive(Debug, Args)]
+pub struct RecountArgs {
+    /// The counter.
+    name: String,
+    /// The beginning of the range to compare: a time, or so long ago; without it, all that is left of the log.
+    #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    from: Option<When>,
+    /// The end of the range: a time, or so long ago; without it, as far as the counter is rolled up.
+    #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    to: Option<When>,
+    /// Write what the log says, if it differs.
+    #[arg(long)]
+    repair: bool,
+}
+
+const EVENTS: &[&str] = &["counter_name", "event_time", "kind", "delta", "token", "provenance"];
+const DIFFERENCES: &[&str] = &["bucket_start", "rows_recorded", "rows_found", "sum_recorded", "sum_found"];
+
+impl Counters {
+    pub(super) async fn events(&self, args: EventsArgs) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let request = pb::ListCountEventsRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name.clone().unwrap_or_default(),
+            from: args.from.map(|from| from.on_the_wire(now)),
+            to: args.to.map(|to| to.on_the_wire(now)),
+            ..Default::default()
+        };
+        match (args.all, args.name) {
+            (false, _) => self.some_events(request, args.limit).await,
+            (true, Some(_)) => {
+                let mut export = Export::default();
+                self.export_counter(request, &mut export).await?;
+                export.end(self)
+            }
+            (true, None) => self.export_namespace(request).await,
+        }
+    }
+
+    async fn some_events(&self, mut request: pb::ListCountEventsRequest, limit: usize) -> Result<(), Failure> {
+        let mut whole = pb::ListCountEventsResponse::default();
+        while whole.events.len() < limit {
+            let rows = (limit - whole.events.len()).min(PAGE_ROWS_MAX);
+            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+            let page = self.events_page(&request).await?;
+            whole.events.extend(page.events);
+            whole.next_page_token.clone_from(&page.next_page_token);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        if !whole.next_page_token.is_empty() {
+            eprintln!("there are older ones; --limit N or --all shows them");
+        }
+        let answer = Answer::many(&full_name("ListCountEventsResponse"), &whole, "events");
+        self.session.output.answer(&answer, &rows_of(&request.counter_name, &whole.events))
+    }
+
+    /// Exports every counter of the namespace, a page of names at a time.
+    async fn export_namespace(&self, request: pb::ListCountEventsRequest) -> Result<(), Failure> {
+        let mut export = Export::default();
+        let mut names = self.list_request(String::new());
+        loop {
+            let page = self.list_page(&names).await?;
+            for counter in page.counters {
+                let request = pb::ListCountEventsRequest { counter_name: counter.counter_name, ..request.clone() };
+                self.export_counter(request, &mut export).await?;
+            }
+            if page.next_page_token.is_empty() {
+                return export.end(self);
+            }
+            names.page_token = page.next_page_token;
+        }
+    }
+
+    async fn export_counter(
+        &self,
+        mut request: pb::ListCountEventsRequest,
+        export: &mut Export,
+    ) -> Result<(), Failure> {
+        request.page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
+        loop {
+            let page = self.events_page(&request).await?;
+            export.print(self, &request.counter_name, &page.events)?;
+            if page.next_page_token.is_empty() {
+                return Ok(());
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    async fn events_page(&self, request: &pb::ListCountEventsRequest) -> Result<pb::ListCountEventsResponse, Failure> {
+        call!(self.session, counters.list_count_events, request)
+    }
+
+    pub(super) async fn check_token(&self, args: CheckTokenArgs) -> Result<(), Failure> {
+        let generation_time = args.generation_time.map(crate::api::time::write);
+        let request = pb::CheckTokenRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name,
+            idempotency_token: Some(pb::IdempotencyToken { token: args.token.clone(), generation_time }),
+        };
+        let checked = call!(self.session, counters.check_token, &request)?;
+        let is_applied = checked.verdict() == pb::Verdict::Applied;
+        let cells = vec![
+            args.token,
+            word::<pb::Verdict>(checked.verdict, "VERDICT_", pb::Verdict::as_str_name),
+            if is_applied { kind(checked.kind) } else { String::new() },
+            if is_applied { checked.delta.to_string() } else { String::new() },
+            time_cell(checked.event_time.as_ref()),
+            duration_cell(checked.retry_after.as_ref()),
+        ];
+        let columns = &["token", "verdict", "kind", "delta", "event_time", "retry_after"];
+        let rows = Rows { columns, cells: vec![cells] };
+        self.session.output.answer(&Answer::one(&full_name("CheckTokenResponse"), &checked), &rows)
+    }
+
+    pub(super) async fn recount(&self, args: RecountArgs) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let request = pb::RecountCounterRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name,
+            from: args.from.map(|from| from.on_the_wire(now)),
+            to: args.to.map(|to| to.on_the_wire(now)),
+            repair: args.repair,
+        };
+        let recount = call!(self.session, counters.recount_counter, &request)?;
+        let answer = Answer::many(&full_name("RecountCounterResponse"), &recount, "differences");
+        match self.session.output.format() {
+            Format::Table => self.session.output.bytes(recount_text(&recount).as_bytes())?,
+            Format::Json => self.session.output.answer(&answer, &Rows::default())?,
+            Format::Jsonl | Format::Csv => self.session.output.answer(&answer, &difference_rows(&recount))?,
+        }
+        match recount.count_before == recount.count_after && recount.differences.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(Exit::Failure, "the counter differs from its log")),
+        }
+    }
+}
+
+/// How far an export has come.
+#[derive(Default)]
+struct Export {
+    events: usize,
+    counters: usize,
+}
+
+impl Export {
+    fn print(&mut self, counters: &Counters, name: &str, events: &[pb::CountEvent]) -> Result<(), Failure> {
+        let lines = events.iter().map(|event| {
+            let mut line = serde_json::Map::from_iter([("counterName".to_owned(), name.into())]);
+            if let serde_json::Value::Object(fields) = Answer::one(&full_name("CountEvent"), event).json() {
+                line.extend(fields);
+            }
+            serde_json::Value::Object(line)
+        });
+        let lines: Vec<_> = match counters.session.output.format() {
+            Format::Json | Format::Jsonl => lines.collect(),
+            Format::Table | Format::Csv => Vec::new(),
+        };
+        let header = if self.counters == 0 { Header::Yes } else { Header::No };
+        counters.session.output.part(&lines, &rows_of(name, events), header)?;
+        self.events += events.len();
+        self.counters += 1;
+        Ok(())
+    }
+
+    fn end(self, counters: &Counters) -> Result<(), Failure> {
+        if self.counters == 0 {
+            counters.session.output.part(&[], &rows_of("", &[]), Header::Yes)?;
+        }
+        progress(&format!("{} events", self.events));
+        Ok(())
+    }
+}
+
+fn rows_of(name: &str, events: &[pb::CountEvent]) -> Rows {
+    let cells = events.iter().map(|event| {
+        vec![
+            name.to_owned(),
+            time_cell(event.event_time.as_ref()),
+            kind(event.kind),
+            event.delta.to_string(),
+            event.token.clone(),
+            event.provenance.clone(),
+        ]
+    });
+    Rows { columns: EVENTS, cells: cells.collect() }
+}
+
+fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
+    let cells = recount.differences.iter().map(|difference| {
+        vec![
+            time_cell(difference.bucket_start.as_ref()),
+            difference.rows_recorded.to_string(),
+            difference.rows_found.to_string(),
+            difference.sum_recorded.to_string(),
+            difference.sum_found.to_string(),
+        ]
+    });
+    Rows { columns: DIFFERENCES, cells: cells.collect() }
+}
+
+fn recount_text(recount: &pb::RecountCounterResponse) -> String {
+    let mut text = format!(
+        "count served:      {}\ncount of the log:  {}\nas of:             {}\n{}\n{} buckets compared, {} events read, {} \
+         differences\n",
+        recount.count_before,
+        recount.count_after,
+        time_cell(recount.as_of.as_ref()),
+        match recount.complete {
+            true => "the log reaches back to the counter's beginning",
+            false => "the log is shorter than the counter; what was recorded before it is the base",
+        },
+        recount.buckets_compared,
+        recount.events_read,
+        recount.differences.len(),
+    );
+    for row in difference_rows(recount).cells {
+        text.push_str(&format!("bucket {}: rows {} -> {}, sum {} -> {}\n", row[0], row[1], row[2], row[3], row[4]));
+    }
+    text
+}
+
+fn kind(number: i32) -> String {
+    word::<pb::EventKind>(number, "EVENT_KIND_", pb::EventKind::as_str_name)
+}

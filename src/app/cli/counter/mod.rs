@@ -1,0 +1,93 @@
+//! `counter`: add, read, clear, follow and audit counters. `write`, `read` and `audit` hold the commands.
+
+mod audit;
+mod read;
+mod write;
+
+use clap::{Args, Subcommand};
+
+use crate::app::cli::{ClientArgs, Failure, Session};
+
+/// Add to counters, read them, clear them, explain them.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone counter add views 5")]
+pub struct CounterArgs {
+    #[command(subcommand)]
+    command: CounterCommand,
+    /// The namespace of the counters.
+    #[arg(short, long, global = true, default_value = "default", value_name = "NAME")]
+    namespace: String,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum CounterCommand {
+    /// Add to a counter; answers once the addition is durable.
+    #[command(after_help = "Example:\n  tallystone counter add views 5\n  tallystone counter add views -2 --get")]
+    Add(write::AddArgs),
+    /// Read counters, and how far each count can be trusted.
+    #[command(after_help = "Example:\n  tallystone counter get views --fresh")]
+    Get(read::GetArgs),
+    /// Set a counter to 0; additions stamped later count on.
+    #[command(after_help = "Example:\n  tallystone counter clear views --yes")]
+    Clear(write::ClearArgs),
+    /// List counters by name.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone counter ls vi")]
+    Ls(read::LsArgs),
+    /// List the counters with the greatest counts.
+    #[command(after_help = "Example:\n  tallystone counter top 3")]
+    Top(read::TopArgs),
+    /// Show what was added in each step of time; the namespace must keep series.
+    #[command(after_help = "Example:\n  tallystone counter series views -n views --from 10m --step 1m")]
+    Series(read::SeriesArgs),
+    /// List the single events of a counter, newest first; with --all, export all events.
+    #[command(after_help = "Example:\n  tallystone counter events --all -o jsonl > events.jsonl")]
+    Events(audit::EventsArgs),
+    /// Settle for ever whether a token was applied; one that was not never will be.
+    #[command(
+        after_help = "Example:\n  tallystone counter check-token views order-17 --generation-time 2026-01-31T12:00:00Z"
+    )]
+    CheckToken(audit::CheckTokenArgs),
+    /// Recompute a counter from its log and compare; exits with 1 if anything differs.
+    #[command(after_help = "Example:\n  tallystone counter recount views")]
+    Recount(audit::RecountArgs),
+    /// Follow the counts of counters: the present ones, then each change.
+    #[command(after_help = "Example:\n  tallystone counter watch views --readings 1")]
+    Watch(read::WatchArgs),
+    /// Report the totals of a source to a cumulative namespace.
+    #[command(
+        after_help = "Example:\n  tallystone counter report requests=120 -n totals --source web-1 --epoch 1 --serial 1"
+    )]
+    Report(write::ReportArgs),
+}
+
+/// A session in a namespace.
+struct Counters {
+    session: Session,
+    namespace: String,
+}
+
+impl CounterArgs {
+    pub async fn run(self) -> Result<(), Failure> {
+        let counters = Counters { session: self.client.open()?, namespace: self.namespace };
+        match self.command {
+            CounterCommand::Add(args) => counters.add(args).await,
+            CounterCommand::Get(args) => counters.get(args).await,
+            CounterCommand::Clear(args) => counters.clear(args).await,
+            CounterCommand::Ls(args) => counters.list(args).await,
+            CounterCommand::Top(args) => counters.top(args).await,
+            CounterCommand::Series(args) => counters.series(args).await,
+            CounterCommand::Events(args) => counters.events(args).await,
+            CounterCommand::CheckToken(args) => counters.check_token(args).await,
+            CounterCommand::Recount(args) => counters.recount(args).await,
+            CounterCommand::Watch(args) => counters.watch(args).await,
+            CounterCommand::Report(args) => counters.report(args).await,
+        }
+    }
+}
+
+/// The full name of a message of the counter service.
+fn full_name(message: &str) -> String {
+    format!("tallystone.counter.v1.{message}")
+}

@@ -1,0 +1,256 @@
+//! Commands that read counts.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::Request;
+
+use crate::adapters::system::SystemClock;
+use crate::api::time::{write, write_duration};
+use crate::app::cli::arguments::{When, duration, freshness, time, when};
+use crate::app::cli::counter::write::partial;
+use crate::app::cli::counter::{Counters, full_name};
+use crate::app::cli::output::{Answer, Header, Rows, time_cell, word};
+use crate::app::cli::{Exit, Failure};
+use crate::domain::Timestamp;
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::ports::Clock;
+use crate::proto::counter::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// The counters.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// Add what is not rolled up yet; the same as --freshness UP_TO_DATE.
+    #[arg(long, conflicts_with = "freshness")]
+    fresh: bool,
+    /// How new the count has to be: ROLLED_UP or UP_TO_DATE.
+    #[arg(long, value_parser = freshness)]
+    freshness: Option<pb::Freshness>,
+    /// Roll up first if the count is behind by more.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    max_staleness: Option<Duration>,
+    /// Roll up first if the count is as of an earlier time.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at_least_as_of: Option<Timestamp>,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
+    limit: usize,
+    /// All of them.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// How many.
+    #[arg(default_value_t = 10, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    n: i32,
+}
+
+#[derive(Debug, Args)]
+pub struct SeriesArgs {
+    /// The counter.
+    name: String,
+    /// The beginning: a time, or so long ago.
+    #[arg(long, default_value = "1h", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    from: When,
+    /// The end: a time, or so long ago.
+    #[arg(long, default_value = "now", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    to: When,
+    /// The step; without it, the finest that the namespace keeps so far back.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    step: Option<Duration>,
+    /// Show the count at the end of each step as well.
+    #[arg(long)]
+    cumulative: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// The counters.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// End after so many readings; without it, watch until interrupted.
+    #[arg(long, value_name = "N")]
+    readings: Option<usize>,
+}
+
+const READING: &[&str] =
+    &["counter_name", "count", "exactness", "as_of", "behind", "last_write_time", "checked_at", "saturated"];
+const SUMMARY: &[&str] = &["counter_name", "count", "as_of"];
+
+impl Counters {
+    pub(super) async fn get(&self, args: GetArgs) -> Result<(), Failure> {
+        let freshness = match args.fresh {
+            true => pb::Freshness::UpToDate,
+            false => args.freshness.unwrap_or_default(),
+        };
+        let max_staleness = args.max_staleness.map(write_duration);
+        let at_least_as_of = args.at_least_as_of.map(write);
+        if let [name] = args.names.as_slice() {
+            let request = pb::GetCountRequest {
+                namespace: self.namespace.clone(),
+                counter_name: name.clone(),
+                max_staleness,
+                at_least_as_of,
+                freshness: freshness.into(),
+            };
+            let reading = self.get_one(&request).await?;
+            let rows = Rows { columns: READING, cells: vec![reading_cells(name, &reading)] };
+            return self.session.output.answer(&Answer::one(&full_name("GetCountResponse"), &reading), &rows);
+        }
+        let request = pb::BatchGetCountsRequest {
+            namespace: self.namespace.clone(),
+            counter_names: args.names,
+            max_staleness,
+            at_least_as_of,
+            freshness: freshness.into(),
+        };
+        self.get_many(&request).await
+    }
+
+    /// Reads one counter.
+    pub(super) async fn reading(&self, name: &str, freshness: pb::Freshness) -> Result<pb::GetCountResponse, Failure> {
+        let request = pb::GetCountRequest {
+            namespace: self.namespace.clone(),
+            counter_name: name.to_owned(),
+            freshness: freshness.into(),
+            ..Default::default()
+        };
+        self.get_one(&request).await
+    }
+
+    async fn get_one(&self, request: &pb::GetCountRequest) -> Result<pb::GetCountResponse, Failure> {
+        call!(self.session, counters.get_count, request)
+    }
+
+    async fn get_many(&self, request: &pb::BatchGetCountsRequest) -> Result<(), Failure> {
+        let read = call!(self.session, counters.batch_get_counts, request)?;
+        let mut cells = Vec::with_capacity(read.results.len());
+        for result in &read.results {
+            match (&result.reading, &result.error) {
+                (Some(reading), _) => cells.push(reading_cells(&result.counter_name, reading)),
+                (None, Some(error)) => eprintln!("{}: {} ({})", result.counter_name, error.message, error.reason),
+                (None, None) => eprintln!("{}: the server answered nothing", result.counter_name),
+            }
+        }
+        let refused = read.results.len() - cells.len();
+        let rows = Rows { columns: READING, cells };
+        let answer = Answer::many(&full_name("BatchGetCountsResponse"), &read, "results");
+        self.session.output.answer(&answer, &rows)?;
+        partial(refused, read.results.len(), "counters could not be read")
+    }
+
+    pub(super) async fn list(&self, args: LsArgs) -> Result<(), Failure> {
+        let limit = if args.all { usize::MAX } else { args.limit };
+        let mut request = self.list_request(args.prefix);
+        let mut whole = pb::ListCountersResponse::default();
+        while whole.counters.len() < limit {
+            let rows = (limit - whole.counters.len()).min(PAGE_ROWS_MAX);
+            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+            let page = self.list_page(&request).await?;
+            whole.counters.extend(page.counters);
+            whole.next_page_token.clone_from(&page.next_page_token);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        if !whole.next_page_token.is_empty() {
+            eprintln!("there are more; --limit N or --all shows them");
+        }
+        let rows = Rows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
+        let answer = Answer::many(&full_name("ListCountersResponse"), &whole, "counters");
+        self.session.output.answer(&answer, &rows)
+    }
+
+    /// The first page of a list of counters.
+    pub(super) fn list_request(&self, prefix: String) -> pb::ListCountersRequest {
+        let page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
+        pb::ListCountersRequest { namespace: self.namespace.clone(), prefix, page_size, page_token: String::new() }
+    }
+
+    /// One page of a list of counters.
+    pub(super) async fn list_page(
+        &self,
+        request: &pb::ListCountersRequest,
+    ) -> Result<pb::ListCountersResponse, Failure> {
+        call!(self.session, counters.list_counters, request)
+    }
+
+    pub(super) async fn top(&self, args: TopArgs) -> Result<(), Failure> {
+        let request = pb::TopCountersRequest { namespace: self.namespace.clone(), n: args.n };
+        let top = call!(self.session, counters.top_counters, &request)?;
+        let rows = Rows { columns: SUMMARY, cells: top.counters.iter().map(summary_cells).collect() };
+        self.session.output.answer(&Answer::many(&full_name("TopCountersResponse"), &top, "counters"), &rows)
+    }
+
+    pub(super) async fn series(&self, args: SeriesArgs) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let request = pb::GetCountSeriesRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name,
+            from: Some(args.from.on_the_wire(now)),
+            to: Some(args.to.on_the_wire(now)),
+            step: args.step.map(write_duration),
+            cumulative: args.cumulative,
+        };
+        let series = call!(self.session, counters.get_count_series, &request)?;
+        let cells = series.rows.iter().map(|row| {
+            let value = row.value.map(|value| value.to_string()).unwrap_or_default();
+            vec![time_cell(row.step_start.as_ref()), row.sum.to_string(), value, row.open.to_string()]
+        });
+        let rows = Rows { columns: &["step_start", "sum", "value", "open"], cells: cells.collect() };
+        self.session.output.answer(&Answer::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
+    }
+
+    /// A stream has no deadline; one that breaks is a failure, because changes may have been missed.
+    pub(super) async fn watch(&self, args: WatchArgs) -> Result<(), Failure> {
+        let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };
+        let fail = |status| {
+            let error = crate::client::CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
+            self.session.failed(&error)
+        };
+        let mut client = self.session.client.counters();
+        let mut readings = client.watch_counts(Request::new(request)).await.map_err(fail)?.into_inner();
+        let mut shown = 0;
+        while args.readings.is_none_or(|readings| shown < readings) {
+            let Some(answer) = readings.message().await.map_err(fail)? else {
+                return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
+            };
+            let reading = answer.reading.unwrap_or_default();
+            let rows = Rows { columns: READING, cells: vec![reading_cells(&answer.counter_name, &reading)] };
+            let line = Answer::one(&full_name("WatchCountsResponse"), &answer).json();
+            let header = if shown == 0 { Header::Yes } else { Header::No };
+            self.session.output.part(&[line], &rows, header)?;
+            shown += 1;
+        }
+        Ok(())
+    }
+}
+
+fn reading_cells(name: &str, reading: &pb::GetCountResponse) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        reading.count.to_string(),
+        word::<pb::Exactness>(reading.exactness, "EXACTNESS_", pb::Exactness::as_str_name),
+        time_cell(reading.as_of.as_ref()),
+        reading.behind.to_string(),
+        time_cell(reading.last_write_time.as_ref()),
+        time_cell(reading.checked_at.as_ref()),
+        reading.saturated.to_string(),
+    ]
+}
+
+fn summary_cells(counter: &pb::CounterSummary) -> Vec<String> {
+    vec![counter.counter_name.clone(), counter.count.to_string(), time_cell(counter.as_of.as_ref())]
+}

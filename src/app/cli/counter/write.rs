@@ -1,0 +1,239 @@
+//! Commands that change counters. Each change has one token over all retries; when a change fails, its token is shown, so
+//! that the question what became of it can be settled.
+
+use clap::Args;
+
+use crate::app::cli::arguments::{freshness, time, total};
+use crate::app::cli::counter::{Counters, full_name};
+use crate::app::cli::namespaces::confirm;
+use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
+use crate::app::cli::{Exit, Failure};
+use crate::client::WriteError;
+use crate::domain::Timestamp;
+use crate::proto::counter::v1 as pb;
+
+/// The token of a change.
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// The token of this change: a UUIDv7, or any 1 to 64 bytes with --generation-time; without it, one is made.
+    #[arg(long)]
+    token: Option<String>,
+    /// When the change was made, for a token that is no UUIDv7.
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "token")]
+    generation_time: Option<Timestamp>,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct AddArgs {
+    /// The counter.
+    name: String,
+    /// What to add; may be negative.
+    #[arg(default_value_t = 1)]
+    delta: i64,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Who or what made the change; shown by `counter events`.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    provenance: String,
+    /// Read the count after it as well.
+    #[arg(long)]
+    get: bool,
+    /// How new the count has to be: ROLLED_UP or UP_TO_DATE.
+    #[arg(long, value_parser = freshness, requires = "get", conflicts_with = "fresh")]
+    freshness: Option<pb::Freshness>,
+    /// The same as --freshness UP_TO_DATE.
+    #[arg(long, requires = "get")]
+    fresh: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClearArgs {
+    /// The counter.
+    name: String,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Who or what made the change; shown by `counter events`.
+    #[arg(long, visible_alias = "reason", default_value = "", hide_default_value = true, value_name = "TEXT")]
+    provenance: String,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Only show the count that would be cleared.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct ReportArgs {
+    /// Totals of counters, each NAME=TOTAL.
+    #[arg(required = true, value_name = "NAME=TOTAL", value_parser = total)]
+    totals: Vec<(String, i64)>,
+    /// Who reports.
+    #[arg(long)]
+    source: String,
+    /// Grows each time the source starts anew.
+    #[arg(long, default_value_t = 0)]
+    epoch: u64,
+    /// Grows with each report inside an epoch.
+    #[arg(long)]
+    serial: u64,
+}
+
+impl TokenArgs {
+    fn token(self) -> Option<pb::IdempotencyToken> {
+        let generation_time = self.generation_time.map(crate::api::time::write);
+        self.token.map(|token| pb::IdempotencyToken { token, generation_time })
+    }
+}
+
+const WRITTEN: &[&str] = &["counter_name", "outcome", "token", "event_time"];
+const WRITTEN_AND_READ: &[&str] = &["counter_name", "outcome", "token", "event_time", "count", "exactness", "as_of"];
+
+impl Counters {
+    pub(super) async fn add(&self, args: AddArgs) -> Result<(), Failure> {
+        match args.get {
+            true => self.add_and_get(args).await,
+            false => self.add_only(args).await,
+        }
+    }
+
+    async fn add_only(&self, args: AddArgs) -> Result<(), Failure> {
+        let request = pb::AddCountRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name.clone(),
+            delta: args.delta,
+            idempotency_token: args.token.token(),
+            provenance: args.provenance,
+        };
+        let added = self.session.client.add_count(request).await;
+        let added = added.map_err(|error| self.failed_write(&args.name, &error))?;
+        let cells = written(&args.name, added.outcome, added.idempotency_token.as_ref(), added.event_time.as_ref());
+        let rows = Rows { columns: WRITTEN, cells: vec![cells] };
+        self.session.output.answer(&Answer::one(&full_name("AddCountResponse"), &added), &rows)
+    }
+
+    async fn add_and_get(&self, args: AddArgs) -> Result<(), Failure> {
+        let freshness = match args.fresh {
+            true => pb::Freshness::UpToDate,
+            false => args.freshness.unwrap_or_default(),
+        };
+        let request = pb::AddAndGetCountRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name.clone(),
+            delta: args.delta,
+            idempotency_token: args.token.token(),
+            provenance: args.provenance,
+            freshness: freshness.into(),
+        };
+        let added = self.session.client.add_and_get_count(request).await;
+        let added = added.map_err(|error| self.failed_write(&args.name, &error))?;
+        let mut cells = written(&args.name, added.outcome, added.idempotency_token.as_ref(), added.event_time.as_ref());
+        cells.push(added.count.to_string());
+        cells.push(word::<pb::Exactness>(added.exactness, "EXACTNESS_", pb::Exactness::as_str_name));
+        cells.push(time_cell(added.as_of.as_ref()));
+        let rows = Rows { columns: WRITTEN_AND_READ, cells: vec![cells] };
+        self.session.output.answer(&Answer::one(&full_name("AddAndGetCountResponse"), &added), &rows)
+    }
+
+    pub(super) async fn clear(&self, args: ClearArgs) -> Result<(), Failure> {
+        if args.dry_run || !args.yes {
+            let count = self.reading(&args.name, pb::Freshness::UpToDate).await?.count;
+            let what = format!("counter {} of namespace {}, now at {count}", args.name, self.namespace);
+            if args.dry_run {
+                eprintln!("would clear {what}; nothing was changed");
+                return Ok(());
+            }
+            confirm(args.yes, &format!("clear {what}"))?;
+        }
+        let request = pb::ClearCountRequest {
+            namespace: self.namespace.clone(),
+            counter_name: args.name.clone(),
+            idempotency_token: args.token.token(),
+            provenance: args.provenance,
+        };
+        let cleared = self.session.client.clear_count(request).await;
+        let cleared = cleared.map_err(|error| self.failed_write(&args.name, &error))?;
+        if let Some(visible_at) = &cleared.visible_at {
+            progress(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
+        }
+        let cells =
+            written(&args.name, cleared.outcome, cleared.idempotency_token.as_ref(), cleared.event_time.as_ref());
+        let rows = Rows { columns: WRITTEN, cells: vec![cells] };
+        self.session.output.answer(&Answer::one(&full_name("ClearCountResponse"), &cleared), &rows)
+    }
+
+    pub(super) async fn report(&self, args: ReportArgs) -> Result<(), Failure> {
+        let items = args.totals.iter().map(|(name, total)| pb::TotalItem { counter_name: name.clone(), total: *total });
+        let request = pb::ReportTotalsRequest {
+            namespace: self.namespace.clone(),
+            source: args.source,
+            epoch: args.epoch,
+            serial: args.serial,
+            items: items.collect(),
+        };
+        // A report names itself by source, epoch and serial, so sending it again cannot count twice.
+        let reported = call!(self.session, counters.report_totals, &request)?;
+        let mut refused = 0;
+        let mut cells = Vec::with_capacity(reported.results.len());
+        for ((name, total), result) in args.totals.iter().zip(&reported.results) {
+            let outcome = match &result.error {
+                Some(error) => {
+                    refused += 1;
+                    eprintln!("{name}: {}", error.message);
+                    error.reason.clone()
+                }
+                None => outcome(result.outcome),
+            };
+            cells.push(vec![name.clone(), total.to_string(), outcome, time_cell(result.event_time.as_ref())]);
+        }
+        let rows = Rows { columns: &["counter_name", "total", "outcome", "event_time"], cells };
+        let answer = Answer::many(&full_name("ReportTotalsResponse"), &reported, "results");
+        self.session.output.answer(&answer, &rows)?;
+        partial(refused, args.totals.len(), "totals were refused")
+    }
+
+    /// A write that failed, with its token and what to do with it.
+    fn failed_write(&self, name: &str, error: &WriteError) -> Failure {
+        let token = &error.token;
+        let mut words = format!("-n {} {name} {}", self.namespace, token.token);
+        if let Some(time) = &token.generation_time {
+            words.push_str(&format!(" --generation-time {time}"));
+        }
+        let failure = self.session.failed(&error.error);
+        if error.error.may_be_applied {
+            return failure
+                .hint(format!("the change may have been applied; its token is {}", token.token))
+                .hint(format!("settle it with: tallystone counter check-token {words}"));
+        }
+        match failure.exit() {
+            Exit::Unavailable => {
+                failure.hint(format!("nothing was applied under the token {}; run it again", token.token))
+            }
+            Exit::Ok | Exit::Failure | Exit::Usage | Exit::NotFound | Exit::Precondition | Exit::Partial => failure,
+        }
+    }
+}
+
+/// Fails with the code for half-done work, if any item was refused.
+pub(super) fn partial(refused: usize, of: usize, what: &str) -> Result<(), Failure> {
+    match refused {
+        0 => Ok(()),
+        refused => Err(Failure::new(Exit::Partial, format!("{refused} of {of} {what}"))),
+    }
+}
+
+fn written(
+    name: &str,
+    number: i32,
+    token: Option<&pb::IdempotencyToken>,
+    event_time: Option<&prost_types::Timestamp>,
+) -> Vec<String> {
+    let token = token.map(|token| token.token.clone()).unwrap_or_default();
+    vec![name.to_owned(), outcome(number), token, time_cell(event_time)]
+}
+
+fn outcome(number: i32) -> String {
+    word::<pb::Outcome>(number, "OUTCOME_", pb::Outcome::as_str_name)
+}

@@ -1,0 +1,141 @@
+//! How a command fails: what stderr says, and the exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use tonic::Code;
+
+use crate::client::CallError;
+use crate::domain::{Reason, Reject};
+
+/// The exit codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Failed; whether it had an effect, the text says.
+    Failure = 1,
+    /// The command line, or a value on it, is wrong.
+    Usage = 2,
+    /// What the command is about does not exist.
+    NotFound = 3,
+    /// The state of things does not allow it.
+    Precondition = 4,
+    /// The service does not answer, or is too busy; nothing was done.
+    Unavailable = 5,
+    /// Some of the items were done, others not.
+    Partial = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    text: String,
+    /// What to do next, one line each.
+    hints: Vec<String>,
+}
+
+impl Failure {
+    /// A failure with an exit code.
+    pub fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, text: text.into(), hints: Vec::new() }
+    }
+
+    /// A wrong command line.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, text)
+    }
+
+    /// Any other failure.
+    pub fn other(text: impl Into<String>) -> Self {
+        Self::new(Exit::Failure, text)
+    }
+
+    /// A failed call of a server.
+    pub fn of_call(error: &CallError, server: &str) -> Self {
+        if error.is_unreachable() {
+            let hint = "start one with `tallystone dev`, or name another with --server or TALLYSTONE_SERVER";
+            return Self::new(Exit::Unavailable, format!("no server answers at {server}")).hint(hint);
+        }
+        let reason = error.reason().and_then(|reason| Reason::from_name(&reason));
+        let exit = match error.may_be_applied {
+            true => Exit::Failure, // an unknown outcome is never called anything else
+            false => exit_of(error.status.code()),
+        };
+        let failure = Self::new(exit, error.to_string());
+        match reason {
+            Some(reason) => failure.hint(format!("reason {reason}; more with `tallystone explain-error {reason}`")),
+            None => failure,
+        }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Tells of it on stderr.
+    pub fn report(&self) -> ExitCode {
+        if !self.text.is_empty() {
+            eprintln!("error: {}", self.text);
+        }
+        for hint in &self.hints {
+            eprintln!("  {hint}");
+        }
+        self.exit.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Reject> for Failure {
+    fn from(reject: Reject) -> Self {
+        Self::usage(reject.message)
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Whoever reads our output may stop reading; that is no failure of ours.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, ""),
+            _ => Self::other(format!("cannot write the answer: {error}")), // every other kind loses output
+        }
+    }
+}
+
+/// The exit code of a refusal by its gRPC code.
+pub fn exit_of(code: Code) -> Exit {
+    match code {
+        Code::Ok => Exit::Ok,
+        Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists | Code::PermissionDenied => Exit::Precondition,
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => Exit::Unavailable,
+        Code::Cancelled
+        | Code::Unknown
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss
+        | Code::Unauthenticated => Exit::Failure,
+    }
+}

@@ -1,0 +1,271 @@
+//! `ns`: list, describe, follow and delete namespaces. They are created and changed by `apply`.
+
+use std::io::{IsTerminal, Write};
+
+use clap::{Args, Subcommand};
+
+use crate::app::cli::output::{Answer, Rows, duration_cell, progress, time_cell, word};
+use crate::app::cli::{ClientArgs, Exit, Failure, Session};
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::proto::admin::v1 as pb;
+use crate::proto::counter::v1::ListCountersRequest;
+
+/// Counters are counted up to here for a confirmation; beyond it, more is more.
+const COUNTED_MAX: usize = 100 * PAGE_ROWS_MAX;
+
+/// List, describe and delete namespaces.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone ns ls")]
+pub struct NsArgs {
+    #[command(subcommand)]
+    command: NsCommand,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum NsCommand {
+    /// List namespaces by name.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone ns ls -o csv")]
+    Ls,
+    /// Show all settings of a namespace; as JSON it is a document that apply takes.
+    #[command(after_help = "Example:\n  tallystone ns describe default")]
+    Describe {
+        /// The namespace.
+        name: String,
+    },
+    /// Show who changed a namespace, when and how, newest first.
+    #[command(after_help = "Example:\n  tallystone ns history default")]
+    History {
+        /// The namespace, also one that was deleted.
+        name: String,
+        /// At most so many changes.
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        limit: usize,
+    },
+    /// Delete a namespace with all its counters.
+    #[command(after_help = "Example:\n  tallystone ns rm views --yes")]
+    Rm(RmArgs),
+}
+
+#[derive(Debug, Args)]
+struct RmArgs {
+    /// The namespace.
+    name: String,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Only say what would be deleted.
+    #[arg(long)]
+    dry_run: bool,
+    /// Only this version: the etag that `ns describe` shows.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+impl NsArgs {
+    pub async fn run(self) -> Result<(), Failure> {
+        let session = self.client.open()?;
+        match self.command {
+            NsCommand::Ls => session.list().await,
+            NsCommand::Describe { name } => session.describe(name).await,
+            NsCommand::History { name, limit } => session.history(name, limit).await,
+            NsCommand::Rm(args) => session.remove(args).await,
+        }
+    }
+}
+
+impl Session {
+    async fn list(&self) -> Result<(), Failure> {
+        let mut whole = pb::ListNamespacesResponse::default();
+        let mut request = pb::ListNamespacesRequest { page_size: i32::MAX, page_token: String::new() };
+        loop {
+            let page = call!(self, namespaces.list_namespaces, &request)?;
+            whole.namespaces.extend(page.namespaces);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        let cells = whole.namespaces.iter().map(|namespace| {
+            vec![
+                namespace.name.clone(),
+                counter_type(namespace.counter_type),
+                temporality(namespace.temporality),
+                cardinality(namespace.counter_cardinality),
+                namespace.storage.as_ref().map(|storage| storage.dataset.clone()).unwrap_or_default(),
+                namespace.version.to_string(),
+                time_cell(namespace.update_time.as_ref()),
+            ]
+        });
+        let columns =
+            &["name", "counter_type", "temporality", "counter_cardinality", "dataset", "version", "update_time"];
+        let rows = Rows { columns, cells: cells.collect() };
+        self.output.answer(&Answer::many("tallystone.admin.v1.ListNamespacesResponse", &whole, "namespaces"), &rows)
+    }
+
+    async fn describe(&self, name: String) -> Result<(), Failure> {
+        let namespace = self.namespace(name).await?;
+        let rows = Rows { columns: &["setting", "value"], cells: settings(&namespace) };
+        let response = pb::GetNamespaceResponse { namespace: Some(namespace) };
+        self.output.answer(&Answer::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
+    }
+
+    async fn history(&self, name: String, limit: usize) -> Result<(), Failure> {
+        let mut whole = pb::ListNamespaceChangesResponse::default();
+        let mut request = pb::ListNamespaceChangesRequest { name, ..Default::default() };
+        while whole.changes.len() < limit {
+            let rows = (limit - whole.changes.len()).min(PAGE_ROWS_MAX);
+            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+            let page = call!(self, namespaces.list_namespace_changes, &request)?;
+            whole.changes.extend(page.changes);
+            whole.next_page_token.clone_from(&page.next_page_token);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        let cells = whole.changes.iter().map(|change| {
+            vec![
+                change.version.to_string(),
+                time_cell(change.change_time.as_ref()),
+                change.actor.clone(),
+                change.reason.clone(),
+                match change.version {
+                    1 => "created".to_owned(),
+                    _ => change.differences.join("\n"), // later versions differ from the one before
+                },
+            ]
+        });
+        let rows =
+            Rows { columns: &["version", "change_time", "actor", "reason", "differences"], cells: cells.collect() };
+        let answer = Answer::many("tallystone.admin.v1.ListNamespaceChangesResponse", &whole, "changes");
+        self.output.answer(&answer, &rows)
+    }
+
+    async fn remove(&self, args: RmArgs) -> Result<(), Failure> {
+        let namespace = self.namespace(args.name.clone()).await?;
+        let what = format!("namespace {} with {}", args.name, self.count_of_counters(&args.name, &namespace).await?);
+        if args.dry_run {
+            eprintln!("would delete {what}; nothing was changed");
+            return Ok(());
+        }
+        confirm(args.yes, &format!("delete {what} for ever"))?;
+        let request = pb::DeleteNamespaceRequest { name: args.name, etag: args.etag, reason: args.reason };
+        let client = self.client.namespaces();
+        let deleted = self.client.retried(&request, |request| {
+            let mut client = client.clone();
+            async move { client.delete_namespace(request).await }
+        });
+        match deleted.await {
+            Ok(_) => {}
+            // The answer to an earlier attempt was lost, and that attempt did it.
+            Err(error) if error.attempts > 1 && error.status.code() == tonic::Code::NotFound => {}
+            Err(error) => return Err(self.failed(&error)),
+        }
+        progress(&format!("deleted {what}"));
+        Ok(())
+    }
+
+    async fn namespace(&self, name: String) -> Result<pb::Namespace, Failure> {
+        let request = pb::GetNamespaceRequest { name };
+        let found = call!(self, namespaces.get_namespace, &request)?;
+        found.namespace.ok_or_else(|| Failure::other("the server answered without a namespace"))
+    }
+
+    /// How many counters a namespace holds, in words.
+    async fn count_of_counters(&self, name: &str, namespace: &pb::Namespace) -> Result<String, Failure> {
+        if namespace.counter_type() == pb::CounterType::BestEffort {
+            return Ok("its best-effort counters".to_owned());
+        }
+        let mut request = ListCountersRequest { namespace: name.to_owned(), page_size: i32::MAX, ..Default::default() };
+        let mut count = 0;
+        while count < COUNTED_MAX {
+            let page = call!(self, counters.list_counters, &request)?;
+            count += page.counters.len();
+            if page.next_page_token.is_empty() {
+                return Ok(format!("{count} counters"));
+            }
+            request.page_token = page.next_page_token;
+        }
+        Ok(format!("more than {COUNTED_MAX} counters"))
+    }
+}
+
+/// Asks before something is destroyed. Without a terminal nobody can answer, so `--yes` has to.
+pub fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
+    }
+    eprint!("{what}? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::new(Exit::Failure, "nothing was changed")), // anything else is no
+    }
+}
+
+fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        ("name", namespace.name.clone()),
+        ("id", namespace.id.to_string()),
+        ("etag", namespace.etag.clone()),
+        ("version", namespace.version.to_string()),
+        ("description", namespace.description.clone()),
+        ("counter_type", counter_type(namespace.counter_type)),
+        ("temporality", temporality(namespace.temporality)),
+        ("ttl", namespace.ttl.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
+        ("counter_cardinality", cardinality(namespace.counter_cardinality)),
+    ];
+    let storage = namespace.storage.clone().unwrap_or_default();
+    let dataset = namespace.dataset.unwrap_or_default();
+    let partition = namespace.time_partition.unwrap_or_default();
+    let rollup = namespace.rollup.unwrap_or_default();
+    rows.extend([
+        ("storage.cache_cluster", storage.cache_cluster),
+        ("storage.rollup_cluster", storage.rollup_cluster),
+        ("storage.event_cluster", storage.event_cluster),
+        ("storage.dataset", storage.dataset),
+        ("dataset.slice_width", duration_cell(dataset.slice_width.as_ref())),
+        ("dataset.close_after", duration_cell(dataset.close_after.as_ref())),
+        ("dataset.delete_after", duration_cell(dataset.delete_after.as_ref())),
+        ("dataset.accept_limit", duration_cell(dataset.accept_limit.as_ref())),
+        ("dataset.future_limit", duration_cell(dataset.future_limit.as_ref())),
+        ("dataset.export_before_drop", dataset.export_before_drop.to_string()),
+        ("time_partition.buckets_per_id", partition.buckets_per_id.to_string()),
+        ("time_partition.seconds_per_bucket", partition.seconds_per_bucket.to_string()),
+        ("rollup.num_queues", rollup.num_queues.to_string()),
+        ("rollup.coalesce_ms", rollup.coalesce_ms.to_string()),
+        ("rollup.capacity_bytes", rollup.capacity_bytes.to_string()),
+        ("rollup.rollup_batch_count", rollup.rollup_batch_count.to_string()),
+    ]);
+    let series = namespace
+        .series
+        .iter()
+        .map(|series| format!("{} kept {}", duration_cell(series.step.as_ref()), duration_cell(series.keep.as_ref())));
+    let series: Vec<_> = series.collect();
+    rows.push(("series", if series.is_empty() { "none".to_owned() } else { series.join(", ") }));
+    rows.push(("create_time", time_cell(namespace.create_time.as_ref())));
+    rows.push(("update_time", time_cell(namespace.update_time.as_ref())));
+    rows.into_iter().map(|(setting, value)| vec![setting.to_owned(), value]).collect()
+}
+
+fn counter_type(number: i32) -> String {
+    word::<pb::CounterType>(number, "COUNTER_TYPE_", pb::CounterType::as_str_name)
+}
+
+fn temporality(number: i32) -> String {
+    word::<pb::Temporality>(number, "TEMPORALITY_", pb::Temporality::as_str_name)
+}
+
+fn cardinality(number: i32) -> String {
+    word::<pb::Cardinality>(number, "CARDINALITY_", pb::Cardinality::as_str_name)
+}

@@ -1,0 +1,247 @@
+//! How answers are printed: as a table for people, as JSON, JSON lines or CSV for programs.
+//!
+//! JSON is the canonical protobuf JSON that the HTTP API answers, made of the same descriptors. Columns are named as the
+//! fields they show; times are RFC 3339, enum words come without their prefix in tables and CSV.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::LazyLock;
+
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table};
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
+
+use crate::app::cli::Failure;
+use crate::proto;
+
+/// A format of answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Columns for people.
+    Table,
+    /// One JSON document, the answer of the HTTP API.
+    Json,
+    /// A JSON document a line, one for each row.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// Rows of an answer for people and spreadsheets.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// The fields that the columns show.
+    pub columns: &'static [&'static str],
+    /// The cells, as many in each row as there are columns.
+    pub cells: Vec<Vec<String>>,
+}
+
+/// An answer in the words of the protocol.
+pub struct Answer {
+    message: DynamicMessage,
+    /// The repeated field whose items are the rows, if it has one.
+    items: Option<&'static str>,
+}
+
+/// Prints answers in one format.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    format: Format,
+}
+
+static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
+});
+
+const JSON: SerializeOptions = SerializeOptions::new().skip_default_fields(false);
+
+impl Answer {
+    /// An answer that is one message of the given full name.
+    pub fn one(name: &str, message: &impl Message) -> Self {
+        let descriptor = DESCRIPTORS.get_message_by_name(name).expect("the caller names a message of ours");
+        let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice());
+        Self { message: message.expect("what was encoded can be decoded"), items: None }
+    }
+
+    /// An answer whose rows are the items of a repeated field.
+    pub fn many(name: &str, message: &impl Message, items: &'static str) -> Self {
+        Self { items: Some(items), ..Self::one(name, message) }
+    }
+
+    /// The whole answer as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        json_of(&self.message)
+    }
+
+    /// The rows as JSON.
+    fn lines(&self) -> Vec<serde_json::Value> {
+        let whole = self.json();
+        match self.items.and_then(|items| whole.get(items)) {
+            Some(serde_json::Value::Array(items)) => items.clone(),
+            Some(_) | None => vec![whole],
+        }
+    }
+}
+
+impl Output {
+    /// Prints in a format.
+    pub fn new(format: Format) -> Self {
+        Self { format }
+    }
+
+    /// The format.
+    pub fn format(self) -> Format {
+        self.format
+    }
+
+    /// Prints an answer.
+    pub fn answer(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match self.format {
+            Format::Table => writeln!(out, "{}", table(rows, Header::Yes))?,
+            Format::Json => {
+                serde_json::to_writer_pretty(&mut out, &answer.json()).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            Format::Jsonl => json_lines(&mut out, &answer.lines())?,
+            Format::Csv => csv(&mut out, rows, Header::Yes)?,
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Prints a part of an answer that goes on: JSON as lines, the header with the first part only.
+    pub fn part(self, lines: &[serde_json::Value], rows: &Rows, header: Header) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match self.format {
+            Format::Table if rows.cells.is_empty() && header == Header::No => {}
+            Format::Table => writeln!(out, "{}", table(rows, header))?,
+            Format::Json | Format::Jsonl => json_lines(&mut out, lines)?,
+            Format::Csv => csv(&mut out, rows, header)?,
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Prints bytes as they are.
+    pub fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        Ok(out.flush()?)
+    }
+}
+
+/// Whether rows are printed with a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Header {
+    /// With one.
+    Yes,
+    /// Without.
+    No,
+}
+
+/// The word of an enum without its prefix; a number that is no word stays a number.
+pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'static str) -> String {
+    match E::try_from(number) {
+        Ok(value) => name(&value).trim_start_matches(prefix).to_owned(),
+        Err(_) => number.to_string(),
+    }
+}
+
+/// A time in a cell; empty if there is none.
+pub fn time_cell(time: Option<&prost_types::Timestamp>) -> String {
+    time.map(ToString::to_string).unwrap_or_default()
+}
+
+/// A duration in a cell; empty if there is none.
+pub fn duration_cell(duration: Option<&prost_types::Duration>) -> String {
+    duration.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Tells of progress, where somebody looks.
+pub fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{text}");
+    }
+}
+
+fn json_of(message: &DynamicMessage) -> serde_json::Value {
+    let json = message.serialize_with_options(serde_json::value::Serializer, &JSON);
+    json.expect("every message of ours has a JSON form")
+}
+
+fn json_lines(out: &mut impl Write, lines: &[serde_json::Value]) -> Result<(), Failure> {
+    for line in lines {
+        serde_json::to_writer(&mut *out, line).map_err(io::Error::from)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn table(rows: &Rows, header: Header) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    if header == Header::Yes {
+        table.set_header(rows.columns.iter().map(|column| column.to_uppercase().replace('_', " ")));
+    }
+    table.add_rows(&rows.cells);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn csv(out: &mut impl Write, rows: &Rows, header: Header) -> io::Result<()> {
+    if header == Header::Yes {
+        writeln!(out, "{}", rows.columns.join(","))?;
+    }
+    for row in &rows.cells {
+        let cells: Vec<_> = row.iter().map(|cell| quoted(cell)).collect();
+        writeln!(out, "{}", cells.join(","))?;
+    }
+    Ok(())
+}
+
+/// A cell of CSV (RFC 4180).
+fn quoted(cell: &str) -> String {
+    match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::counter::v1::{CounterSummary, ListCountersResponse};
+
+    fn response() -> ListCountersResponse {
+        let counters = ["a", "b"].map(|name| CounterSummary { counter_name: name.to_owned(), count: 0, as_of: None });
+        ListCountersResponse { counters: counters.into(), next_page_token: String::new() }
+    }
+
+    #[test]
+    fn json_is_canonical_and_shows_defaults() {
+        let answer = Answer::many("tallystone.counter.v1.ListCountersResponse", &response(), "counters");
+        let json = answer.json().to_string();
+        assert_eq!(
+            json,
+            r#"{"counters":[{"counterName":"a","count":"0"},{"counterName":"b","count":"0"}],"nextPageToken":""}"#
+        );
+        assert_eq!(answer.lines().len(), 2);
+    }
+
+    #[test]
+    fn cells_of_csv_are_quoted_where_they_must_be() {
+        for (cell, text) in [("a b", "a b"), ("a,b", "\"a,b\""), ("a\"b", "\"a\"\"b\""), ("a\nb", "\"a\nb\"")] {
+            assert_eq!(quoted(cell), text);
+        }
+    }
+
+    #[test]
+    fn a_table_has_headers_for_people_and_no_blanks_at_its_ends() {
+        let rows = Rows {
+            columns: &["counter_name", "count"],
+            cells: vec![vec!["views".to_owned(), "5".to_owned()], vec!["x".to_owned(), String::new()]],
+        };
+        assert_eq!(table(&rows, Header::Yes), "COUNTER NAME  COUNT\nviews         5\nx");
+    }
+}

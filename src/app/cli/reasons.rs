@@ -1,0 +1,83 @@
+//! `explain-error`: what a refusal means and what to do about it, from the same table that the service answers with.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::app::cli::output::{Format, Header, Output, Rows};
+use crate::app::cli::{Failure, OutputArgs, arguments};
+use crate::domain::Reason;
+use crate::domain::reason::{Effect, Retry};
+
+/// Explain the reason of a refusal.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone explain-error NOT_APPLIED")]
+pub struct ExplainErrorArgs {
+    /// The reason, as the error shows it; without one, all are listed.
+    #[arg(value_parser = arguments::reason)]
+    reason: Option<Reason>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl ExplainErrorArgs {
+    pub fn run(&self) -> Result<(), Failure> {
+        let output = Output::new(self.output.output);
+        let reasons: Vec<Reason> = self.reason.map_or_else(|| Reason::ALL.to_vec(), |reason| vec![reason]);
+        match (output.format(), self.reason) {
+            (Format::Table, Some(reason)) => output.bytes(text_of(reason).as_bytes()),
+            (Format::Table | Format::Csv, _) => output.part(&[], &rows_of(&reasons), Header::Yes),
+            (Format::Json | Format::Jsonl, _) => {
+                let lines: Vec<_> = reasons.into_iter().map(json_of).collect();
+                output.part(&lines, &Rows::default(), Header::No)
+            }
+        }
+    }
+}
+
+fn text_of(reason: Reason) -> String {
+    let info = reason.info();
+    format!(
+        "{}\n\n{}\n\ngRPC code:  {:?}\nHTTP:       {}\nRetry:      {}\nEffect:     {}\n",
+        info.name,
+        info.help,
+        info.code,
+        info.http,
+        retry_text(info.retry),
+        effect_text(info.effect)
+    )
+}
+
+fn rows_of(reasons: &[Reason]) -> Rows {
+    let cells = reasons.iter().map(|reason| {
+        let info = reason.info();
+        let code = format!("{:?}", info.code);
+        vec![info.name.to_owned(), code, info.http.to_string(), retry_text(info.retry).to_owned(), info.help.to_owned()]
+    });
+    Rows { columns: &["reason", "grpc_code", "http", "retry", "help"], cells: cells.collect() }
+}
+
+fn json_of(reason: Reason) -> serde_json::Value {
+    let info = reason.info();
+    json!({
+        "reason": info.name,
+        "grpcCode": format!("{:?}", info.code),
+        "http": info.http,
+        "retry": retry_text(info.retry),
+        "effect": effect_text(info.effect),
+        "help": info.help,
+    })
+}
+
+fn retry_text(retry: Retry) -> &'static str {
+    match retry {
+        Retry::Never => "never as it is",
+        Retry::SameToken => "with the same token",
+    }
+}
+
+fn effect_text(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Nothing => "nothing was applied",
+        Effect::Unknown => "it may have been applied",
+    }
+}
