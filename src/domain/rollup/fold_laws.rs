@@ -58,14 +58,14 @@ impl History {
     /// The count of a delta counter after its last mutation up to `to`.
     fn count(&self, to: Timestamp) -> i128 {
         let mutations: Vec<&Event> = self.up_to(to).filter(|event| event.change != Change::Void).collect();
-        let restarts = (0..mutations.len()).filter(|&at| {
+        let mut restarts = (0..mutations.len()).rev().filter(|&at| {
             let silence = at > 0 && {
                 let gap = mutations[at].key.time.micros() - mutations[at - 1].key.time.micros();
                 self.ttl_micros(mutations[at].key.time).is_some_and(|ttl| gap > ttl)
             };
             silence || mutations[at].change == Change::Clear
         });
-        let from = restarts.last().unwrap_or(0);
+        let from = restarts.next().unwrap_or(0);
         mutations[from..].iter().map(|event| i128::from(event.change.delta())).sum()
     }
 
