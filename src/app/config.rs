@@ -166,7 +166,7 @@ pub struct Sources {
     /// The environment.
     pub environment: Vec<(String, String)>,
     /// Flags: the key, the flag's name, the value.
-    pub flags: Vec<(&'static str, &'static str, String)>,
+    pub flags: Vec<(String, &'static str, String)>,
 }
 
 /// Settings with the origin of each value.
@@ -291,7 +291,7 @@ impl Layers {
     fn guess_key(&self, message: &str) -> String {
         let changed = || self.origins.iter().filter(|(_, origin)| **origin != Origin::Default);
         let names = |key: &String| key.rsplit('.').next().is_some_and(|last| message.contains(last));
-        let named = changed().find(|(key, _)| names(key)).or_else(|| changed().last());
+        let named = changed().find(|(key, _)| names(key)).or_else(|| changed().next_back());
         named.map_or_else(|| "settings".to_owned(), |(key, _)| key.clone())
     }
 }
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(value(&sources), 2);
         sources.environment.push(("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS".to_owned(), "3".to_owned()));
         assert_eq!(value(&sources), 3);
-        sources.flags.push(("server.drain_deadline_ms", "--drain-deadline-ms", "4".to_owned()));
+        sources.flags.push(("server.drain_deadline_ms".to_owned(), "--drain-deadline-ms", "4".to_owned()));
         assert_eq!(value(&sources), 4);
     }
 

@@ -1,4 +1,9 @@
 //! The composition root: settings, build, run, drain, and the command line in front of it.
 
+pub mod backend;
 pub mod cli;
+pub mod commands;
 pub mod config;
+pub mod metrics;
+pub mod run;
+pub mod telemetry;

@@ -30,6 +30,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::app::commands::{self, DevArgs, ServerArgs};
 use crate::client::{CallError, Client, RetryPolicy};
 
 pub use failure::{Exit, Failure};
@@ -52,6 +53,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Dev(DevArgs),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Server(ServerArgs),
     Apply(apply::ApplyArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Ns(namespaces::NsArgs),
@@ -133,6 +137,8 @@ pub fn command() -> clap::Command {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
+        Command::Dev(args) => commands::dev(&args).map_err(|error| Failure::other(format!("{error:#}"))),
+        Command::Server(args) => commands::server(&args).map_err(|error| Failure::other(format!("{error:#}"))),
         Command::Apply(args) => on_a_runtime(args.run()),
         Command::Ns(args) => on_a_runtime(args.run()),
         Command::Counter(args) => on_a_runtime(args.run()),

@@ -2,8 +2,6 @@
 
 pub mod checkpoint;
 pub mod fold;
-#[cfg(test)]
-mod fold_laws;
 pub mod series;
 pub mod window;
 

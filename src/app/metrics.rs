@@ -1,0 +1,127 @@
+//! The engine's numbers on the metrics page, read when the page is.
+//!
+//! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::engine::Engine;
+use crate::engine::stats::Stats;
+
+/// Reads the engine's numbers.
+pub struct EngineCollector {
+    engine: Arc<Engine>,
+}
+
+impl EngineCollector {
+    /// Reads these.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+impl fmt::Debug for EngineCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EngineCollector")
+    }
+}
+
+type Row = (&'static str, &'static str, fn(&Stats) -> u64);
+
+/// Growing counts: name without `_total`, help, value.
+const COUNTS: &[Row] = &[
+    ("tallystone_writes_applied", "Adds, clears and totals that were applied", |s| s.writes_applied.get()),
+    ("tallystone_writes_repeated", "Writes whose token had been applied before", |s| s.writes_repeated.get()),
+    ("tallystone_verdicts", "Verdicts that were given", |s| s.verdicts.get()),
+    ("tallystone_verdicts_void", "Verdicts that wrote or found a void", |s| s.verdicts_void.get()),
+    ("tallystone_count_cache_hits", "Reads served from the count cache", |s| s.cache_hits.get()),
+    ("tallystone_count_cache_misses", "Reads that went to the rollup store", |s| s.cache_misses.get()),
+    ("tallystone_inline_rolls", "Rolls that a read ran itself", |s| s.inline_rolls.get()),
+    ("tallystone_rolls_written", "Rolls that wrote a checkpoint", |s| s.rolls_written.get()),
+    ("tallystone_rolls_empty", "Rolls that found nothing new", |s| s.rolls_empty.get()),
+    ("tallystone_rolls_failed", "Rolls that failed and are tried again", |s| s.rolls_failed.get()),
+    ("tallystone_events_folded", "Events folded by rolls", |s| s.events_folded.get()),
+    ("tallystone_rollup_batches", "Rollup batches", |s| s.batches.get()),
+    ("tallystone_rollup_signals_lost", "Signals for which a Set had no room", |s| s.signals_lost.get()),
+    ("tallystone_touches_replayed", "Touches read again after a restart or a lost signal", |s| {
+        s.touches_replayed.get()
+    }),
+    ("tallystone_limits_published", "Limits published", |s| s.limits_published.get()),
+    ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
+    ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
+    (
+        "tallystone_acknowledged_below_limit",
+        "Acknowledged events found at or below a limit that had been told; must stay 0",
+        |s| s.acknowledged_below_limit.get(),
+    ),
+];
+
+impl Collector for EngineCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats = self.engine.stats();
+        for (name, help, value) in COUNTS {
+            encode_count(&mut encoder, name, help, value(stats))?;
+        }
+        encode_count(
+            &mut encoder,
+            "tallystone_loop_panics",
+            "Background loops that panicked",
+            self.engine.loop_panics(),
+        )?;
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
+        encode(&mut encoder, "tallystone_rollup_batch_seconds", "Time spent in rollup batches", &busy)?;
+        let paused = ConstCounter::new(seconds(stats.pause_micros.get()));
+        encode(&mut encoder, "tallystone_rollup_pause_seconds", "Pauses after rollup batches", &paused)?;
+        self.encode_gauges(&mut encoder)
+    }
+}
+
+impl EngineCollector {
+    fn encode_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let (waiting, bytes) = self.engine.rollup_sets();
+        encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
+        encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
+        encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
+        let datasets = self.engine.datasets();
+        let mut by_dataset = |name, help, value: fn(&crate::engine::DatasetGauges) -> f64| {
+            let kind = prometheus_client::metrics::MetricType::Gauge;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for dataset in &datasets {
+                let labels = [("dataset", dataset.dataset.clone())];
+                ConstGauge::new(value(dataset)).encode(family.encode_family(&labels)?)?;
+            }
+            Ok::<(), fmt::Error>(())
+        };
+        by_dataset("tallystone_closed_lag_seconds", "How far the limit is behind the clock", |d| {
+            d.closed_lag.as_secs_f64()
+        })?;
+        by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
+            d.watermark_lag.as_secs_f64()
+        })?;
+        by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| d.holds as f64)?;
+        by_dataset("tallystone_slices", "Time slices known", |d| d.slices as f64)
+    }
+}
+
+fn gauge(value: usize) -> ConstGauge<f64> {
+    ConstGauge::new(value as f64)
+}
+
+fn encode_count(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+    encode(encoder, name, help, &ConstCounter::new(value))
+}
+
+fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}

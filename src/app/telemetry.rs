@@ -1,0 +1,25 @@
+//! Structured logs on standard error. Nothing of a payload or a token is ever logged.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::prelude::*;
+
+use crate::app::config::{LogConfig, LogFormat};
+
+/// Starts logging. Fails on a level that is none; a second call in one process changes nothing.
+pub fn start(log: &LogConfig) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level is not a filter: {error}"))?;
+    let registry = tracing_subscriber::registry().with(filter);
+    let started = match log.format {
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal();
+            registry.with(layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false)).try_init()
+        }
+        LogFormat::Json => registry.with(layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
+    };
+    // Tests of one process start it more than once.
+    let _ = started;
+    Ok(())
+}
