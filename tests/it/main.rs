@@ -2,6 +2,7 @@
 //! once; one module for each behaviour.
 
 mod counting;
+mod docs;
 mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;

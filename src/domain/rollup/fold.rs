@@ -136,7 +136,9 @@ impl<'a> Folder<'a> {
             if step.end() > time {
                 return true;
             }
-            if silent_too_long(last, step.end(), rules.at(step.end()).ttl) {
+            // The step ends with its last microsecond; the slice after it is perhaps not known yet, and has no say.
+            let end = step.end().just_before();
+            if silent_too_long(last, end, rules.at(end).ttl) {
                 step.value = 0;
             }
             finished.push(step.clone());

@@ -2,6 +2,8 @@
 
 pub mod checkpoint;
 pub mod fold;
+#[cfg(test)]
+mod fold_laws;
 pub mod series;
 pub mod window;
 

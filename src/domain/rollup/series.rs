@@ -34,6 +34,15 @@ pub struct SeriesRow {
     pub open: bool,
 }
 
+/// What a counter had come to where a range begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Before {
+    /// The count.
+    pub value: i128,
+    /// The end of the last step with a mutation, if one is known; silence is counted from it.
+    pub last: Option<Timestamp>,
+}
+
 /// Chooses the coarsest stored resolution that divides the step and still reaches back to `from`.
 ///
 /// Without a step it takes the finest that reaches back to `from`.
@@ -86,20 +95,18 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
 
 /// Puts rows together, one for each step, without gaps. Cost: O(steps + stored).
 ///
-/// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; `before` is the
-/// count at `from`; steps that end after `as_of` are open. A silence longer than the TTL ends a value, judged by whole
-/// steps.
+/// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; steps that end after
+/// `as_of` are open. A silence longer than the TTL ends a value, judged by whole steps, and so wherever the range begins.
 pub fn rows(
     plan: &SeriesPlan,
     stored: &[StepSum],
-    before: i128,
+    before: Before,
     as_of: Timestamp,
     ttl: Option<Duration>,
 ) -> Vec<SeriesRow> {
     let mut rows = Vec::new();
     let mut stored = stored.iter().peekable();
-    let mut value = before;
-    let mut last = plan.from;
+    let Before { mut value, mut last } = before;
     let mut start = plan.from;
     while start < plan.to && start <= as_of {
         let end = start + plan.step;
@@ -107,9 +114,9 @@ pub fn rows(
         while let Some(step) = stored.next_if(|step| step.start < end) {
             sum += step.sum;
             value = step.value;
-            last = step.end();
+            last = Some(step.end());
         }
-        if silent_too_long(Some(last), end, ttl) {
+        if silent_too_long(last, end, ttl) {
             value = 0;
         }
         rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
@@ -120,6 +127,10 @@ pub fn rows(
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::btree_map;
+    use proptest::option;
+    use proptest::prelude::*;
+
     use super::*;
 
     const KEPT: [SeriesSettings; 2] = [
@@ -152,8 +163,37 @@ mod tests {
             StepSum { step_seconds: 10, start: at(0), sum: 5, value: 15 },
             StepSum { step_seconds: 10, start: at(30), sum: -1, value: 14 },
         ];
-        let rows = rows(&plan, &stored, 10, at(35), None);
+        let rows = rows(&plan, &stored, Before { value: 10, last: None }, at(35), None);
         let shown: Vec<_> = rows.iter().map(|row| (row.sum, row.value, row.open)).collect();
         assert_eq!(shown, [(5, 15, false), (0, 15, false), (0, 15, false), (-1, 14, true)]);
+    }
+
+    proptest! {
+        #[test]
+        fn rows_do_not_depend_on_where_the_range_begins(
+            sums in btree_map(0_i64..60, (-9_i128..9, -9_i128..9), 0..12),
+            width in 1_u32..4,
+            cut in 0_i64..20,
+            as_of in 0_i64..700,
+            ttl in option::of(10_u64..200),
+        ) {
+            let step = Duration::from_secs(10) * width;
+            let resolution = KEPT[0];
+            let whole = SeriesPlan { resolution, step, from: at(0), to: at(600).ceil_to(step) };
+            let part = SeriesPlan { from: at(0) + step * u32::try_from(cut).expect("a small cut"), ..whole };
+            let stored: Vec<StepSum> = sums
+                .into_iter()
+                .map(|(ten, (sum, value))| StepSum { step_seconds: 10, start: at(ten * 10), sum, value })
+                .collect();
+            let at_cut = stored.partition_point(|step| step.start < part.from);
+            let before = stored[..at_cut].last().map_or(Before::default(), |step| Before {
+                value: step.value,
+                last: Some(step.end()),
+            });
+            let (as_of, ttl) = (at(as_of), ttl.map(Duration::from_secs));
+            let mut expected = rows(&whole, &stored, Before::default(), as_of, ttl);
+            expected.retain(|row| row.start >= part.from);
+            prop_assert_eq!(rows(&part, &stored[at_cut..], before, as_of, ttl), expected);
+        }
     }
 }

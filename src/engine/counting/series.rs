@@ -3,9 +3,8 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::checkpoint::silent_too_long;
-use crate::domain::rollup::series::{self, SeriesPlan};
+use crate::domain::rollup::series::{self, Before, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
-use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, ReadOptions, SeriesAnswer, SeriesQuestion};
 
 impl Counting {
@@ -27,9 +26,14 @@ impl Counting {
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);
-        let stored = self.steps(&counter, &plan, &checkpoint).await?;
-        let before = self.value_before(&scope, &counter, &plan, &checkpoint, stored.first()).await?;
         let ttl = scope.ttl_at(as_of);
+        let silent = silent_too_long(checkpoint.last_event_time, as_of, ttl);
+        let mut stored = self.steps(&counter, &plan, &checkpoint).await?;
+        let before = self.value_before(&counter, &plan, &checkpoint, stored.first()).await?;
+        // The count of a step that is not over ends with the silence, as a read of the counter would show.
+        if let Some(open) = stored.last_mut().filter(|step| silent && step.end() > as_of.just_after()) {
+            open.value = 0;
+        }
         Ok(SeriesAnswer { rows: series::rows(&plan, &stored, before, as_of, ttl), step: plan.step, as_of })
     }
 
@@ -53,23 +57,22 @@ impl Counting {
     /// The count at the beginning of the range.
     async fn value_before(
         &self,
-        scope: &Scope,
         counter: &Counter,
         plan: &SeriesPlan,
         checkpoint: &Checkpoint,
         first: Option<&StepSum>,
-    ) -> Result<i128, CountingError> {
+    ) -> Result<Before, CountingError> {
         let resolution = plan.resolution.step_seconds;
         if let Some(step) = self.core.stores.rollups.series_before(counter, resolution, plan.from).await? {
-            let silent = silent_too_long(Some(step.end()), plan.from, scope.ttl_at(plan.from));
-            return Ok(if silent { 0 } else { step.value });
+            return Ok(Before { value: step.value, last: Some(step.end()) });
         }
         // Whatever came before has been trimmed, or never was: what the first known step does not explain was there.
-        Ok(match first {
+        let value = match first {
             Some(step) if checkpoint.clear.is_none() => step.value - step.sum,
             Some(_) => 0,
             None if checkpoint.last_event_time.is_some_and(|last| last < plan.from) => checkpoint.count,
             None => 0,
-        })
+        };
+        Ok(Before { value, last: checkpoint.last_event_time.filter(|last| *last < plan.from) })
     }
 }

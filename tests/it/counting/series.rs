@@ -27,6 +27,23 @@ async fn a_series_has_a_row_for_each_step_and_says_which_is_open() {
 }
 
 #[tokio::test]
+async fn an_open_step_shows_what_a_read_of_a_silent_counter_shows() {
+    let mut kept = spec("shop");
+    kept.ttl = Some(60 * SECOND);
+    kept.series = vec![SeriesSettings { step_seconds: 3_600, keep: Duration::from_secs(86_400) }];
+    let house = House::with(kept).await;
+    let from = house.now();
+    house.add("views", 5, None).await.expect("an add that works");
+    house.pass(20 * SECOND).await;
+    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
+    assert_eq!((answer.rows[0].sum, answer.rows[0].value, answer.rows[0].open), (5, 5, true));
+    house.pass(100 * SECOND).await;
+    let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
+    assert_eq!((answer.rows[0].sum, answer.rows[0].value, answer.rows[0].open), (5, 0, true));
+}
+
+#[tokio::test]
 async fn top_counters_follow_the_rolls() {
     let house = House::new().await;
     for n in 0..30 {
