@@ -1,8 +1,10 @@
 //! Behaviour through the public interfaces, and the law of the house. One binary, so that a change of the library links
 //! once; one module for each behaviour.
 
+mod client;
 mod counting;
 mod docs;
+mod documents;
 mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
