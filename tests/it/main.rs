@@ -9,6 +9,7 @@ mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod licences;
+mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
 mod protos;

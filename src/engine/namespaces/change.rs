@@ -242,6 +242,7 @@ impl Facts<'_> {
             ));
         }
         let (spec, dataset) = self.resolve(draft, None)?;
+        refuse_other_dataset_settings(dataset, &spec)?;
         let dataset_id = dataset.as_ref().map_or(DatasetId(self.snapshot.next_dataset_id.max(1)), |dataset| dataset.id);
         let new_dataset = dataset.is_none().then(|| Dataset {
             id: dataset_id,
@@ -280,7 +281,9 @@ impl Facts<'_> {
 
     fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<Decision, Reject> {
         self.check_etag(&live)?;
-        let (spec, _) = self.resolve(draft, Some(&live))?;
+        let (spec, dataset) = self.resolve(draft, Some(&live))?;
+        refuse_fixed(&live.spec, &spec)?;
+        refuse_other_dataset_settings(dataset, &spec)?;
         let lines = differences(&live.spec, &spec);
         if lines.is_empty() {
             return Ok(unchanged(live));
@@ -320,12 +323,6 @@ impl Facts<'_> {
         let dataset = self.snapshot.dataset_by_name(&dataset_name);
         let spec = draft.resolve(live, dataset.map(|dataset| &dataset.settings), self.defaults);
         spec.validate()?;
-        if let Some(live) = live {
-            refuse_fixed(live, &spec)?;
-        }
-        if let Some(dataset) = dataset {
-            refuse_other_dataset_settings(dataset, &spec)?;
-        }
         Ok((spec, dataset))
     }
 
@@ -385,7 +382,8 @@ fn refuse_fixed(live: &NamespaceSpec, wanted: &NamespaceSpec) -> Result<(), Reje
     Err(Reject::new(Reason::SettingIsFixed, format!("cannot change on a live namespace: {}", lines.join("; "))))
 }
 
-fn refuse_other_dataset_settings(dataset: &Dataset, wanted: &NamespaceSpec) -> Result<(), Reject> {
+fn refuse_other_dataset_settings(dataset: Option<&Arc<Dataset>>, wanted: &NamespaceSpec) -> Result<(), Reject> {
+    let Some(dataset) = dataset else { return Ok(()) };
     let lines = dataset_differences(&dataset.settings, &wanted.dataset);
     if lines.is_empty() {
         return Ok(());
