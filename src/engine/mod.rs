@@ -133,7 +133,16 @@ impl Engine {
         self.driver.stop();
         tokio::select! {
             () = self.driver.join() => true,
-            () = self.core.clock.sleep(deadline) => false,
+            () = self.core.clock.sleep(deadline) => {
+                self.abandon().await;
+                false
+            }
         }
+    }
+
+    /// Ends every loop at once, as a kill would; the next start makes up for what was under way.
+    pub async fn abandon(&self) {
+        self.driver.abandon();
+        self.driver.join().await;
     }
 }

@@ -87,7 +87,7 @@ impl Counting {
     }
 
     /// The limit; when nobody kept it going, it is moved once before it is told.
-    async fn limit_for_read(&self, scope: &Scope) -> Timestamp {
+    pub(super) async fn limit_for_read(&self, scope: &Scope) -> Timestamp {
         let limit = scope.dataset.limit();
         let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
         if limit >= due {
@@ -106,30 +106,50 @@ impl Counting {
                 self.core.stats.cache_hits.one();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
-                return Ok(Known { value, rolled_to });
+                return Ok(Known { value, rolled_to, exact_now: coherent });
             }
         }
+        self.load_from_store(scope, counter).await
+    }
+
+    /// What the store holds, which then fills the cache.
+    pub(super) async fn load_from_store(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        let limit = scope.dataset.limit();
         self.core.stats.cache_misses.one();
         let lease = self.core.stores.cache.lease(counter).await;
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let value = value_of(&row, self.core.now());
+        let mut value = value_of(&row, self.core.now());
+        let rolled_to = value.as_of.max(watermark);
+        // Nothing can appear at or below a limit that was told before the look, so the checkpoint is exact up to it, or
+        // up to the first mutation that is not in it.
+        let exact_to = match value.last_write_time {
+            Some(written) if written > rolled_to => self.unrolled_from(scope, counter, rolled_to).await?,
+            Some(_) | None => limit,
+        };
+        value.as_of = rolled_to.max(limit.min(exact_to));
         self.core.stores.cache.fill(counter, value.clone(), lease).await;
         let rolled_to = value.as_of.max(watermark);
-        Ok(Known { value, rolled_to })
+        Ok(Known { value, rolled_to, exact_now: false })
     }
 
     /// What the checkpoint says, and how far it can be trusted.
-    async fn rolled_up(
+    pub(super) async fn rolled_up(
         &self,
         scope: &Scope,
         counter: &Counter,
         known: &Known,
         limit: Timestamp,
     ) -> Result<Reading, StoreError> {
-        let Known { value: known, rolled_to } = known;
+        let Known { value: known, rolled_to, exact_now } = known;
         let rolled_to = *rolled_to;
         let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
-        let exact_to = if written_after { self.unrolled_from(scope, counter, rolled_to).await? } else { limit };
+        let exact_to = match (written_after, exact_now) {
+            (true, _) => self.unrolled_from(scope, counter, rolled_to).await?,
+            (false, true) => limit,
+            // A copy knows of no write since it was made, which says nothing about later ones.
+            (false, false) => rolled_to,
+        };
         let as_of = rolled_to.max(limit.min(exact_to)).max(scope.first_time());
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = silent_too_long(known.last_event_time, limit, scope.ttl_at(limit));
@@ -178,8 +198,10 @@ impl Counting {
     }
 
     fn must_roll(&self, reading: &Reading, options: &ReadOptions) -> bool {
-        let stale =
-            options.max_staleness.is_some_and(|most| reading.behind && self.core.now().since(reading.as_of) > most);
+        let now = self.core.now();
+        let stale = options.max_staleness.is_some_and(|most| {
+            (reading.behind && now.since(reading.as_of) > most) || now.since(reading.checked_at) > most
+        });
         stale || options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of)
     }
 
@@ -196,11 +218,11 @@ impl Counting {
             let clock = self.core.clock.as_ref();
             scope.dataset.limit_at_least(wanted.min(closable), clock, INLINE_ROLL_BUDGET).await;
         }
-        let known = self.load(scope, counter).await?;
-        if known.value.last_write_time.is_some_and(|written| written > known.value.as_of) {
+        let mut known = self.load_from_store(scope, counter).await?;
+        if known.value.last_write_time.is_some_and(|written| written > known.rolled_to) {
             roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
+            known = self.load_from_store(scope, counter).await?;
         }
-        let known = self.load(scope, counter).await?;
         let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit()).await?;
         Ok((known, reading))
     }
@@ -213,7 +235,7 @@ impl Counting {
         known: Known,
         reading: Reading,
     ) -> Result<Reading, CountingError> {
-        let Known { value: known, rolled_to } = known;
+        let Known { value: known, rolled_to, .. } = known;
         let ttl = scope.ttl_at(scope.dataset.limit());
         if scope.namespace.spec.temporality == Temporality::Delta {
             match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
@@ -294,10 +316,12 @@ impl Counting {
 }
 
 /// What a read knows of a counter before it looks at the log.
-struct Known {
+pub(super) struct Known {
     value: CachedCount,
     /// Every acknowledged event up to here is in the value.
     rolled_to: Timestamp,
+    /// Whether the last write time is exact at every moment, not only when it was read.
+    exact_now: bool,
 }
 
 /// The cache value of a row.

@@ -5,7 +5,7 @@ use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::checkpoint::silent_too_long;
 use crate::domain::rollup::series::{self, Before, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
-use crate::engine::counting::{Counting, CountingError, ReadOptions, SeriesAnswer, SeriesQuestion};
+use crate::engine::counting::{Counting, CountingError, SeriesAnswer, SeriesQuestion};
 
 impl Counting {
     /// Reads a series. Cost: O(steps kept in the range).
@@ -20,9 +20,9 @@ impl Counting {
         let kept = &scope.namespace.spec.series;
         let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
         // The reading's as_of may lie above the checkpoint's: then nothing was written in between.
-        let reading = self
-            .read(&scope, &counter, ReadOptions { freshness: super::Freshness::RolledUp, ..ReadOptions::default() })
-            .await?;
+        let limit = self.limit_for_read(&scope).await;
+        let known = self.load_from_store(&scope, &counter).await?;
+        let reading = self.rolled_up(&scope, &counter, &known, limit).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);

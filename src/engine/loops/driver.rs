@@ -56,6 +56,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub struct Driver {
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
+    abandon: CancellationToken,
     tasks: TaskTracker,
     panics: Arc<Count>,
 }
@@ -63,17 +64,30 @@ pub struct Driver {
 impl Driver {
     /// Makes a driver with no loop.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, stop: CancellationToken::new(), tasks: TaskTracker::new(), panics: Arc::default() }
+        Self {
+            clock,
+            stop: CancellationToken::new(),
+            abandon: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            panics: Arc::default(),
+        }
     }
 
     /// Starts a loop; its first activation is at once.
     pub fn start(&self, activity: impl Activity) {
-        self.tasks.spawn(run(activity, Arc::clone(&self.clock), self.stop.clone(), Arc::clone(&self.panics)));
+        self.start_once(run(activity, Arc::clone(&self.clock), self.stop.clone(), Arc::clone(&self.panics)));
     }
 
     /// Starts a piece of work that ends by itself and is joined at the stop.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
+        let abandon = self.abandon.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = abandon.cancelled() => {}
+                () = work => {}
+            }
+        });
     }
 
     /// How many loops panicked and were started again.
@@ -85,6 +99,12 @@ impl Driver {
     pub fn stop(&self) {
         self.stop.cancel();
         self.tasks.close();
+    }
+
+    /// Ends everything at once, wherever it is; what was acknowledged stays acknowledged.
+    pub fn abandon(&self) {
+        self.abandon.cancel();
+        self.stop();
     }
 
     /// Waits until every loop has ended; `stop` was called before.

@@ -4,6 +4,7 @@ mod adds;
 mod clears;
 mod clock_jumps;
 mod cumulative;
+mod history;
 mod reads;
 mod retention;
 mod rollups;

@@ -62,9 +62,10 @@ async fn a_new_engine_on_the_same_stores_rolls_what_the_old_one_left() {
     for n in 0..50 {
         house.add(&format!("c{n}"), 2, None).await.expect("an add that works");
     }
-    // The first engine is forgotten as a kill would: nothing is drained.
+    // Nothing is drained, as at a kill.
+    house.engine.abandon().await;
     let next = House::on(spec("shop"), house.clock.clone(), house.stores.clone(), None).await;
-    next.pass(12 * SECOND).await;
+    next.pass(20 * SECOND).await;
     for n in 0..50 {
         let reading = next.get(&format!("c{n}")).await;
         assert_eq!((reading.count, reading.behind), (2, false), "c{n}");
