@@ -29,7 +29,8 @@ pub struct CacheLease(pub u64);
 /// The cache. It may forget anything at any time, and failing is forgetting; it never makes a read fail.
 ///
 /// Laws:
-/// 1. `get` answers a value that was filled, or nothing.
+/// 1. `get` answers a value that was filled, or what the rollup store holds at this moment, or nothing. A value without
+///    `checked_at` is always what the rollup store holds at this moment.
 /// 2. A fill whose lease was taken before the last `delete` of the key changes nothing.
 /// 3. A fill with a lower `as_of` than the value that is there changes nothing.
 /// 4. After `delete` answers `true`, no value filled under an earlier lease is answered.

@@ -119,7 +119,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// What the engine can promise.
     fn capabilities(&self) -> LogCapabilities;
 
-    /// Appends events, each with its own answer in the order of the call. Durable before it answers.
+    /// Appends events, each with its own answer in the order of the call. Durable before it answers. Every event lies
+    /// above the published limit of its dataset; at or below it, only `settle` writes.
     ///
     /// A caller that stops waiting after the first poll leaves the write running.
     async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>>;

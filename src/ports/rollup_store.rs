@@ -39,8 +39,8 @@ pub struct RollWrite {
 /// 2. Finished buckets and steps are readable no later than the checkpoint that no longer carries them.
 /// 3. `read` after an acknowledged append answers as law 1 of the event log says.
 /// 4. A put may be lost in a crash as long as no watermark was put after it; it is never torn.
-/// 5. `names` answers every counter of the namespace that has an acknowledged event or a checkpoint, in the order of
-///    names, each once, up to the limit.
+/// 5. `names` answers every counter of the namespace that has an acknowledged mutation or a checkpoint, in the order of
+///    names, each once, up to the limit. A counter that was only asked about, and so has voids alone, is not listed.
 /// 6. After `forget`, nothing of the namespace is answered any more.
 #[async_trait]
 pub trait RollupStore: Send + Sync + 'static {

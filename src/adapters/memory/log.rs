@@ -147,7 +147,9 @@ impl State {
         let change = event.change;
         events.insert(key.clone(), event);
         self.touches.insert((dataset, counter.touch_shard(), key.time.floor_to(STEP), counter.clone()));
-        self.names.insert((counter.namespace(), counter.name().clone()));
+        if change.is_mutation() {
+            self.names.insert((counter.namespace(), counter.name().clone()));
+        }
         let row = self.rows.entry((dataset, counter)).or_default();
         if change.is_mutation() {
             row.last_write_time = row.last_write_time.max(Some(key.time));

@@ -1,0 +1,155 @@
+//! The laws of `FastCounts`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tallystone::ports::Stores;
+
+use crate::backends::{on_every_backend, on_every_durable_backend};
+use crate::given::{NAMESPACE, OTHER_NAMESPACE, counter, counter_name, foreign};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn add(stores: &Stores, name: &str, delta: i64, ttl: Option<Duration>) -> i64 {
+    stores.fast.add(&counter(name), delta, ttl).await.expect("an add")
+}
+
+async fn get(stores: &Stores, name: &str) -> Option<i64> {
+    stores.fast.get(&counter(name)).await.expect("a read")
+}
+
+#[tokio::test]
+async fn fast_counts_law_1_an_add_answers_the_value_after_it_from_zero_on() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        assert_eq!(add(stores, "views", 5, None).await, 5);
+        assert_eq!(add(stores, "views", -3, None).await, 2);
+        assert_eq!(add(stores, "views", -3, None).await, -1);
+        assert_eq!(stores.fast.add(&foreign("views"), 9, None).await.expect("an add"), 9);
+        assert_eq!(get(stores, "views").await, Some(-1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_1_values_wrap_around_at_64_bits() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        assert_eq!(add(stores, "up", i64::MAX, None).await, i64::MAX);
+        assert_eq!(add(stores, "up", 1, None).await, i64::MIN);
+        assert_eq!(add(stores, "down", i64::MIN, None).await, i64::MIN);
+        assert_eq!(add(stores, "down", -1, None).await, i64::MAX);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_1_each_add_begins_the_ttl_anew() {
+    on_every_backend(async |bench| {
+        let (stores, clock) = (&bench.stores, &bench.clock);
+        for _ in 0..5 {
+            add(stores, "views", 1, Some(10 * SECOND)).await;
+            clock.advance(9 * SECOND);
+        }
+        assert_eq!(get(stores, "views").await, Some(5));
+        clock.advance(2 * SECOND);
+        assert_eq!(get(stores, "views").await, None);
+        assert_eq!(add(stores, "views", 1, Some(10 * SECOND)).await, 1, "an expired counter starts from 0");
+        add(stores, "views", 1, None).await;
+        clock.advance(1_000 * SECOND);
+        assert_eq!(get(stores, "views").await, Some(2), "an add without a TTL ends it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_1_a_step_of_the_wall_clock_expires_nothing() {
+    on_every_backend(async |bench| {
+        add(&bench.stores, "views", 1, Some(10 * SECOND)).await;
+        bench.clock.set_wall(crate::given::at(86_400_000));
+        assert_eq!(get(&bench.stores, "views").await, Some(1));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fast_counts_law_1_of_racing_adds_each_answers_another_value() {
+    on_every_backend(async |bench| {
+        let mut racing = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let stores = bench.stores.clone();
+            racing.spawn(async move {
+                let mut values = Vec::new();
+                for _ in 0..500 {
+                    values.push(add(&stores, "views", 1, None).await);
+                }
+                values
+            });
+        }
+        let values: BTreeSet<i64> = racing.join_all().await.into_iter().flatten().collect();
+        assert_eq!(values, (1..=4_000).collect());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_2_an_absent_or_expired_counter_has_no_value() {
+    on_every_backend(async |bench| {
+        assert_eq!(get(&bench.stores, "views").await, None);
+        add(&bench.stores, "views", 0, Some(10 * SECOND)).await;
+        assert_eq!(get(&bench.stores, "views").await, Some(0));
+        bench.clock.advance(9 * SECOND);
+        assert_eq!(get(&bench.stores, "views").await, Some(0));
+        bench.clock.advance(2 * SECOND);
+        assert_eq!(get(&bench.stores, "views").await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_3_a_cleared_counter_is_absent() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        add(stores, "views", 5, None).await;
+        add(stores, "other", 6, None).await;
+        stores.fast.clear(&counter("views")).await.expect("a clear");
+        stores.fast.clear(&counter("nobody")).await.expect("a clear of nothing");
+        assert_eq!((get(stores, "views").await, get(stores, "other").await), (None, Some(6)));
+        assert_eq!(add(stores, "views", 1, None).await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_law_4_nothing_survives_a_restart() {
+    on_every_durable_backend(async |bench, ending| {
+        add(&bench.stores, "views", 5, None).await;
+        let bench = bench.reopen(ending).await;
+        assert_eq!(get(&bench.stores, "views").await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fast_counts_names_are_listed_in_order_by_pages_or_not_at_all() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        for name in ["b", "a", "a.b", "ab", "B", "a~", "0"] {
+            add(stores, name, 1, None).await;
+        }
+        add(stores, "a-expired", 1, Some(SECOND)).await;
+        add(stores, "a-cleared", 1, None).await;
+        stores.fast.add(&foreign("a-foreign"), 1, None).await.expect("an add");
+        stores.fast.clear(&counter("a-cleared")).await.expect("a clear");
+        bench.clock.advance(2 * SECOND);
+        let all = stores.fast.names(NAMESPACE, "a", None, 100).await.expect("names");
+        if all.is_empty() {
+            return;
+        }
+        assert_eq!(all, ["a", "a.b", "ab", "a~"].map(counter_name));
+        let page = stores.fast.names(NAMESPACE, "a", Some(&counter_name("a")), 2).await.expect("names");
+        assert_eq!(page, ["a.b", "ab"].map(counter_name));
+        assert_eq!(stores.fast.names(OTHER_NAMESPACE, "", None, 9).await.expect("names"), [counter_name("a-foreign")]);
+    })
+    .await;
+}

@@ -1,0 +1,18 @@
+//! The laws of the ports, each under its number, on every backend.
+//!
+//! A test is named `<port>_law_<number>_<law>` after the doc comment of the port in `src/ports`. `backends.rs` has the list
+//! of backends and what each can do; `model.rs` gives random sequences of commands to all of them and compares every
+//! answer with the memory stores. A law that only shows over a restart runs where there is something to restart.
+
+mod backends;
+mod catalog;
+mod clock;
+mod count_cache;
+mod event_log;
+mod fast_counts;
+mod given;
+mod model;
+mod progress;
+mod rollup_store;
+mod time_slices;
+mod touches;

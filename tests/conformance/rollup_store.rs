@@ -1,0 +1,330 @@
+//! The laws of `RollupStore`.
+
+use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
+use tallystone::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum};
+use tallystone::domain::time::Timestamp;
+use tallystone::ports::{RollWrite, RollupRow, Stores};
+
+use crate::backends::{on_every_backend, on_every_durable_backend};
+use crate::given::{
+    DATASET, NAMESPACE, OTHER_DATASET, OTHER_NAMESPACE, all_events, append, at, checkpoint, counter, counter_name,
+    event, foreign, key, roll,
+};
+
+fn bucket(start_millis: i64, rows: u64) -> BucketRecord {
+    BucketRecord { start: at(start_millis), rows, sum: i128::from(rows) * 3, clear: None, digest: rows ^ 0xff00 }
+}
+
+fn step(step_seconds: u32, start_millis: i64, sum: i128) -> StepSum {
+    StepSum { step_seconds, start: at(start_millis), sum, value: sum + 100 }
+}
+
+async fn read(stores: &Stores, counter: &Counter) -> RollupRow {
+    stores.rollups.read(DATASET, counter).await.expect("a row")
+}
+
+async fn put(stores: &Stores, write: RollWrite) {
+    stores.rollups.put(DATASET, vec![write]).await.expect("a put");
+}
+
+async fn buckets(stores: &Stores, counter: &Counter) -> Vec<BucketRecord> {
+    stores.rollups.buckets(DATASET, counter, Timestamp::MIN, Timestamp::MAX).await.expect("buckets")
+}
+
+async fn series(stores: &Stores, counter: &Counter, step_seconds: u32) -> Vec<StepSum> {
+    stores.rollups.series(counter, step_seconds, Timestamp::MIN, Timestamp::MAX).await.expect("a series")
+}
+
+async fn names(stores: &Stores, namespace: NamespaceId, prefix: &str) -> Vec<CounterName> {
+    stores.rollups.names(namespace, prefix, None, 1_000).await.expect("names")
+}
+
+fn full_checkpoint() -> Checkpoint {
+    Checkpoint {
+        count: i128::MAX,
+        as_of: at(20_000),
+        clear: Some(key(5_000, "c")),
+        last_event_time: Some(at(19_000)),
+        open_bucket: Some(bucket(10_000, 7)),
+        open_steps: vec![step(10, 10_000, -5), step(60, 0, i128::MIN + 100)],
+        repairs: 3,
+        sources: [("web-1".into(), tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3 })].into(),
+        gone: false,
+    }
+}
+
+#[tokio::test]
+async fn rollup_store_law_1_the_checkpoint_with_the_greatest_as_of_wins_in_any_order() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        assert_eq!(read(&bench.stores, &views).await, RollupRow::default());
+        for (as_of, count, expected) in
+            [(5_000, 1, 1), (9_000, 2, 2), (9_000, 3, 2), (7_000, 4, 2), (8_999, 5, 2), (9_001, 6, 6)]
+        {
+            let mut write = roll(&views, checkpoint(as_of, count));
+            write.finished_buckets = vec![bucket(0, u64::try_from(count).expect("small"))];
+            write.finished_steps = vec![step(10, 0, count)];
+            put(&bench.stores, write).await;
+            let held = read(&bench.stores, &views).await.checkpoint.expect("a checkpoint");
+            assert_eq!(held.count, expected, "after as_of {as_of}");
+            assert_eq!(buckets(&bench.stores, &views).await, [bucket(0, u64::try_from(expected).expect("small"))]);
+            assert_eq!(series(&bench.stores, &views, 10).await, [step(10, 0, expected)]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_1_holds_inside_one_call_too() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        let writes = [(9_000, 1), (5_000, 2), (9_000, 3), (9_500, 4)];
+        let writes = writes.map(|(as_of, count)| roll(&views, checkpoint(as_of, count)));
+        bench.stores.rollups.put(DATASET, writes.into()).await.expect("a put");
+        let held = read(&bench.stores, &views).await.checkpoint.expect("a checkpoint");
+        assert_eq!((held.as_of, held.count), (at(9_500), 4));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_1_every_field_of_a_checkpoint_comes_back() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        put(&bench.stores, roll(&views, full_checkpoint())).await;
+        assert_eq!(read(&bench.stores, &views).await.checkpoint, Some(full_checkpoint()));
+        let elsewhere = bench.stores.rollups.read(OTHER_DATASET, &views).await.expect("a row");
+        assert_eq!(elsewhere.checkpoint, None, "rows of datasets are apart");
+        assert_eq!(read(&bench.stores, &foreign("views")).await.checkpoint, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_2_finished_records_come_with_their_checkpoint() {
+    on_every_backend(async |bench| {
+        let (views, other) = (counter("views"), counter("views2"));
+        let mut write = roll(&views, checkpoint(40_000, 9));
+        write.finished_buckets = vec![bucket(-600_000, 1), bucket(0, 2), bucket(600_000, 3)];
+        write.finished_steps = vec![step(10, -10_000, 1), step(10, 0, 2), step(60, 0, 3)];
+        let mut of_other = roll(&other, checkpoint(40_000, 9));
+        of_other.finished_buckets = vec![bucket(0, 99)];
+        of_other.finished_steps = vec![step(10, 0, 99)];
+        bench.stores.rollups.put(DATASET, vec![write.clone(), of_other]).await.expect("a put");
+        assert_eq!(buckets(&bench.stores, &views).await, write.finished_buckets);
+        assert_eq!(series(&bench.stores, &views, 10).await, write.finished_steps[..2]);
+        assert_eq!(series(&bench.stores, &views, 60).await, write.finished_steps[2..]);
+        let within = bench.stores.rollups.buckets(DATASET, &views, at(-600_000), at(0)).await.expect("buckets");
+        assert_eq!(within, write.finished_buckets[..1], "from is inside, to is not");
+        let within = bench.stores.rollups.series(&views, 10, at(0), at(1)).await.expect("a series");
+        assert_eq!(within, write.finished_steps[1..2]);
+        assert_eq!(bench.stores.rollups.series(&views, 10, at(5), at(0)).await.expect("a series"), []);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rollup_store_law_2_no_reader_sees_a_checkpoint_without_the_records_it_no_longer_carries() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        let stores = bench.stores.clone();
+        let writer = tokio::spawn({
+            let views = views.clone();
+            async move {
+                for round in 1..=200 {
+                    let mut write = roll(&views, checkpoint(round * 100, 1));
+                    write.finished_buckets = vec![bucket((round - 1) * 100, 1)];
+                    write.finished_steps = vec![step(10, (round - 1) * 10_000, 1)];
+                    put(&stores, write).await;
+                }
+            }
+        });
+        let mut as_of = at(0);
+        while as_of < at(20_000) {
+            as_of = read(&bench.stores, &views).await.checkpoint.map_or(at(0), |checkpoint| checkpoint.as_of);
+            let rounds = usize::try_from((as_of.micros() - at(0).micros()) / 100_000).expect("it grows");
+            assert!(buckets(&bench.stores, &views).await.len() >= rounds);
+            assert!(series(&bench.stores, &views, 10).await.len() >= rounds);
+            tokio::task::yield_now().await;
+        }
+        writer.await.expect("no panic");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_3_a_read_shows_last_write_and_clear_beside_any_checkpoint() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        append(&bench.stores, &views, event(5_000, "a", Change::Clear)).await;
+        bench.stores.progress.publish(DATASET, at(6_000)).await.expect("a limit");
+        let mut rolled = checkpoint(6_000, 0);
+        (rolled.clear, rolled.last_event_time) = (Some(key(5_000, "a")), Some(at(5_000)));
+        put(&bench.stores, roll(&views, rolled)).await;
+        append(&bench.stores, &views, event(7_000, "b", Change::Clear)).await;
+        append(&bench.stores, &views, event(8_000, "c", Change::Add(1))).await;
+        let row = read(&bench.stores, &views).await;
+        assert_eq!(row.checkpoint.map(|checkpoint| checkpoint.as_of), Some(at(6_000)));
+        assert_eq!(row.clear, Some(key(7_000, "b")));
+        assert!(row.last_write_time >= Some(at(8_000)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_4_what_a_watermark_covers_outlives_the_process_whole() {
+    on_every_durable_backend(async |bench, ending| {
+        let views = counter("views");
+        let mut write = roll(&views, full_checkpoint());
+        write.finished_buckets = vec![bucket(0, 2)];
+        write.finished_steps = vec![step(10, 0, 2)];
+        put(&bench.stores, write.clone()).await;
+        bench.stores.touches.put_watermarks(DATASET, vec![(0, at(20_000))]).await.expect("a watermark");
+        let bench = bench.reopen(ending).await;
+        assert_eq!(read(&bench.stores, &views).await.checkpoint, Some(write.checkpoint));
+        assert_eq!(buckets(&bench.stores, &views).await, write.finished_buckets);
+        assert_eq!(series(&bench.stores, &views, 10).await, write.finished_steps);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_5_every_counter_with_an_event_or_a_checkpoint_is_listed_once_in_order() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        for name in ["b", "a", "a.b", "ab", "a:b", "B", "a~", "a-b", "0"] {
+            append(stores, &counter(name), event(0, "x", Change::Add(1))).await;
+            append(stores, &counter(name), event(1, "x", Change::Add(1))).await;
+        }
+        put(stores, roll(&counter("a/rolled"), checkpoint(0, 1))).await;
+        put(stores, roll(&counter("a"), checkpoint(0, 1))).await;
+        append(stores, &foreign("a/foreign"), event(0, "x", Change::Add(1))).await;
+        let expected = |prefix: &str| {
+            let mut all = vec!["0", "B", "a", "a-b", "a.b", "a/rolled", "a:b", "ab", "a~", "b"];
+            all.retain(|name| name.starts_with(prefix));
+            all.into_iter().map(counter_name).collect::<Vec<_>>()
+        };
+        for prefix in ["", "a", "a.", "b", "zzz", "ab"] {
+            assert_eq!(names(stores, NAMESPACE, prefix).await, expected(prefix), "{prefix:?}");
+            let mut paged: Vec<CounterName> = Vec::new();
+            loop {
+                let page = stores.rollups.names(NAMESPACE, prefix, paged.last(), 2).await.expect("names");
+                let is_last = page.len() < 2;
+                paged.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!(paged, expected(prefix), "{prefix:?} by pages");
+        }
+        let above = stores.rollups.names(NAMESPACE, "a", Some(&counter_name("a.5")), 3).await.expect("names");
+        assert_eq!(above, ["a.b", "a/rolled", "a:b"].map(counter_name), "above a name that is not listed");
+        assert_eq!(stores.rollups.names(NAMESPACE, "a", Some(&counter_name("b")), 3).await.expect("names"), []);
+        assert_eq!(names(stores, OTHER_NAMESPACE, "").await, [counter_name("a/foreign")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_5_a_counter_that_was_only_asked_about_is_not_listed() {
+    on_every_backend(async |bench| {
+        bench.stores.log.settle(DATASET, &counter("asked"), &key(0, "a")).await.expect("a verdict");
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, []);
+        append(&bench.stores, &counter("asked"), event(1, "b", Change::Add(1))).await;
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, [counter_name("asked")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_5_names_stay_when_their_events_are_dropped() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        append(&bench.stores, &views, event(-5_000, "a", Change::Add(1))).await;
+        bench.stores.progress.publish(DATASET, at(0)).await.expect("a limit");
+        let mut rolled = checkpoint(0, 1);
+        rolled.last_event_time = Some(at(-5_000));
+        put(&bench.stores, roll(&views, rolled.clone())).await;
+        bench.stores.slices.set_status(DATASET, at(-600_000), SliceStatus::Dropped).await.expect("a drop");
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, [counter_name("views")]);
+        let row = read(&bench.stores, &views).await;
+        assert_eq!(row.checkpoint, Some(rolled), "the count outlives its events");
+        assert!(row.last_write_time >= Some(at(-5_000)));
+    })
+    .await;
+}
+
+/// A namespace with everything that can be kept of a counter, and another one.
+async fn fill_two_namespaces(stores: &Stores) {
+    for counter in [counter("views"), foreign("views")] {
+        append(stores, &counter, event(0, "a", Change::Add(1))).await;
+        append(stores, &counter, event(1, "b", Change::Clear)).await;
+        let mut write = roll(&counter, full_checkpoint());
+        write.finished_buckets = vec![bucket(0, 2)];
+        write.finished_steps = vec![step(10, 0, 2)];
+        put(stores, write).await;
+    }
+}
+
+async fn check_forgotten(stores: &Stores) {
+    assert_eq!(read(stores, &counter("views")).await, RollupRow::default());
+    assert_eq!(buckets(stores, &counter("views")).await, []);
+    assert_eq!(series(stores, &counter("views"), 10).await, []);
+    assert_eq!(stores.rollups.series_before(&counter("views"), 10, Timestamp::MAX).await.expect("a step"), None);
+    assert_eq!(names(stores, NAMESPACE, "").await, []);
+    assert!(read(stores, &foreign("views")).await.checkpoint.is_some(), "the other namespace is whole");
+    assert_eq!(buckets(stores, &foreign("views")).await.len(), 1);
+    assert_eq!(series(stores, &foreign("views"), 10).await.len(), 1);
+    assert_eq!(names(stores, OTHER_NAMESPACE, "").await, [counter_name("views")]);
+}
+
+#[tokio::test]
+async fn rollup_store_law_6_nothing_of_a_forgotten_namespace_is_answered() {
+    on_every_backend(async |bench| {
+        fill_two_namespaces(&bench.stores).await;
+        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        check_forgotten(&bench.stores).await;
+        assert_eq!(all_events(&bench.stores, &foreign("views")).await.len(), 2);
+        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets again");
+        bench.stores.rollups.forget(NamespaceId(77)).await.expect("it forgets what was never there");
+        check_forgotten(&bench.stores).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_6_what_is_forgotten_stays_so_over_a_restart() {
+    on_every_durable_backend(async |bench, ending| {
+        fill_two_namespaces(&bench.stores).await;
+        // Durable from here on: a put alone may be lost in a crash.
+        bench.stores.touches.put_watermarks(DATASET, vec![(0, at(0))]).await.expect("a watermark");
+        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        let bench = bench.reopen(ending).await;
+        check_forgotten(&bench.stores).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_the_last_step_before_a_time_is_found_and_old_steps_can_be_trimmed() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        let day = 86_400_000;
+        let mut write = roll(&views, checkpoint(0, 9));
+        write.finished_steps = (-40..0).map(|days| step(3_600, days * day, i128::from(days))).collect();
+        write.finished_steps.push(step(60, -40 * day, 7));
+        put(&bench.stores, write.clone()).await;
+        let before = |millis| bench.stores.rollups.series_before(&views, 3_600, at(millis));
+        assert_eq!(before(-5 * day).await.expect("a step"), Some(step(3_600, -6 * day, -6)), "it starts before");
+        assert_eq!(before(-5 * day + 1).await.expect("a step"), Some(step(3_600, -5 * day, -5)));
+        assert_eq!(before(-40 * day).await.expect("a step"), None);
+        assert_eq!(bench.stores.rollups.series_before(&views, 10, at(0)).await.expect("a step"), None);
+        bench.stores.rollups.trim_series(3_600, at(-5 * day)).await.expect("a trim");
+        let kept = series(&bench.stores, &views, 3_600).await;
+        assert_eq!(kept[kept.len() - 5..], write.finished_steps[35..40], "what is not older stays");
+        assert!(kept.len() < 40, "whole periods go");
+        assert!(kept.is_sorted_by_key(|step| step.start));
+        assert_eq!(series(&bench.stores, &views, 60).await.len(), 1, "another resolution is left alone");
+    })
+    .await;
+}
