@@ -54,13 +54,20 @@ impl Target {
     fn start(mut command: Command) -> Result<Self> {
         let begun = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let (found, address) = std::sync::mpsc::sync_channel(16);
+        let (found, lines) = std::sync::mpsc::sync_channel(64);
         let stdout = child.stdout.take().context("stdout is piped")?;
         let stderr = child.stderr.take().context("stderr is piped")?;
         let readers = vec![follow(stdout, found.clone()), follow(stderr, found)];
-        let Ok(address) = address.recv_timeout(READY_WITHIN) else {
-            let _ = child.kill(); // it may have ended by itself
-            bail!("{command:?} ended or printed no address within {READY_WITHIN:?}");
+        let mut printed = Vec::new();
+        let address = loop {
+            let Ok(line) = lines.recv_timeout(READY_WITHIN) else {
+                let _ = child.kill(); // it may have ended by itself
+                bail!("{command:?} printed no address:\n{}", printed.join("\n"));
+            };
+            match address_in(&line) {
+                Some(address) => break address,
+                None => printed.push(line),
+            }
         };
         Ok(Self { child, readers, address, ready_after: begun.elapsed() })
     }
@@ -93,16 +100,14 @@ impl Drop for Target {
     }
 }
 
-/// Passes on every loopback address that is printed, and the lines themselves to stderr if they tell of trouble.
-fn follow(stream: impl Read + Send + 'static, found: std::sync::mpsc::SyncSender<SocketAddr>) -> JoinHandle<()> {
+/// Passes on what is printed, and shows what tells of trouble.
+fn follow(stream: impl Read + Send + 'static, found: std::sync::mpsc::SyncSender<String>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if line.contains("ERROR") || line.contains("WARN") || line.contains("panicked") {
                 eprintln!("server: {line}");
             }
-            if let Some(address) = address_in(&line) {
-                let _ = found.try_send(address); // nobody listens any more once the first one has come
-            }
+            let _ = found.try_send(line); // nobody listens any more once the address has come
         }
     })
 }

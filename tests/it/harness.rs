@@ -61,6 +61,17 @@ impl Launch {
         Self { command, data: data.to_owned() }
     }
 
+    /// The same in a mount namespace of its own, with a small file system of memory on the data directory.
+    pub fn dev_on_tmpfs(data: &Path, bytes: u64, wrapper: &[&str]) -> Self {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).args(["sh", "-c"]);
+        command.arg(format!(
+            "mount -t tmpfs -o size={bytes} tmpfs \"$1\" && exec \"$0\" dev --listen 127.0.0.1:0 --data \"$1\""
+        ));
+        command.arg(env!("CARGO_BIN_EXE_tallystone")).arg(data);
+        Self { command, data: data.to_owned() }
+    }
+
     /// Adds an argument.
     pub fn arg(mut self, argument: &str) -> Self {
         self.command.arg(argument);
@@ -79,6 +90,15 @@ impl Launch {
         self.try_start().unwrap_or_else(|(status, printed)| {
             panic!("the server on {} ended with {status} before it was ready:\n{printed}", data.display())
         })
+    }
+
+    /// Starts it and kills it after a time, ready or not.
+    pub fn start_and_kill_after(mut self, time: Duration) {
+        let command = self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the binary of this build starts");
+        thread::sleep(time);
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a killed child ends");
     }
 
     /// Starts it and waits until it is ready, or has ended: then answers how, and what it printed.
@@ -103,6 +123,20 @@ impl Launch {
             assert!(Instant::now() < deadline, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
             thread::sleep(POLL_EVERY);
         }
+    }
+}
+
+/// Asks again and again until the answer is yes or the time is over; says which.
+pub fn eventually(within: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + within;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(POLL_EVERY);
     }
 }
 

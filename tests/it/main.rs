@@ -13,4 +13,5 @@ mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
 mod protos;
+mod readme;
 mod tidy;
