@@ -1,5 +1,6 @@
 //! Implementations of the ports, one folder per technology.
 
+pub mod embedded;
 pub mod manual;
 pub mod memory;
 pub mod stored;

@@ -1,0 +1,166 @@
+//! What callers ask of the committer. Each command carries the way to its caller; it is answered once.
+
+use fjall::Slice;
+use tokio::sync::oneshot;
+
+use super::key;
+use crate::adapters::stored::encode_event;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId, Event, EventKey, NamespaceId};
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::ports::{Appended, Held, NamespaceRecord, NewEvent, RollWrite, Settled, StoreError};
+
+/// The way to the caller. A caller that went away is no error.
+pub type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// The way to the caller of an append, who gets an answer for each event.
+pub type AppendAnswer = oneshot::Sender<Vec<Result<Appended, StoreError>>>;
+
+/// One request.
+pub enum Command {
+    /// Appends events.
+    Append(Append),
+    /// Settles a key.
+    Settle(Settle),
+    /// Raises a frontier.
+    Publish(DatasetId, Timestamp, Answer<Timestamp>),
+    /// Puts rolls.
+    Roll(DatasetId, Vec<RollWrite>, Answer<()>),
+    /// Raises watermarks.
+    Watermarks(DatasetId, Vec<(u32, Timestamp)>, Answer<()>),
+    /// Creates the row of a slice.
+    CreateSlice(TimeSlice, Answer<TimeSlice>),
+    /// Moves a slice on.
+    SetStatus(DatasetId, Timestamp, SliceStatus, Answer<()>),
+    /// Changes the catalog.
+    Catalog(Box<NamespaceRecord>, Answer<()>),
+    /// Drops periods of a series.
+    TrimSeries(u32, Timestamp, Answer<()>),
+    /// Marks a namespace as forgotten.
+    Forget(NamespaceId, Answer<()>),
+    /// Removes rows of a forgotten namespace, at most so many; answers whether there may be more.
+    Tidy(NamespaceId, usize, Answer<bool>),
+}
+
+/// An append.
+pub struct Append {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The events, encoded by the caller.
+    pub events: Vec<Prepared>,
+    /// What the writer keeps alive until the outcome is decided.
+    pub held: Held,
+    /// The way to the caller.
+    pub answer: AppendAnswer,
+}
+
+/// A settlement.
+pub struct Settle {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The counter.
+    pub counter: Counter,
+    /// The key.
+    pub key: EventKey,
+    /// The way to the caller.
+    pub answer: Answer<Settled>,
+}
+
+/// An event with its stored form.
+pub struct Prepared {
+    /// The counter.
+    pub counter: Counter,
+    /// The event.
+    pub event: Event,
+    /// The key of its row.
+    pub key: Slice,
+    /// The value of its row.
+    pub value: Slice,
+}
+
+impl Prepared {
+    /// Encodes an event.
+    pub fn new(new: NewEvent) -> Self {
+        let NewEvent { counter, event } = new;
+        let key = Slice::from(key::of_event(&counter, &event.key));
+        let value = Slice::from(encode_event(event.change, &event.provenance));
+        Self { counter, event, key, value }
+    }
+
+    /// About what the event takes while it waits.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.value.len() + self.counter.name().as_str().len()
+    }
+}
+
+/// How a command may be turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Takes in new events: the first to be turned away.
+    Intake,
+    /// Works off what was taken in, or keeps the store in order.
+    Upkeep,
+}
+
+/// What a waiting command takes beside its events.
+const COMMAND_BYTES: usize = 256;
+
+impl Command {
+    /// How it may be turned away.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Append(_) | Self::Settle(_) => Class::Intake,
+            Self::Publish(..)
+            | Self::Roll(..)
+            | Self::Watermarks(..)
+            | Self::CreateSlice(..)
+            | Self::SetStatus(..)
+            | Self::Catalog(..)
+            | Self::TrimSeries(..)
+            | Self::Forget(..)
+            | Self::Tidy(..) => Class::Upkeep,
+        }
+    }
+
+    /// About what it takes while it waits.
+    pub fn bytes(&self) -> usize {
+        let more = match self {
+            Self::Append(append) => append.events.iter().map(Prepared::bytes).sum(),
+            Self::Roll(_, writes, _) => writes.len() * ROLL_BYTES,
+            Self::Settle(_)
+            | Self::Publish(..)
+            | Self::Watermarks(..)
+            | Self::CreateSlice(..)
+            | Self::SetStatus(..)
+            | Self::Catalog(..)
+            | Self::TrimSeries(..)
+            | Self::Forget(..)
+            | Self::Tidy(..) => 0,
+        };
+        COMMAND_BYTES + more
+    }
+
+    /// Answers with a failure.
+    pub fn fail(self, error: impl Fn(&'static str) -> StoreError) {
+        // A caller that stopped waiting has nobody to tell.
+        match self {
+            Self::Append(append) => {
+                let failed = append.events.iter().map(|_| Err(error("append"))).collect();
+                let _ = append.answer.send(failed);
+            }
+            Self::Settle(settle) => drop(settle.answer.send(Err(error("settle")))),
+            Self::Publish(_, _, answer) => drop(answer.send(Err(error("publish")))),
+            Self::Roll(_, _, answer) => drop(answer.send(Err(error("put")))),
+            Self::Watermarks(_, _, answer) => drop(answer.send(Err(error("put watermarks")))),
+            Self::CreateSlice(_, answer) => drop(answer.send(Err(error("create slice")))),
+            Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
+            Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
+            Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
+            Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
+            Self::Tidy(_, _, answer) => drop(answer.send(Err(error("forget")))),
+        }
+    }
+}
+
+/// About what a roll takes while it waits.
+const ROLL_BYTES: usize = 512;

@@ -1,0 +1,144 @@
+//! What changes the shape of the store: slices, the catalog, series, namespaces that go. Rare, and each a commit of its
+//! own, so that the next command sees it done.
+
+use fjall::Keyspace;
+
+use super::{Committer, Sync};
+use crate::adapters::embedded::command::{Answer, Command};
+use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::key;
+use crate::adapters::embedded::meta;
+use crate::adapters::embedded::read::rows;
+use crate::adapters::embedded::slices::Spaces;
+use crate::adapters::embedded::writer::Batch;
+use crate::adapters::stored::encode_slice;
+use crate::domain::Timestamp;
+use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::ports::{NamespaceRecord, Order, StoreError, StoreErrorKind};
+
+impl Committer {
+    /// Does a command that stands alone.
+    pub(super) fn do_alone(&mut self, command: Command) {
+        match command {
+            Command::CreateSlice(slice, answer) => reply(answer, self.create_slice(slice)),
+            Command::SetStatus(dataset, start, status, answer) => {
+                reply(answer, self.set_status(dataset, start, status));
+            }
+            Command::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
+            Command::TrimSeries(step_seconds, before, answer) => reply(answer, self.trim_series(step_seconds, before)),
+            Command::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
+            Command::Tidy(namespace, rows_max, answer) => reply(answer, self.tidy(namespace, rows_max)),
+            Command::Append(_)
+            | Command::Settle(_)
+            | Command::Publish(..)
+            | Command::Roll(..)
+            | Command::Watermarks(..) => {
+                unreachable!("this command is staged with others")
+            }
+        }
+    }
+
+    fn create_slice(&mut self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
+        if let Some(row) = self.core.slices.row(slice.dataset, slice.start) {
+            return Ok(row);
+        }
+        self.put_slice(&slice, "create slice")?;
+        self.core.slices.insert(slice.clone(), None);
+        Ok(slice)
+    }
+
+    fn set_status(&mut self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
+        const OP: &str = "set slice status";
+        let Some(mut slice) = self.core.slices.row(dataset, start) else {
+            return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP)
+                .because(format!("dataset {} has no slice that starts at {start:?}", dataset.0)));
+        };
+        if status > slice.status {
+            slice.status = status;
+            self.put_slice(&slice, OP)?;
+        }
+        if let Some(spaces) = self.core.slices.note_status(dataset, start, slice.status) {
+            self.core.memory.forget_events(dataset, slice.start, slice.end.just_before());
+            self.delete(spaces.into_list(), OP)?;
+        }
+        Ok(())
+    }
+
+    fn put_slice(&mut self, slice: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
+        let mut batch = self.writer.batch(1);
+        batch.put(&self.writer.library().meta, meta::slice(slice.dataset, slice.start), encode_slice(slice));
+        self.commit_alone(batch, op)
+    }
+
+    fn change_catalog(&mut self, record: &NamespaceRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit";
+        let catalog = &self.core.catalog;
+        catalog.check(record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
+        let mut batch = self.writer.batch(6);
+        catalog.stage(self.writer.library(), &mut batch, record);
+        self.commit_alone(batch, OP)?;
+        self.core.catalog.publish(record);
+        Ok(())
+    }
+
+    fn trim_series(&mut self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        let old = self.core.series.take_before(step_seconds, before);
+        if old.is_empty() { Ok(()) } else { self.delete(old, "trim series") }
+    }
+
+    /// Deletes keyspaces; what remains of them after a crash is deleted when the store opens.
+    fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
+        self.writer.forget(&keyspaces);
+        let deleted = self.writer.library().delete(keyspaces);
+        deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).because(error))
+    }
+
+    fn forget(&mut self, namespace: NamespaceId) -> Result<(), StoreError> {
+        let mut batch = self.writer.batch(1);
+        batch.put(&self.writer.library().meta, meta::forgotten(namespace), &b""[..]);
+        self.commit_alone(batch, "forget")?;
+        self.core.book.forget(namespace);
+        self.core.memory.forget_rows(namespace);
+        Ok(())
+    }
+
+    /// Removes rows of a forgotten namespace, at most so many. Answers whether there may be more.
+    fn tidy(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
+        const OP: &str = "forget";
+        let library = self.writer.library();
+        let mut keyspaces = vec![library.names.clone(), library.registers.clone(), library.rollups.clone()];
+        keyspaces.extend(self.core.series.all());
+        keyspaces.extend(self.core.slices.all_spaces().into_iter().map(|Spaces { buckets, .. }| buckets));
+        let mut batch = self.writer.batch(rows_max);
+        let mut removed = 0;
+        for keyspace in keyspaces {
+            let keys = key::of_whole_namespace(namespace);
+            for row in rows(&keyspace, keys, Order::OldestFirst).take(rows_max - removed) {
+                let (key, _) = row.map_err(|error: ReadError| error.during(OP))?;
+                batch.remove(&keyspace, key);
+                removed += 1;
+            }
+            if removed > 0 {
+                // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+                batch.put(&keyspace, key::TIDIED, &b""[..]);
+            }
+        }
+        if removed > 0 {
+            self.commit_alone(batch, OP)?;
+        }
+        Ok(removed == rows_max)
+    }
+
+    fn commit_alone(&mut self, batch: Batch, op: &'static str) -> Result<(), StoreError> {
+        if self.commit(batch, Sync::Yes) {
+            return Ok(());
+        }
+        Err(StoreError::unknown(StoreErrorKind::Unavailable, op))
+    }
+}
+
+fn reply<T>(answer: Answer<T>, result: Result<T, StoreError>) {
+    // A caller that stopped waiting has nobody to tell.
+    let _ = answer.send(result);
+}

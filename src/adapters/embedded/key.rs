@@ -1,0 +1,256 @@
+//! The keys of the store, as bytes that sort as their parts do.
+//!
+//! ```text
+//! event, bucket record, series step   namespace u64 | name | 0 | time i64 [ | event id ]
+//! checkpoint, clear register, name    namespace u64 | name
+//! touch                               shard u8 | step i64 | namespace u64 | name
+//! ```
+//! Numbers are big endian, signed ones with the sign bit flipped. A name holds no byte below `%`, so 0 ends it and names
+//! sort as their bytes; a prefix of a key is a prefix of its parts.
+
+use std::ops::Bound;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
+use crate::ports::Touch;
+
+/// A range of keys.
+pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+const NAME_END: u8 = 0;
+const SIGN: u64 = 1 << 63;
+
+/// The key of what is kept once for a counter.
+pub fn of_counter(counter: &Counter) -> Vec<u8> {
+    let name = counter.name().as_str().as_bytes();
+    let mut bytes = Vec::with_capacity(8 + name.len());
+    bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
+    bytes.extend_from_slice(name);
+    bytes
+}
+
+/// What all keys of a namespace begin with.
+pub fn of_namespace(namespace: NamespaceId) -> Vec<u8> {
+    namespace.0.to_be_bytes().to_vec()
+}
+
+/// The keys of a namespace.
+pub fn of_whole_namespace(namespace: NamespaceId) -> KeyRange {
+    let above = match namespace.0.checked_add(1) {
+        Some(next) => Bound::Excluded(of_namespace(NamespaceId(next))),
+        None => Bound::Unbounded,
+    };
+    (Bound::Included(of_namespace(namespace)), above)
+}
+
+/// A key of no namespace; rewritten whenever rows of the keyspace were removed.
+pub const TIDIED: &[u8] = &[0];
+
+/// Reads the key of what is kept once for a counter.
+pub fn to_counter(bytes: &[u8]) -> Option<Counter> {
+    let (namespace, name) = bytes.split_first_chunk::<8>()?;
+    counter_from(u64::from_be_bytes(*namespace), name)
+}
+
+/// The key of an event.
+pub fn of_event(counter: &Counter, key: &EventKey) -> Vec<u8> {
+    let mut bytes = of_time(counter, key.time);
+    key.id.write_to(&mut bytes);
+    bytes
+}
+
+/// Reads the key of an event.
+pub fn to_event(bytes: &[u8]) -> Option<(Counter, EventKey)> {
+    let (namespace, rest) = bytes.split_first_chunk::<8>()?;
+    let end = rest.iter().position(|byte| *byte == NAME_END)?;
+    let counter = counter_from(u64::from_be_bytes(*namespace), &rest[..end])?;
+    Some((counter, event_key_from(&rest[end + 1..])?))
+}
+
+/// Reads the key of an event whose counter is known.
+pub fn to_event_of(counter: &Counter, bytes: &[u8]) -> Option<EventKey> {
+    event_key_from(bytes.get(8 + counter.name().as_str().len() + 1..)?)
+}
+
+/// The key of a bucket record or a series step; what the key of an event begins with.
+pub fn of_time(counter: &Counter, time: Timestamp) -> Vec<u8> {
+    let name = counter.name().as_str().as_bytes();
+    let mut bytes = Vec::with_capacity(8 + name.len() + 1 + 8 + 17);
+    bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
+    bytes.extend_from_slice(name);
+    bytes.push(NAME_END);
+    bytes.extend_from_slice(&flipped(time));
+    bytes
+}
+
+/// The keys of a counter with `from <= time <= to`.
+pub fn times(counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
+    let above = if to == Timestamp::MAX { past_counter(counter) } else { of_time(counter, to.just_after()) };
+    (Bound::Included(of_time(counter, from)), Bound::Excluded(above))
+}
+
+/// The first key behind all timed keys of a counter.
+fn past_counter(counter: &Counter) -> Vec<u8> {
+    let mut bytes = of_counter(counter);
+    bytes.push(NAME_END + 1);
+    bytes
+}
+
+/// The key of a touch.
+pub fn of_touch(counter: &Counter, step: Timestamp) -> Vec<u8> {
+    let mut bytes = of_step(counter.touch_shard(), step);
+    bytes.extend_from_slice(&of_counter(counter));
+    bytes
+}
+
+/// What all touches of a shard and step begin with.
+pub fn of_step(shard: u32, step: Timestamp) -> Vec<u8> {
+    let name_bytes_usual = 32;
+    let mut bytes = Vec::with_capacity(1 + 8 + 8 + name_bytes_usual);
+    bytes.push(shard_byte(shard));
+    bytes.extend_from_slice(&flipped(step));
+    bytes
+}
+
+/// The touches of a shard with `from <= step <= to`.
+pub fn steps(shard: u32, from: Timestamp, to: Timestamp) -> KeyRange {
+    let above = if to == Timestamp::MAX { vec![shard_byte(shard) + 1] } else { of_step(shard, to.just_after()) };
+    (Bound::Included(of_step(shard, from)), Bound::Excluded(above))
+}
+
+/// Reads the key of a touch.
+pub fn to_touch(bytes: &[u8]) -> Option<Touch> {
+    let (_, rest) = bytes.split_first()?;
+    let (step, counter) = rest.split_first_chunk::<8>()?;
+    Some(Touch { step: unflipped(*step), counter: to_counter(counter)? })
+}
+
+/// Narrows a range to what lies beyond a key, upwards.
+pub fn above(range: KeyRange, key: Vec<u8>) -> KeyRange {
+    let inside = match &range.0 {
+        Bound::Included(from) => *from <= key,
+        Bound::Excluded(from) => *from < key,
+        Bound::Unbounded => true,
+    };
+    if inside { (Bound::Excluded(key), range.1) } else { range }
+}
+
+/// Narrows a range to what lies beyond a key, downwards.
+pub fn below(range: KeyRange, key: Vec<u8>) -> KeyRange {
+    let inside = match &range.1 {
+        Bound::Included(to) => key <= *to,
+        Bound::Excluded(to) => key < *to,
+        Bound::Unbounded => true,
+    };
+    if inside { (range.0, Bound::Excluded(key)) } else { range }
+}
+
+/// Whether a range holds no key at all; the store library refuses to be asked for one.
+pub fn is_empty(range: &KeyRange) -> bool {
+    match range {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to))
+        | (Bound::Excluded(from), Bound::Included(to)) => from >= to,
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+    }
+}
+
+/// A time as bytes that sort as the time does.
+pub fn flipped(time: Timestamp) -> [u8; 8] {
+    (time.micros() as u64 ^ SIGN).to_be_bytes()
+}
+
+/// Reads `flipped`.
+pub fn unflipped(bytes: [u8; 8]) -> Timestamp {
+    Timestamp::from_micros((u64::from_be_bytes(bytes) ^ SIGN) as i64)
+}
+
+fn shard_byte(shard: u32) -> u8 {
+    u8::try_from(shard).expect("there are 64 touch shards")
+}
+
+fn counter_from(namespace: u64, name: &[u8]) -> Option<Counter> {
+    let name = CounterName::new(std::str::from_utf8(name).ok()?).ok()?;
+    Some(Counter::new(NamespaceId(namespace), name))
+}
+
+fn event_key_from(bytes: &[u8]) -> Option<EventKey> {
+    let (time, id) = bytes.split_first_chunk::<8>()?;
+    Some(EventKey { time: unflipped(*time), id: EventId::from_bytes(id)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn counter() -> impl Strategy<Value = Counter> {
+        (0..3_u64, "[a-c][a-c%~]{0,3}").prop_map(|(namespace, name)| {
+            Counter::new(NamespaceId(namespace), CounterName::new(&name).expect("a valid name"))
+        })
+    }
+
+    fn event_key() -> impl Strategy<Value = EventKey> {
+        let time = prop_oneof![Just(i64::MIN), -3..3_i64, Just(i64::MAX)];
+        (time, "[ab]{0,2}")
+            .prop_map(|(micros, id)| EventKey { time: Timestamp::from_micros(micros), id: EventId::text(&id) })
+    }
+
+    proptest! {
+        #[test]
+        fn keys_of_events_sort_by_namespace_name_time_and_id(
+            one in counter(), one_key in event_key(), other in counter(), other_key in event_key()
+        ) {
+            let parts = |counter: &Counter, key: &EventKey| (counter.namespace(), counter.name().clone(), key.clone());
+            prop_assert_eq!(
+                of_event(&one, &one_key).cmp(&of_event(&other, &other_key)),
+                parts(&one, &one_key).cmp(&parts(&other, &other_key))
+            );
+        }
+
+        #[test]
+        fn a_key_is_read_as_it_was_written(counter in counter(), key in event_key()) {
+            let bytes = of_event(&counter, &key);
+            prop_assert_eq!(to_event(&bytes), Some((counter.clone(), key.clone())));
+            prop_assert_eq!(to_event_of(&counter, &bytes), Some(key.clone()));
+            prop_assert_eq!(to_counter(&of_counter(&counter)), Some(counter.clone()));
+            let touch = Touch { step: key.time, counter: counter.clone() };
+            prop_assert_eq!(to_touch(&of_touch(&counter, key.time)), Some(touch));
+        }
+
+        #[test]
+        fn a_range_of_times_holds_exactly_its_events(
+            counter in counter(), other in counter(), key in event_key(), from in -3..3_i64, to in -3..3_i64
+        ) {
+            let (from, to) = (Timestamp::from_micros(from), Timestamp::from_micros(to));
+            for (from, to) in [(from, to), (Timestamp::MIN, to), (from, Timestamp::MAX)] {
+                let range = times(&counter, from, to);
+                let inside = !is_empty(&range) && contains(&range, &of_event(&other, &key));
+                prop_assert_eq!(inside, other == counter && from <= key.time && key.time <= to);
+            }
+        }
+
+        #[test]
+        fn beyond_a_key_is_strictly_beyond(counter in counter(), at in event_key(), key in event_key()) {
+            let all = || times(&counter, Timestamp::MIN, Timestamp::MAX);
+            let bytes = of_event(&counter, &key);
+            prop_assert_eq!(contains(&above(all(), of_event(&counter, &at)), &bytes), key > at);
+            prop_assert_eq!(contains(&below(all(), of_event(&counter, &at)), &bytes), key < at);
+        }
+    }
+
+    fn contains(range: &KeyRange, key: &[u8]) -> bool {
+        let above = match &range.0 {
+            Bound::Included(from) => key >= from.as_slice(),
+            Bound::Excluded(from) => key > from.as_slice(),
+            Bound::Unbounded => true,
+        };
+        let below = match &range.1 {
+            Bound::Included(to) => key <= to.as_slice(),
+            Bound::Excluded(to) => key < to.as_slice(),
+            Bound::Unbounded => true,
+        };
+        above && below
+    }
+}

@@ -1,0 +1,183 @@
+//! The store library: one database, its keyspaces and their settings.
+//!
+//! ```text
+//! meta                        commit number, frontiers, watermarks, slice rows
+//! catalog                     datasets, namespaces, their history
+//! names  registers  rollups   once for a counter: name, newest clear, checkpoint
+//! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
+//! series.W.P                  finished steps of W seconds, period P; dropped by the period
+//! ```
+//! Keyspaces are made and deleted by the committer only.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fjall::config::FilterPolicy;
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions};
+use parking_lot::Mutex;
+
+use super::error::OpenError;
+use super::manifest::Manifest;
+
+/// The folder of the store library.
+pub fn folder(dir: &Path) -> PathBuf {
+    dir.join("store")
+}
+
+/// The database and the keyspaces that are always there.
+pub struct Library {
+    /// The database.
+    pub db: Database,
+    /// Commit number, frontiers, watermarks, slice rows.
+    pub meta: Keyspace,
+    /// Datasets, namespaces, their history.
+    pub catalog: Keyspace,
+    /// The names of all counters.
+    pub names: Keyspace,
+    /// The newest clear of each counter that has one.
+    pub registers: Keyspace,
+    /// Checkpoints.
+    pub rollups: Keyspace,
+    dir: PathBuf,
+    manifest: Mutex<Manifest>,
+}
+
+/// What rows a keyspace holds; decides its settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Few rows.
+    Small,
+    /// Rows read by their key, most of them absent or asked for once.
+    Rows,
+    /// Rows read in ranges.
+    Ranges,
+    /// Events: many, read in ranges.
+    Events,
+}
+
+/// Why a keyspace could not be made or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyspaceError {
+    /// The store library refused.
+    #[error("the store library refused")]
+    Library(#[from] fjall::Error),
+    /// The list of keyspaces could not be written.
+    #[error("the list of keyspaces cannot be written")]
+    Manifest(#[from] std::io::Error),
+}
+
+impl Library {
+    /// Opens the database of a folder whose list of keyspaces was read.
+    pub fn open(dir: &Path, mut manifest: Manifest, cache_bytes: u64) -> Result<Self, OpenError> {
+        let path = folder(dir);
+        let fail = || OpenError::library(path.clone());
+        let db = Database::builder(&path)
+            .cache_size(cache_bytes)
+            .manual_journal_persist(true)
+            // With a single worker thread a recovery was seen to hang; one flushes while the other compacts.
+            .worker_threads(2)
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .open()
+            .map_err(fail())?;
+        for (id, name) in &manifest.keyspaces {
+            let found = db.keyspace_exists(name).then(|| db.keyspace(name, || options(Kind::Small))).transpose();
+            let is_there = found.map_err(fail())?.is_some_and(|keyspace| keyspace.id() == *id);
+            if !is_there {
+                return Err(OpenError::damaged(path.join("keyspaces").join(id.to_string()), format!("no {name}")));
+            }
+        }
+        for name in db.list_keyspace_names() {
+            if !manifest.keyspaces.values().any(|listed| *listed == *name) {
+                tracing::debug!(keyspace = &*name, "deleting a keyspace that was being made or deleted");
+                let keyspace = db.keyspace(&name, || options(Kind::Small)).map_err(fail())?;
+                db.delete_keyspace(keyspace).map_err(fail())?;
+            }
+        }
+        let mut fixed = |name: &str, kind: Kind| -> Result<Keyspace, OpenError> {
+            if manifest.live && !db.keyspace_exists(name) {
+                return Err(OpenError::damaged(Manifest::path(dir), format!("does not list {name}")));
+            }
+            let keyspace = db.keyspace(name, || options(kind)).map_err(fail())?;
+            manifest.keyspaces.insert(keyspace.id(), name.to_owned());
+            Ok(keyspace)
+        };
+        let meta = fixed("meta", Kind::Small)?;
+        let catalog = fixed("catalog", Kind::Small)?;
+        let names = fixed("names", Kind::Rows)?;
+        let registers = fixed("registers", Kind::Small)?;
+        let rollups = fixed("rollups", Kind::Rows)?;
+        if !manifest.live {
+            manifest.live = true;
+            manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
+        }
+        Ok(Self { db, meta, catalog, names, registers, rollups, dir: dir.to_owned(), manifest: Mutex::new(manifest) })
+    }
+
+    /// A keyspace that is there.
+    pub fn get(&self, name: &str) -> Result<Option<Keyspace>, fjall::Error> {
+        self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(Kind::Small))).transpose()
+    }
+
+    /// A keyspace, made if it is not there.
+    pub fn make(&self, name: &str, kind: Kind) -> Result<Keyspace, KeyspaceError> {
+        let mut manifest = self.manifest.lock();
+        let keyspace = self.db.keyspace(name, || options(kind))?;
+        let is_listed = manifest.keyspaces.contains_key(&keyspace.id());
+        if !is_listed {
+            let mut longer = manifest.clone();
+            longer.keyspaces.insert(keyspace.id(), name.to_owned());
+            longer.write(&self.dir)?;
+            *manifest = longer;
+        }
+        Ok(keyspace)
+    }
+
+    /// Deletes keyspaces. Their files go when the last reader and the journal have let go of them.
+    pub fn delete(&self, keyspaces: Vec<Keyspace>) -> Result<(), KeyspaceError> {
+        let mut manifest = self.manifest.lock();
+        let mut shorter = manifest.clone();
+        for keyspace in &keyspaces {
+            shorter.keyspaces.remove(&keyspace.id());
+        }
+        shorter.write(&self.dir)?;
+        *manifest = shorter;
+        for keyspace in keyspaces {
+            self.db.delete_keyspace(keyspace)?;
+        }
+        Ok(())
+    }
+
+    /// The listed keyspaces whose names begin so.
+    pub fn listed(&self, prefix: &str) -> Vec<String> {
+        let manifest = self.manifest.lock();
+        manifest.keyspaces.values().filter(|name| name.starts_with(prefix)).cloned().collect()
+    }
+
+    /// The sequence number of the newest row of each listed keyspace, by the number of the keyspace.
+    pub fn newest_rows(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
+        let manifest = self.manifest.lock();
+        let newest = |(id, name): (&u64, &String)| {
+            let keyspace = self.db.keyspace(name, || options(Kind::Small))?;
+            Ok((*id, keyspace.tree.get_highest_seqno()))
+        };
+        manifest.keyspaces.iter().map(newest).collect()
+    }
+}
+
+/// What the journals may take. Recovery replays at most this much, so it bounds the time to open.
+const JOURNAL_BYTES_MAX: u64 = 192 * 1024 * 1024;
+
+fn options(kind: Kind) -> KeyspaceCreateOptions {
+    const MIB: u64 = 1024 * 1024;
+    let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
+    match kind {
+        Kind::Small => options.max_memtable_size(4 * MIB),
+        Kind::Rows => options.max_memtable_size(16 * MIB),
+        // Ranges have no use for filters, and building them costs more than all the rest of a flush.
+        Kind::Ranges => options.max_memtable_size(8 * MIB).filter_policy(FilterPolicy::disabled()),
+        Kind::Events => options
+            .max_memtable_size(16 * MIB)
+            .filter_policy(FilterPolicy::disabled())
+            .compaction_strategy(Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))),
+    }
+}

@@ -1,0 +1,129 @@
+//! The event log and the touches of an open store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::blocking;
+use super::command::{Append, Command, Prepared, Settle};
+use super::core::Core;
+use super::memory::Knowledge;
+use super::read;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
+use crate::ports::{
+    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, StoreErrorKind,
+    Tail, Touch, Touches,
+};
+
+/// One open store, behind every port.
+pub struct Store {
+    pub(super) core: Arc<Core>,
+}
+
+impl Store {
+    /// Sends a command and waits for its answer.
+    pub(super) async fn ask<T>(
+        &self,
+        op: &'static str,
+        command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Command,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.core.queue.push(command(answer));
+        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
+    }
+}
+
+#[async_trait]
+impl EventLog for Store {
+    fn capabilities(&self) -> LogCapabilities {
+        LogCapabilities { sees_reuse: true, unknown_outcomes: false, keeps_tail: true }
+    }
+
+    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
+        let count = events.len();
+        let mut namespace = None;
+        for new in &events {
+            if namespace != Some(new.counter.namespace()) {
+                namespace = Some(new.counter.namespace());
+                self.core.memory.note_namespace(new.counter.namespace(), dataset);
+            }
+        }
+        let events = events.into_iter().map(Prepared::new).collect();
+        let (answer, answered) = oneshot::channel();
+        self.core.queue.push(Command::Append(Append { dataset, events, held, answer }));
+        answered.await.unwrap_or_else(|_| {
+            (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, "append"))).collect()
+        })
+    }
+
+    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+        let (counter, key) = (counter.clone(), key.clone());
+        self.ask("settle", |answer| Command::Settle(Settle { dataset, counter, key, answer })).await
+    }
+
+    async fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Option<Event>, StoreError> {
+        match self.core.memory.find(dataset, counter, key) {
+            Knowledge::Here(event) => Ok(Some(event)),
+            Knowledge::Nothing => Ok(None),
+            Knowledge::Ask => self.core.read("find", |_| read::find(&self.core.slices, dataset, counter, key)),
+        }
+    }
+
+    async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
+        if let Some(events) = self.core.memory.scan(dataset, counter, &range) {
+            return Ok(events);
+        }
+        let counter = counter.clone();
+        blocking::read(&self.core, "scan", move |core| {
+            core.read("scan", |_| read::scan(&core.slices, dataset, &counter, &range))
+        })
+        .await
+    }
+
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail {
+        self.core.memory.tail(dataset, counter, after)
+    }
+
+    async fn scan_slice(
+        &self,
+        dataset: DatasetId,
+        slice_start: Timestamp,
+        beyond: Option<(Counter, EventKey)>,
+        limit: usize,
+    ) -> Result<Vec<SliceRow>, StoreError> {
+        blocking::read(&self.core, "scan slice", move |core| {
+            core.read("scan slice", |_| read::scan_slice(&core.slices, dataset, slice_start, beyond, limit))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Touches for Store {
+    async fn touched(
+        &self,
+        dataset: DatasetId,
+        shard: u32,
+        from: Timestamp,
+        to: Timestamp,
+        beyond: Option<&Touch>,
+        limit: usize,
+    ) -> Result<Vec<Touch>, StoreError> {
+        let beyond = beyond.cloned();
+        blocking::read(&self.core, "touched", move |core| {
+            let touched = |_: &_| read::touched(&core.slices, dataset, shard, (from, to), beyond.as_ref(), limit);
+            core.read("touched", touched)
+        })
+        .await
+    }
+
+    async fn watermarks(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        Ok(self.core.book.watermarks(dataset))
+    }
+
+    async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
+        self.ask("put watermarks", |answer| Command::Watermarks(dataset, moved, answer)).await
+    }
+}

@@ -1,0 +1,127 @@
+//! Which keyspaces the store has: a small text file with a checksum.
+//!
+//! The store library takes a keyspace without its marker file for one that was never finished, and deletes it; and a
+//! folder that is not there for one that never was. This list says otherwise. It is written after a keyspace was made
+//! and before the first row goes in, and before one is deleted; so what is listed exists whole, and what exists unlisted
+//! holds nothing that counts.
+//!
+//! ```text
+//! tallystone keyspaces 1
+//! state live
+//! 3 events.1.1763596800
+//! checksum 9f86d081884c7d65
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+const HEAD: &str = "tallystone keyspaces 1";
+
+/// The list of keyspaces: their names by their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Manifest {
+    /// Whether the store was made to its end.
+    pub live: bool,
+    /// The names by the numbers of the store library.
+    pub keyspaces: BTreeMap<u64, String>,
+}
+
+impl Manifest {
+    /// Where the list is.
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join("keyspaces")
+    }
+
+    /// Reads the list; nothing if there is no file.
+    pub fn read(dir: &Path) -> io::Result<Option<Result<Self, String>>> {
+        match fs::read_to_string(Self::path(dir)) {
+            Ok(text) => Ok(Some(Self::parse(&text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Err("not text".to_owned()))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces the list, durably.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        let next = dir.join("keyspaces.next");
+        let mut file = File::create(&next)?;
+        file.write_all(self.text().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&next, Self::path(dir))?;
+        sync_folder(dir)
+    }
+
+    fn text(&self) -> String {
+        let state = if self.live { "live" } else { "unfinished" };
+        let rows: String = self.keyspaces.iter().map(|(id, name)| format!("{id} {name}\n")).collect();
+        let body = format!("{HEAD}\nstate {state}\n{rows}");
+        let checksum = xxh3_64(body.as_bytes());
+        format!("{body}checksum {checksum:016x}\n")
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let at = text.rfind("checksum ").ok_or("no checksum")?;
+        let (body, checksum) = text.split_at(at);
+        if checksum != format!("checksum {:016x}\n", xxh3_64(body.as_bytes())) {
+            return Err("wrong checksum".to_owned());
+        }
+        let mut lines = body.lines();
+        if lines.next() != Some(HEAD) {
+            return Err(format!("does not begin with {HEAD:?}"));
+        }
+        let live = match lines.next() {
+            Some("state live") => true,
+            Some("state unfinished") => false,
+            Some(_) | None => return Err("no state".to_owned()),
+        };
+        let row = |line: &str| {
+            let (id, name) = line.split_once(' ')?;
+            Some((id.parse().ok()?, name.to_owned()))
+        };
+        let keyspaces =
+            lines.map(|line| row(line).ok_or_else(|| format!("line {line:?}"))).collect::<Result<_, _>>()?;
+        Ok(Self { live, keyspaces })
+    }
+}
+
+/// Makes the entries of a folder durable.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let keyspaces = [(1, "meta".to_owned()), (12, "events.1.-10".to_owned())];
+        Manifest { live: true, keyspaces: keyspaces.into() }
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(Manifest::read(dir.path()).expect("readable"), None);
+        for manifest in [Manifest::default(), manifest()] {
+            manifest.write(dir.path()).expect("writable");
+            assert_eq!(Manifest::read(dir.path()).expect("readable"), Some(Ok(manifest)));
+        }
+    }
+
+    #[test]
+    fn a_flipped_or_missing_byte_is_seen() {
+        let text = manifest().text();
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let flipped = String::from_utf8(bytes).expect("still text");
+            assert!(Manifest::parse(&flipped).is_err(), "{flipped}");
+            assert!(Manifest::parse(&text[..at]).is_err(), "cut at {at}");
+        }
+    }
+}

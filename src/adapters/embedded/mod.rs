@@ -1,0 +1,246 @@
+//! The durable store inside the process: the default engine, on the store library fjall.
+//!
+//! One thread, the committer, writes: it groups whatever waits into one commit with one sync, takes it into memory and
+//! answers. Readers find recent events and rows in use in memory and go to disk for the rest. Invariant: what was
+//! answered is on disk; a store that has lost any of it, or any byte of it, does not open.
+//!
+//! ```text
+//! DIR/lock            held while the store is open
+//! DIR/keyspaces       which keyspaces there are          (manifest)
+//! DIR/acknowledged    the last acknowledged commit       (mark)
+//! DIR/store/          the folder of the store library    (library)
+//! ```
+
+mod blocking;
+mod book;
+mod catalog;
+mod command;
+mod committer;
+mod core;
+mod error;
+mod key;
+mod library;
+mod log;
+mod manifest;
+mod mark;
+mod memory;
+mod meta;
+mod queue;
+mod read;
+mod recover;
+mod rollups;
+mod row;
+mod series;
+
+mod slices;
+mod space;
+mod structure;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use crate::ports::{FastCounts, Stores};
+use committer::Committer;
+use core::Core;
+use library::Library;
+use log::Store;
+use manifest::Manifest;
+use mark::Mark;
+use memory::Memory;
+use series::Series;
+use space::Space;
+use writer::Writer;
+
+pub use error::OpenError;
+
+/// Where the store is and what it may take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The data directory; made if it is not there.
+    pub dir: PathBuf,
+    /// Adds are refused while the file system has less room than this.
+    pub reserve_bytes: u64,
+    /// Memory for rows of counters: checkpoints, names, newest write times.
+    pub row_bytes: u64,
+    /// Memory for events that the limit has passed; those above it are always kept.
+    pub tail_bytes: u64,
+    /// Memory for blocks of files.
+    pub block_bytes: u64,
+}
+
+impl Options {
+    /// The usual sizes for a directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        const MIB: u64 = 1024 * 1024;
+        Self {
+            dir: dir.into(),
+            reserve_bytes: 512 * MIB,
+            row_bytes: 256 * MIB,
+            tail_bytes: 128 * MIB,
+            block_bytes: 64 * MIB,
+        }
+    }
+}
+
+/// How an open store is doing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// Why the store has failed and takes nothing any more; the process should end then.
+    pub failure: Option<String>,
+    /// Whether new events are refused for want of room on the file system.
+    pub full: bool,
+    /// The number of the last commit.
+    pub commit_number: u64,
+    /// The bytes of writes that wait or are being worked on.
+    pub waiting_bytes: u64,
+    /// The bytes of recent events in memory.
+    pub tail_bytes: u64,
+    /// The bytes of rows and names in memory.
+    pub row_bytes: u64,
+    /// Memory tables that wait to be written to files; at 4 for one keyspace, writes pause.
+    pub outstanding_flushes: u64,
+    /// The bytes of the journals.
+    pub journal_bytes: u64,
+    /// The bytes of all files.
+    pub disk_bytes: u64,
+}
+
+/// An open store. Dropping it closes it.
+pub struct Embedded {
+    core: Arc<Core>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+    /// Held until the store is closed.
+    lock: Mutex<Option<File>>,
+}
+
+/// Opens the store of a directory, or makes it.
+pub fn open(options: Options) -> Result<Embedded, OpenError> {
+    let dir = options.dir.as_path();
+    fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
+    let lock = lock(dir)?;
+    let (manifest, mark, acknowledged) = admit(dir)?;
+    let library = Arc::new(Library::open(dir, manifest, options.block_bytes)?);
+    let unreadable = |error| recover::unreadable(dir, error);
+    let last = read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
+    if last < acknowledged {
+        return Err(OpenError::Behind { path: library::folder(dir), found: last, acknowledged });
+    }
+    recover::check_newest_rows(&library, dir)?;
+    let slices = recover::slices(&library, dir)?;
+    let series = Series::open(&library).map_err(OpenError::library(library::folder(dir)))?;
+    let book = book::Book::open(&library).map_err(unreadable)?;
+    let catalog = catalog::Catalog::open(&library).map_err(unreadable)?;
+    let memory = Memory::new(options.row_bytes);
+    recover::tails(&memory, &slices, &book.limits()).map_err(unreadable)?;
+    let writer = Writer::new(dir, Arc::clone(&library), mark, last);
+    let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
+    let space = Space::of(dir, options.reserve_bytes);
+    let core = Arc::new(Core::new(library, memory, slices, series, book, catalog));
+    let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
+    let committer = Committer::start(Arc::clone(&core), writer, space, tail_bytes_max)?;
+    Ok(Embedded { core, committer: Mutex::new(Some(committer)), lock: Mutex::new(Some(lock)) })
+}
+
+/// Takes the directory for this process.
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(OpenError::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(error)) => Err(OpenError::io(path)(error)),
+    }
+}
+
+/// Reads the list of keyspaces and the mark; makes both for a new store.
+fn admit(dir: &Path) -> Result<(Manifest, Mark, u64), OpenError> {
+    let manifest_path = Manifest::path(dir);
+    let folder = library::folder(dir);
+    let found = Manifest::read(dir).map_err(OpenError::io(&manifest_path))?;
+    let manifest = found.transpose().map_err(|detail| OpenError::damaged(&manifest_path, detail))?;
+    match manifest {
+        Some(manifest) if manifest.live => {
+            let mark = Mark::open(dir).map_err(OpenError::io(Mark::path(dir)))?;
+            let (mark, number) = mark.map_err(|detail| OpenError::damaged(Mark::path(dir), detail))?;
+            Ok((manifest, mark, number))
+        }
+        None if folder.exists() || Mark::path(dir).exists() => Err(OpenError::damaged(manifest_path, "missing")),
+        Some(_) | None => {
+            // New, or the first opening did not come to its end: nothing was acknowledged yet.
+            let manifest = Manifest::default();
+            manifest.write(dir).map_err(OpenError::io(&manifest_path))?;
+            if folder.exists() {
+                fs::remove_dir_all(&folder).map_err(OpenError::io(&folder))?;
+            }
+            let mark = Mark::create(dir).map_err(OpenError::io(Mark::path(dir)))?;
+            Ok((manifest, mark, 0))
+        }
+    }
+}
+
+impl Embedded {
+    /// The store behind all ports, best-effort counts beside it. After `close` every call answers that it is closed.
+    pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
+        let store = Arc::new(Store { core: Arc::clone(&self.core) });
+        Stores {
+            log: store.clone(),
+            touches: store.clone(),
+            slices: store.clone(),
+            rollups: store.clone(),
+            cache: store.clone(),
+            progress: store.clone(),
+            fast,
+            catalog: store,
+        }
+    }
+
+    /// How the store is doing.
+    pub fn health(&self) -> Health {
+        let (tail_bytes, row_bytes) = self.core.memory.bytes();
+        let disk = self.core.read("health", |library| {
+            let journal_bytes = library.db.journal_disk_space()?;
+            Ok((library.db.outstanding_flushes(), journal_bytes, library.db.disk_space()?))
+        });
+        // A closed store has no files open and nothing to flush.
+        let (outstanding_flushes, journal_bytes, disk_bytes) = disk.unwrap_or_default();
+        Health {
+            failure: self.core.failure().map(str::to_owned),
+            full: self.core.is_full(),
+            commit_number: self.core.commit_number(),
+            waiting_bytes: self.core.queue.bytes() as u64,
+            tail_bytes: tail_bytes as u64,
+            row_bytes: row_bytes as u64,
+            outstanding_flushes: outstanding_flushes as u64,
+            journal_bytes,
+            disk_bytes,
+        }
+    }
+
+    /// Closes the store: what was lined up is still done, what comes later is refused. Blocks until all is on disk.
+    pub fn close(&self) {
+        self.core.queue.close();
+        let committer = self.committer.lock().take();
+        if let Some(committer) = committer
+            && committer.join().is_err()
+        {
+            self.core.fail("the writer thread panicked".to_owned());
+        }
+        self.core.release();
+        drop(self.lock.lock().take());
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,246 @@
+//! Reads that go to disk. They block, see everything that was committed before they began, and answer all of a range or
+//! an error.
+
+use fjall::{Guard, Keyspace};
+
+use super::error::{ReadError, foreign_key};
+use super::key::{self, KeyRange};
+use super::library::Library;
+use super::memory::Found;
+use super::row::Row;
+use super::slices::Slices;
+use crate::adapters::stored::{Damaged, decode_bucket, decode_checkpoint, decode_event, decode_key};
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
+use crate::domain::rollup::BucketRecord;
+use crate::ports::{Order, ScanRange, SliceRow, Touch};
+
+type Pair = (fjall::UserKey, fjall::UserValue);
+
+/// The rows of a range in a direction.
+pub fn rows(
+    keyspace: &Keyspace,
+    range: KeyRange,
+    order: Order,
+) -> Box<dyn Iterator<Item = Result<Pair, ReadError>> + Send> {
+    if key::is_empty(&range) {
+        return Box::new(std::iter::empty());
+    }
+    let read = |guard: Guard| guard.into_inner().map_err(ReadError::from);
+    match order {
+        Order::OldestFirst => Box::new(keyspace.range(range).map(read)),
+        Order::NewestFirst => Box::new(keyspace.range(range).rev().map(read)),
+    }
+}
+
+/// The events of a range.
+pub fn scan(
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    range: &ScanRange,
+) -> Result<Vec<Event>, ReadError> {
+    let mut events = Vec::new();
+    if range.after == Timestamp::MAX {
+        return Ok(events);
+    }
+    let from = range.after.just_after();
+    let mut spaces = slices.spaces(dataset, from, range.to);
+    if range.order == Order::NewestFirst {
+        spaces.reverse();
+    }
+    for spaces in spaces {
+        let mut keys = key::times(counter, from, range.to);
+        if let Some(beyond) = &range.beyond {
+            let beyond = key::of_event(counter, beyond);
+            keys = match range.order {
+                Order::OldestFirst => key::above(keys, beyond),
+                Order::NewestFirst => key::below(keys, beyond),
+            };
+        }
+        for row in rows(&spaces.events, keys, range.order).take(range.limit - events.len()) {
+            events.push(event_of(counter, row?)?);
+        }
+        if events.len() == range.limit {
+            break;
+        }
+    }
+    Ok(events)
+}
+
+fn event_of(counter: &Counter, (key, value): Pair) -> Result<Event, ReadError> {
+    let event_key = key::to_event_of(counter, &key).ok_or_else(|| foreign_key("event", &key))?;
+    let (change, provenance) = decode_event(&value)?;
+    Ok(Event { key: event_key, change, provenance })
+}
+
+/// The event at a key.
+pub fn find(
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    key: &EventKey,
+) -> Result<Option<Event>, ReadError> {
+    let Some(spaces) = slices.place(dataset, key.time).and_then(|place| place.spaces) else { return Ok(None) };
+    let Some(value) = spaces.events.get(key::of_event(counter, key))? else { return Ok(None) };
+    let (change, provenance) = decode_event(&value)?;
+    Ok(Some(Event { key: key.clone(), change, provenance }))
+}
+
+/// Rows of a whole slice.
+pub fn scan_slice(
+    slices: &Slices,
+    dataset: DatasetId,
+    start: Timestamp,
+    beyond: Option<(Counter, EventKey)>,
+    limit: usize,
+) -> Result<Vec<SliceRow>, ReadError> {
+    let here = slices.place(dataset, start).filter(|place| place.start == start);
+    let Some(spaces) = here.and_then(|place| place.spaces) else { return Ok(Vec::new()) };
+    let mut keys: KeyRange = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    if let Some((counter, event_key)) = &beyond {
+        keys = key::above(keys, key::of_event(counter, event_key));
+    }
+    let read = |row: Result<Pair, ReadError>| {
+        let (key, value) = row?;
+        let (counter, event_key) = key::to_event(&key).ok_or_else(|| foreign_key("event", &key))?;
+        let (change, provenance) = decode_event(&value)?;
+        Ok(SliceRow { counter, event: Event { key: event_key, change, provenance } })
+    };
+    rows(&spaces.events, keys, Order::OldestFirst).take(limit).map(read).collect()
+}
+
+/// The row of a counter, without what is in memory: events above `disk_to` are not looked at.
+pub fn row(
+    library: &Library,
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    disk_to: Timestamp,
+) -> Result<Found, ReadError> {
+    let key = key::of_counter(counter);
+    let checkpoint = library.rollups.get(&key)?;
+    let clear = library.registers.get(&key)?.map(|bytes| decode_key(&bytes)).transpose()?;
+    let as_of = match &checkpoint {
+        Some(bytes) => decode_checkpoint(bytes)?.as_of,
+        None => Timestamp::MIN,
+    };
+    let (newest, newest_mutation) = newest(slices, dataset, counter, as_of, disk_to)?;
+    let row = Row::new(checkpoint.as_deref(), clear, newest_mutation)?;
+    Ok(Found { row, disk_to: newest.unwrap_or(as_of).min(disk_to) })
+}
+
+/// The times of the newest event and of the newest mutation with `after < time <= to`.
+fn newest(
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    after: Timestamp,
+    to: Timestamp,
+) -> Result<(Option<Timestamp>, Option<Timestamp>), ReadError> {
+    let mut newest = None;
+    if after >= to {
+        return Ok((None, None));
+    }
+    let from = after.just_after();
+    for spaces in slices.spaces(dataset, from, to).into_iter().rev() {
+        for row in rows(&spaces.events, key::times(counter, from, to), Order::NewestFirst) {
+            let event = event_of(counter, row?)?;
+            newest.get_or_insert(event.key.time);
+            if event.change.is_mutation() {
+                return Ok((newest, Some(event.key.time)));
+            }
+        }
+    }
+    Ok((newest, None))
+}
+
+/// Touches of a shard with `from <= step <= to`.
+pub fn touched(
+    slices: &Slices,
+    dataset: DatasetId,
+    shard: u32,
+    (from, to): (Timestamp, Timestamp),
+    beyond: Option<&Touch>,
+    limit: usize,
+) -> Result<Vec<Touch>, ReadError> {
+    let mut touches = Vec::new();
+    for spaces in slices.spaces(dataset, from, to) {
+        let mut keys = key::steps(shard, from, to);
+        if let Some(beyond) = beyond {
+            let mut beyond_key = key::of_step(shard, beyond.step);
+            beyond_key.extend_from_slice(&key::of_counter(&beyond.counter));
+            keys = key::above(keys, beyond_key);
+        }
+        for row in rows(&spaces.touches, keys, Order::OldestFirst).take(limit - touches.len()) {
+            let (key, _) = row?;
+            touches.push(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?);
+        }
+        if touches.len() == limit {
+            break;
+        }
+    }
+    Ok(touches)
+}
+
+/// Records of finished buckets with `from <= start < to`.
+pub fn buckets(
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    from: Timestamp,
+    to: Timestamp,
+) -> Result<Vec<BucketRecord>, ReadError> {
+    if from >= to {
+        return Ok(Vec::new());
+    }
+    let to = to.just_before();
+    let mut records = Vec::new();
+    for spaces in slices.spaces(dataset, from, to) {
+        for row in rows(&spaces.buckets, key::times(counter, from, to), Order::OldestFirst) {
+            records.push(decode_bucket(&row?.1)?);
+        }
+    }
+    Ok(records)
+}
+
+/// The value of a name that is listed; any other value is of a counter that has voids only.
+pub const LISTED: &[u8] = b"";
+/// The value of a name that has voids only.
+pub const VOIDS_ONLY: &[u8] = b"v";
+
+/// Names with a prefix, above a name.
+pub fn names(
+    library: &Library,
+    namespace: NamespaceId,
+    prefix: &str,
+    above: Option<&CounterName>,
+    limit: usize,
+) -> Result<Vec<CounterName>, ReadError> {
+    let mut from = key::of_namespace(namespace);
+    from.extend_from_slice(prefix.as_bytes());
+    let mut to = from.clone();
+    // No byte of a name is as great.
+    to.push(u8::MAX);
+    let mut keys = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
+    if let Some(above) = above {
+        keys = key::above(keys, key::of_counter(&Counter::new(namespace, above.clone())));
+    }
+    let listed = rows(&library.names, keys, Order::OldestFirst).filter(|row| match row {
+        Ok((_, value)) => value.as_ref() == LISTED,
+        Err(_) => true,
+    });
+    let read = |row: Result<Pair, ReadError>| {
+        let (key, _) = row?;
+        let counter = key::to_counter(&key).ok_or_else(|| foreign_key("name", &key))?;
+        Ok(counter.name().clone())
+    };
+    listed.take(limit).map(read).collect()
+}
+
+/// The commit number that a store holds, the sequence number of that commit and what it knew to be synced.
+pub fn last_commit(library: &Library) -> Result<Option<super::writer::CommitRow>, ReadError> {
+    let Some(bytes) = library.meta.get(super::meta::COMMIT)? else { return Ok(None) };
+    let row = super::writer::CommitRow::from_bytes(&bytes);
+    row.map(Some).ok_or_else(|| Damaged::new("commit number", "a value of another length").into())
+}

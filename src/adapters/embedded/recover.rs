@@ -1,0 +1,128 @@
+//! What memory needs of a store that opens: slices, and every event above the limits.
+
+use hashbrown::HashMap;
+
+use super::error::{OpenError, ReadError, foreign_key};
+use super::library::{self, Library};
+use super::memory::Memory;
+use super::read::{self, rows};
+use super::slices::{Slices, Spaces};
+use super::{key, meta, writer};
+use crate::adapters::stored::decode_slice;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId};
+use crate::domain::limits::{SCAN_PAGE_EVENTS, STEP, TOUCH_SHARDS};
+use crate::domain::rollup::SliceStatus;
+use crate::ports::{Order, ScanRange};
+
+/// Checks that every keyspace holds the newest row that was listed of it. One that does not has lost a journal.
+pub fn check_newest_rows(library: &Library, path: &std::path::Path) -> Result<(), OpenError> {
+    let fail = |error: fjall::Error| OpenError::library(library::folder(path))(error);
+    let Some(bytes) = library.meta.get(meta::NEWEST_ROWS).map_err(fail)? else { return Ok(()) };
+    let listed = writer::list_from(&bytes)
+        .ok_or_else(|| OpenError::damaged(library::folder(path), "the list of newest rows cannot be read"))?;
+    let found: HashMap<u64, Option<u64>> = library.newest_rows().map_err(fail)?.into_iter().collect();
+    for (id, seqno) in listed {
+        // A keyspace that is not there any more was deleted.
+        if found.get(&id).is_some_and(|found| *found < Some(seqno)) {
+            let keyspace = library::folder(path).join("keyspaces").join(id.to_string());
+            let detail = format!("rows up to {seqno} were committed and are missing; a journal may be lost");
+            return Err(OpenError::damaged(keyspace, detail));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the rows of the slices and finds their keyspaces; what is left of dropped slices is deleted.
+pub fn slices(library: &Library, path: &std::path::Path) -> Result<Slices, OpenError> {
+    let slices = Slices::default();
+    let fail = |error: fjall::Error| OpenError::library(path)(error);
+    for row in rows(&library.meta, meta::all(b's'), Order::OldestFirst) {
+        let slice = row.and_then(|(_, value)| Ok(decode_slice(&value)?)).map_err(|error| unreadable(path, error))?;
+        let found = Spaces::find(library, slice.dataset, slice.start).map_err(fail)?;
+        match (slice.status, found) {
+            (SliceStatus::Dropped, Some(left)) => {
+                let deleted = library.delete(left.into_list());
+                deleted.map_err(|error| OpenError::damaged(path, format!("cannot delete a dropped slice: {error}")))?;
+                slices.insert(slice, None);
+            }
+            (_, spaces) => slices.insert(slice, spaces),
+        }
+    }
+    Ok(slices)
+}
+
+/// Takes every event above its dataset's limit into memory. Cost: the touches from the limit on, and those events.
+pub fn tails(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)]) -> Result<u64, ReadError> {
+    let mut events = 0;
+    let known: HashMap<DatasetId, Timestamp> = limits.iter().copied().collect();
+    for dataset in slices.datasets() {
+        let limit = known.get(&dataset).copied().unwrap_or(Timestamp::MIN);
+        memory.set_floor(dataset, limit);
+        for shard in 0..TOUCH_SHARDS {
+            events += tails_of_shard(memory, slices, dataset, shard, limit)?;
+        }
+    }
+    Ok(events)
+}
+
+fn tails_of_shard(
+    memory: &Memory,
+    slices: &Slices,
+    dataset: DatasetId,
+    shard: u32,
+    limit: Timestamp,
+) -> Result<u64, ReadError> {
+    let from = if limit == Timestamp::MIN { limit } else { limit.floor_to(STEP) };
+    let mut events = 0;
+    for spaces in slices.spaces(dataset, from, Timestamp::MAX) {
+        let mut counters: Vec<Counter> = Vec::new();
+        for row in rows(&spaces.touches, key::steps(shard, from, Timestamp::MAX), Order::OldestFirst) {
+            let (key, _) = row?;
+            counters.push(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?.counter);
+        }
+        counters.sort();
+        counters.dedup();
+        for counter in counters {
+            events += tail_of(memory, slices, dataset, &counter, limit)?;
+        }
+    }
+    Ok(events)
+}
+
+fn tail_of(
+    memory: &Memory,
+    slices: &Slices,
+    dataset: DatasetId,
+    counter: &Counter,
+    limit: Timestamp,
+) -> Result<u64, ReadError> {
+    let mut count = 0;
+    let mut range = ScanRange {
+        after: limit,
+        to: Timestamp::MAX,
+        order: Order::OldestFirst,
+        beyond: None,
+        limit: SCAN_PAGE_EVENTS,
+    };
+    memory.note_namespace(counter.namespace(), dataset);
+    loop {
+        let events = read::scan(slices, dataset, counter, &range)?;
+        for event in &events {
+            memory.publish(dataset, counter, event);
+        }
+        count += events.len() as u64;
+        match events.last() {
+            Some(last) if events.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
+            Some(_) | None => return Ok(count),
+        }
+    }
+}
+
+/// A store whose rows cannot be read.
+pub fn unreadable(path: &std::path::Path, error: ReadError) -> OpenError {
+    match error {
+        ReadError::Library(source) => OpenError::library(library::folder(path))(source),
+        ReadError::Damaged(damaged) => OpenError::damaged(library::folder(path), damaged.to_string()),
+    }
+}

@@ -1,0 +1,163 @@
+//! Checkpoints, series, names, limits and the cache of an open store.
+
+use async_trait::async_trait;
+
+use super::blocking;
+use super::command::Command;
+use super::core::Core;
+use super::log::Store;
+use super::read;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::rollup::{BucketRecord, StepSum};
+use crate::ports::{
+    CacheLease, CachedCount, CountCache, Progress, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
+};
+
+/// How often a row is read again when its counter was written meanwhile. A reading takes some ten microseconds, a write
+/// of one counter comes once a commit at most.
+const LOADS_MAX: usize = 64;
+
+/// The rows of a forgotten namespace that one commit removes.
+const TIDY_ROWS: usize = 1_000;
+
+#[async_trait]
+impl RollupStore for Store {
+    async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
+        if self.core.book.is_forgotten(counter.namespace()) {
+            return Ok(RollupRow::default());
+        }
+        if let Some(row) = self.core.memory.row(dataset, counter, super::row::Row::read) {
+            return row.map_err(|damaged| damaged.during("read"));
+        }
+        load(&self.core, dataset, counter)
+    }
+
+    async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
+        self.ask("put", |answer| Command::Roll(dataset, writes, answer)).await
+    }
+
+    async fn buckets(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<BucketRecord>, StoreError> {
+        if self.core.book.is_forgotten(counter.namespace()) {
+            return Ok(Vec::new());
+        }
+        let counter = counter.clone();
+        blocking::read(&self.core, "buckets", move |core| {
+            core.read("buckets", |_| read::buckets(&core.slices, dataset, &counter, from, to))
+        })
+        .await
+    }
+
+    async fn series(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<StepSum>, StoreError> {
+        if self.core.book.is_forgotten(counter.namespace()) {
+            return Ok(Vec::new());
+        }
+        let counter = counter.clone();
+        blocking::read(&self.core, "series", move |core| {
+            core.read("series", |_| core.series.steps(&counter, step_seconds, from, to))
+        })
+        .await
+    }
+
+    async fn series_before(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        before: Timestamp,
+    ) -> Result<Option<StepSum>, StoreError> {
+        if self.core.book.is_forgotten(counter.namespace()) {
+            return Ok(None);
+        }
+        let counter = counter.clone();
+        blocking::read(&self.core, "series", move |core| {
+            core.read("series", |_| core.series.before(&counter, step_seconds, before))
+        })
+        .await
+    }
+
+    async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        self.ask("trim series", |answer| Command::TrimSeries(step_seconds, before, answer)).await
+    }
+
+    async fn names(
+        &self,
+        namespace: NamespaceId,
+        prefix: &str,
+        above: Option<&CounterName>,
+        limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        if self.core.book.is_forgotten(namespace) {
+            return Ok(Vec::new());
+        }
+        let (prefix, above) = (prefix.to_owned(), above.cloned());
+        blocking::read(&self.core, "names", move |core| {
+            core.read("names", |library| read::names(library, namespace, &prefix, above.as_ref(), limit))
+        })
+        .await
+    }
+
+    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        self.ask("forget", |answer| Command::Forget(namespace, answer)).await?;
+        while self.ask("forget", |answer| Command::Tidy(namespace, TIDY_ROWS, answer)).await? {}
+        Ok(())
+    }
+}
+
+/// Reads a row from disk and takes it into memory.
+fn load(core: &Core, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
+    const OP: &str = "read";
+    for _ in 0..LOADS_MAX {
+        let ticket = core.memory.begin_load(dataset, counter);
+        let found = core.read(OP, |library| read::row(library, &core.slices, dataset, counter, ticket.disk_to))?;
+        if let Some(row) = core.memory.end_load(dataset, counter, ticket, found) {
+            return row.read().map_err(|damaged| damaged.during(OP));
+        }
+    }
+    Err(StoreError::not_applied(StoreErrorKind::Busy, OP))
+}
+
+#[async_trait]
+impl CountCache for Store {
+    async fn get(&self, counter: &Counter) -> Option<CachedCount> {
+        if self.core.book.is_forgotten(counter.namespace()) {
+            return None;
+        }
+        let dataset = self.core.memory.dataset_of(counter.namespace())?;
+        // A row that cannot be decoded is no hit; the read of the store tells.
+        self.core.memory.row(dataset, counter, super::row::Row::count)?.ok()
+    }
+
+    async fn lease(&self, _counter: &Counter) -> CacheLease {
+        // Rows in memory follow every commit, so nobody has to fill them.
+        CacheLease(0)
+    }
+
+    async fn fill(&self, _counter: &Counter, _value: CachedCount, _lease: CacheLease) {}
+
+    async fn delete(&self, _counter: &Counter) -> bool {
+        true
+    }
+}
+
+#[async_trait]
+impl Progress for Store {
+    async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
+        self.ask("publish", |answer| Command::Publish(dataset, closed, answer)).await
+    }
+
+    async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+        Ok(self.core.book.limit(dataset))
+    }
+}

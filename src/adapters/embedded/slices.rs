@@ -1,0 +1,166 @@
+//! The time slices: their rows, and the keyspaces of those that hold anything.
+//!
+//! A slice gets its keyspaces with its first row and loses them when it is dropped; its row stays. The committer changes
+//! the table, readers take copies of what they need.
+
+use std::collections::BTreeMap;
+
+use fjall::Keyspace;
+use parking_lot::RwLock;
+
+use super::library::{KeyspaceError, Kind, Library};
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+
+/// The keyspaces of one slice.
+#[derive(Clone)]
+pub struct Spaces {
+    /// Events.
+    pub events: Keyspace,
+    /// Touches.
+    pub touches: Keyspace,
+    /// Records of finished buckets.
+    pub buckets: Keyspace,
+}
+
+/// A slice that takes rows.
+#[derive(Clone)]
+pub struct Place {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The first microsecond.
+    pub start: Timestamp,
+    /// The first microsecond after it.
+    pub end: Timestamp,
+    /// Its keyspaces, if it holds anything.
+    pub spaces: Option<Spaces>,
+}
+
+/// All slices.
+#[derive(Default)]
+pub struct Slices {
+    slices: RwLock<BTreeMap<(DatasetId, Timestamp), Slice>>,
+}
+
+struct Slice {
+    row: TimeSlice,
+    spaces: Option<Spaces>,
+}
+
+impl Slices {
+    /// Takes in a row, with the keyspaces that the slice has.
+    pub fn insert(&self, row: TimeSlice, spaces: Option<Spaces>) {
+        self.slices.write().insert((row.dataset, row.start), Slice { row, spaces });
+    }
+
+    /// The row that begins at a time.
+    pub fn row(&self, dataset: DatasetId, start: Timestamp) -> Option<TimeSlice> {
+        self.slices.read().get(&(dataset, start)).map(|slice| slice.row.clone())
+    }
+
+    /// All rows of a dataset, oldest first.
+    pub fn rows(&self, dataset: DatasetId) -> Vec<TimeSlice> {
+        let slices = self.slices.read();
+        let range = slices.range((dataset, Timestamp::MIN)..=(dataset, Timestamp::MAX));
+        range.map(|(_, slice)| slice.row.clone()).collect()
+    }
+
+    /// The slice that takes rows of a time, unless it was dropped.
+    pub fn place(&self, dataset: DatasetId, time: Timestamp) -> Option<Place> {
+        let slices = self.slices.read();
+        let (_, slice) = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;
+        let covers = time < slice.row.end && slice.row.status != SliceStatus::Dropped;
+        covers.then(|| slice.place())
+    }
+
+    /// The keyspaces of the slices that hold any of `from <= time <= to`, oldest first.
+    pub fn spaces(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) -> Vec<Spaces> {
+        if from > to {
+            return Vec::new();
+        }
+        let slices = self.slices.read();
+        let range = slices.range((dataset, Timestamp::MIN)..=(dataset, to));
+        range.filter(|(_, slice)| slice.row.end > from).filter_map(|(_, slice)| slice.spaces.clone()).collect()
+    }
+
+    /// The datasets that have slices.
+    pub fn datasets(&self) -> Vec<DatasetId> {
+        let mut datasets: Vec<DatasetId> = self.slices.read().keys().map(|(dataset, _)| *dataset).collect();
+        datasets.dedup();
+        datasets
+    }
+
+    /// All keyspaces of all slices.
+    pub fn all_spaces(&self) -> Vec<Spaces> {
+        self.slices.read().values().filter_map(|slice| slice.spaces.clone()).collect()
+    }
+
+    /// Forgets everything, because the store closes.
+    pub fn clear(&self) {
+        self.slices.write().clear();
+    }
+
+    /// Notes the keyspaces that a slice got.
+    pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) {
+        if let Some(slice) = self.slices.write().get_mut(&(dataset, start)) {
+            slice.spaces = Some(spaces);
+        }
+    }
+
+    /// Moves the status forward; a dropped slice hands out its keyspaces, so that they can be deleted.
+    pub fn note_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Option<Spaces> {
+        let mut slices = self.slices.write();
+        let slice = slices.get_mut(&(dataset, start))?;
+        slice.row.status = slice.row.status.max(status);
+        if slice.row.status == SliceStatus::Dropped { slice.spaces.take() } else { None }
+    }
+}
+
+impl Slice {
+    fn place(&self) -> Place {
+        let TimeSlice { dataset, start, end, .. } = self.row;
+        Place { dataset, start, end, spaces: self.spaces.clone() }
+    }
+}
+
+impl Place {
+    /// Whether rows of a time belong here.
+    pub fn takes(&self, dataset: DatasetId, time: Timestamp) -> bool {
+        self.dataset == dataset && self.start <= time && time < self.end
+    }
+}
+
+impl Spaces {
+    /// The keyspaces of a slice, if it has them.
+    pub fn find(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Option<Self>, fjall::Error> {
+        let names = names(dataset, start);
+        let (events, touches, buckets) = (library.get(&names[0])?, library.get(&names[1])?, library.get(&names[2])?);
+        Ok(match (events, touches, buckets) {
+            (Some(events), Some(touches), Some(buckets)) => Some(Self { events, touches, buckets }),
+            // They are made one after the other and used when all are there.
+            (_, _, _) => None,
+        })
+    }
+
+    /// Makes the keyspaces of a slice, as far as they are not there.
+    pub fn make(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Self, KeyspaceError> {
+        let names = names(dataset, start);
+        Ok(Self {
+            events: library.make(&names[0], Kind::Events)?,
+            touches: library.make(&names[1], Kind::Ranges)?,
+            buckets: library.make(&names[2], Kind::Ranges)?,
+        })
+    }
+
+    /// The keyspaces one by one.
+    pub fn into_list(self) -> Vec<Keyspace> {
+        vec![self.events, self.touches, self.buckets]
+    }
+}
+
+fn names(dataset: DatasetId, start: Timestamp) -> [String; 3] {
+    // Slices begin at whole seconds.
+    let second = start.millis().div_euclid(1_000);
+    ["events", "touches", "buckets"].map(|kind| format!("{kind}.{}.{second}", dataset.0))
+}

@@ -1,0 +1,261 @@
+//! What only this store can show: what outlives it, what memory may forget, what it refuses to open. The laws of the
+//! ports are shown by the conformance suite.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Embedded, OpenError, Options, open};
+use crate::adapters::manual::ManualClock;
+use crate::adapters::memory::FastTable;
+use crate::domain::Timestamp;
+use crate::domain::counter::{
+    Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
+};
+use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TimeSlice, fold};
+use crate::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, Settled, StoreErrorKind, Stores, Tail};
+
+const DATASET: DatasetId = DatasetId(1);
+const NAMESPACE: NamespaceId = NamespaceId(7);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn counter(name: &str) -> Counter {
+    Counter::new(NAMESPACE, CounterName::new(name).expect("a valid name"))
+}
+
+fn event(seconds: i64, token: &str, change: Change) -> Event {
+    Event { key: EventKey { time: at(seconds), id: EventId::text(token) }, change, provenance: Provenance::default() }
+}
+
+fn add(name: &str, seconds: i64, token: &str, delta: i64) -> NewEvent {
+    NewEvent { counter: counter(name), event: event(seconds, token, Change::Add(delta)) }
+}
+
+fn small(dir: &Path) -> Options {
+    Options { reserve_bytes: 0, row_bytes: 0, tail_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir) }
+}
+
+fn open_small(dir: &Path) -> (Embedded, Stores) {
+    let store = open(small(dir)).expect("the store opens");
+    let fast = Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20));
+    let stores = store.stores(fast);
+    (store, stores)
+}
+
+async fn make_slice(stores: &Stores, start: i64, end: i64) {
+    let slice = TimeSlice {
+        dataset: DATASET,
+        start: at(start),
+        end: at(end),
+        status: SliceStatus::Open,
+        versions: [(NAMESPACE, 3)].into(),
+    };
+    stores.slices.create(slice).await.expect("the slice is made");
+}
+
+async fn append(stores: &Stores, events: Vec<NewEvent>) -> Vec<Appended> {
+    let outcomes = stores.log.append(DATASET, events, Box::new(())).await;
+    outcomes.into_iter().map(|outcome| outcome.expect("the append is taken")).collect()
+}
+
+fn all() -> ScanRange {
+    ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: Order::OldestFirst, beyond: None, limit: 1_000 }
+}
+
+/// Rolls a counter as the engine does.
+async fn roll(stores: &Stores, name: &str, to: i64) -> Checkpoint {
+    let counter = counter(name);
+    let row = stores.rollups.read(DATASET, &counter).await.expect("readable");
+    let base = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(Timestamp::MIN));
+    let range = ScanRange { after: base.as_of, to: at(to), ..all() };
+    let events = stores.log.scan(DATASET, &counter, range).await.expect("readable");
+    let rules = FoldRules::constant(Duration::from_secs(60), None, vec![10]);
+    let rolled = fold(base, &events, at(to), &rules);
+    let checkpoint = rolled.checkpoint.clone();
+    let write = RollWrite {
+        counter,
+        checkpoint: rolled.checkpoint,
+        finished_buckets: rolled.finished_buckets,
+        finished_steps: rolled.finished_steps,
+    };
+    stores.rollups.put(DATASET, vec![write]).await.expect("the roll is taken");
+    checkpoint
+}
+
+/// Publishes a limit until every shard of memory was swept up to it.
+async fn forget_up_to(stores: &Stores, seconds: i64) {
+    for millis in 0..64 {
+        let limit = at(seconds) + Duration::from_millis(millis);
+        stores.progress.publish(DATASET, limit).await.expect("the limit is taken");
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_the_store_was_opened_again() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 1_000).await;
+    append(&stores, vec![add("a", 10, "t1", 5), add("a", 20, "t2", 7), add("b", 30, "t3", 1)]).await;
+    let clear = NewEvent { counter: counter("b"), event: event(31, "t4", Change::Clear) };
+    append(&stores, vec![clear]).await;
+    stores.progress.publish(DATASET, at(15)).await.expect("the limit is taken");
+    let checkpoint = roll(&stores, "a", 15).await;
+    stores.touches.put_watermarks(DATASET, vec![(3, at(9))]).await.expect("the watermark is taken");
+    store.close();
+    assert_eq!(stores.rollups.read(DATASET, &counter("zz")).await.unwrap_err().kind, StoreErrorKind::Closed);
+
+    let (_store, stores) = open_small(dir.path());
+    assert_eq!(stores.progress.limit(DATASET).await.expect("known"), at(15));
+    assert_eq!(stores.touches.watermarks(DATASET).await.expect("known")[3], Some(at(9)));
+    let slices = stores.slices.list(DATASET).await.expect("known");
+    assert_eq!((slices.len(), slices[0].versions[&NAMESPACE]), (1, 3));
+    let row = stores.rollups.read(DATASET, &counter("a")).await.expect("readable");
+    assert_eq!(row.checkpoint, Some(checkpoint));
+    assert_eq!(row.last_write_time, Some(at(20)));
+    let row = stores.rollups.read(DATASET, &counter("b")).await.expect("readable");
+    assert_eq!(row.clear.map(|clear| clear.time), Some(at(31)));
+    assert_eq!(append(&stores, vec![add("a", 20, "t2", 8)]).await, [Appended::Existing(Change::Add(7))]);
+    match stores.log.tail(DATASET, &counter("a"), at(15)) {
+        Tail::Sum(sum) => assert_eq!((sum.sum, sum.mutations), (7, 1)),
+        other @ (Tail::Empty | Tail::Unknown) => panic!("the tail is rebuilt: {other:?}"),
+    }
+    let events = stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable");
+    assert_eq!(events, [event(10, "t1", Change::Add(5)), event(20, "t2", Change::Add(7))]);
+}
+
+#[tokio::test]
+async fn memory_may_forget_everything_below_the_limit_and_nothing_changes() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (_store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 100).await;
+    make_slice(&stores, 100, 200).await;
+    append(&stores, vec![add("a", 10, "t1", 5), add("a", 110, "t2", 7), add("b", 50, "t3", 1)]).await;
+    assert_eq!(
+        stores.log.settle(DATASET, &counter("a"), &event(120, "v", Change::Void).key).await.expect("settled"),
+        Settled::Voided
+    );
+    roll(&stores, "a", 60).await;
+    forget_up_to(&stores, 150).await;
+    assert_eq!(stores.log.tail(DATASET, &counter("b"), at(20)), Tail::Unknown, "it was forgotten");
+
+    let row = stores.rollups.read(DATASET, &counter("a")).await.expect("readable");
+    assert_eq!(row.last_write_time, Some(at(110)), "a void is no write");
+    let scanned = |after, order, limit| {
+        let log = stores.log.clone();
+        async move {
+            let range = ScanRange { after: at(after), order, limit, ..all() };
+            let events = log.scan(DATASET, &counter("a"), range).await.expect("readable");
+            events.iter().map(|event| event.key.time).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(scanned(0, Order::OldestFirst, 9).await, [at(10), at(110), at(120)]);
+    assert_eq!(scanned(0, Order::NewestFirst, 2).await, [at(120), at(110)]);
+    assert_eq!(scanned(10, Order::OldestFirst, 1).await, [at(110)]);
+    assert_eq!(append(&stores, vec![add("b", 50, "t3", 2)]).await, [Appended::Existing(Change::Add(1))]);
+    assert_eq!(append(&stores, vec![add("a", 120, "v", 2)]).await, [Appended::Existing(Change::Void)]);
+    assert_eq!(append(&stores, vec![add("a", 55, "t9", 2)]).await, [Appended::Inserted], "late, but new");
+    assert_eq!(scanned(0, Order::OldestFirst, 9).await, [at(10), at(55), at(110), at(120)]);
+}
+
+#[tokio::test]
+async fn a_counter_with_voids_only_is_not_taken_for_a_new_one() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 100).await;
+    stores.log.settle(DATASET, &counter("a"), &event(10, "v", Change::Void).key).await.expect("settled");
+    forget_up_to(&stores, 50).await;
+    assert_eq!(append(&stores, vec![add("a", 10, "v", 2)]).await, [Appended::Existing(Change::Void)]);
+    assert!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").is_empty(), "not listed");
+    store.close();
+    let (_store, stores) = open_small(dir.path());
+    assert_eq!(
+        append(&stores, vec![add("a", 10, "v", 2), add("a", 60, "t", 2)]).await[0],
+        Appended::Existing(Change::Void)
+    );
+    assert_eq!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").len(), 1);
+}
+
+#[tokio::test]
+async fn a_dropped_slice_is_gone_before_and_after_the_store_is_opened_again() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 100).await;
+    make_slice(&stores, 100, 200).await;
+    append(&stores, vec![add("a", 10, "t1", 5), add("a", 110, "t2", 7)]).await;
+    roll(&stores, "a", 150).await;
+    stores.slices.set_status(DATASET, at(0), SliceStatus::Dropped).await.expect("dropped");
+    for round in ["before", "after"] {
+        let (_again, stores) = if round == "after" {
+            store.close();
+            let (again, stores) = open_small(dir.path());
+            (Some(again), stores)
+        } else {
+            (None, stores.clone())
+        };
+        let events = stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable");
+        assert_eq!(events.len(), 1, "{round}");
+        assert!(stores.log.scan_slice(DATASET, at(0), None, 9).await.expect("readable").is_empty(), "{round}");
+        let refused = stores.log.append(DATASET, vec![add("a", 11, "t3", 1)], Box::new(())).await;
+        assert_eq!(refused[0].as_ref().unwrap_err().kind, StoreErrorKind::Conflict, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_forgotten_namespace_leaves_no_row() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 1_000).await;
+    for batch in 0..3 {
+        let events = (0..700).map(|n| add(&format!("c{batch}.{n}"), 10, "t", 1)).collect();
+        append(&stores, events).await;
+    }
+    roll(&stores, "c0.0", 900).await;
+    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    store.close();
+    let (store, stores) = open_small(dir.path());
+    assert!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").is_empty());
+    assert_eq!(stores.rollups.read(DATASET, &counter("c0.0")).await.expect("readable"), Default::default());
+    store.close();
+}
+
+#[tokio::test]
+async fn a_second_opening_of_the_same_directory_is_refused() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, _) = open_small(dir.path());
+    let refused = open(small(dir.path())).err().expect("in use");
+    assert!(matches!(refused, OpenError::InUse(_)), "{refused}");
+    store.close();
+    open(small(dir.path())).expect("free again");
+}
+
+#[tokio::test]
+async fn a_full_file_system_refuses_adds_and_goes_on_reading() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 100).await;
+    append(&stores, vec![add("a", 10, "t1", 5)]).await;
+    store.close();
+    let options = Options { reserve_bytes: u64::MAX, ..small(dir.path()) };
+    let store = open(options).expect("it opens");
+    let stores = store.stores(Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20)));
+    let refused = stores.log.append(DATASET, vec![add("a", 11, "t2", 1)], Box::new(())).await;
+    let error = refused[0].as_ref().unwrap_err();
+    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Full, crate::ports::Outcome::NotApplied));
+    assert!(store.health().full);
+    assert_eq!(stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable").len(), 1);
+}
+
+#[tokio::test]
+async fn a_store_below_its_mark_does_not_open() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 100).await;
+    store.close();
+    let mark = super::mark::Mark::open(dir.path()).expect("readable").expect("whole");
+    mark.0.write(mark.1 + 1).expect("writable");
+    let refused = open(small(dir.path())).err().expect("below its mark");
+    assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");
+}
