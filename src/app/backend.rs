@@ -1,13 +1,17 @@
 //! Opens the stores that the settings name.
 
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::memory::{self, FastTable};
 use crate::app::config::{Config, StorageKind};
 use crate::ports::{Clock, ExportSink, Stores};
+
+/// How often the store is asked whether it has failed.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The opened stores, and what has to be asked and closed beside them.
 pub struct Backend {
@@ -15,6 +19,8 @@ pub struct Backend {
     pub stores: Stores,
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
+    embedded: Option<Arc<Embedded>>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Backend {
@@ -22,31 +28,59 @@ impl Backend {
     pub fn open(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
         let fast = Arc::new(FastTable::new(Arc::clone(&clock), fast_bytes));
+        let export = export_sink(config)?;
         match config.storage.kind {
             StorageKind::Memory => {
-                let mut stores = memory::stores_on(clock);
+                let mut stores = memory::stores_on(Arc::clone(&clock));
                 stores.fast = fast;
-                Ok(Self { stores, export: None })
+                Ok(Self { stores, export, embedded: None, clock })
             }
-            StorageKind::Embedded => anyhow::bail!("the embedded store is not part of this build yet"),
+            StorageKind::Embedded => {
+                let storage = &config.storage;
+                let options = embedded::Options {
+                    dir: storage.data_dir.clone(),
+                    reserve_bytes: storage.reserve_bytes,
+                    row_bytes: storage.count_cache_bytes,
+                    tail_bytes: storage.tail_bytes,
+                    block_bytes: storage.cache_bytes,
+                };
+                let embedded = Arc::new(
+                    embedded::open(options)
+                        .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))?,
+                );
+                Ok(Self { stores: embedded.stores(fast), export, embedded: Some(embedded), clock })
+            }
         }
     }
 
-    /// Whether the store answers; if not, why.
+    /// The embedded store, if it is the one.
+    pub fn embedded(&self) -> Option<Arc<Embedded>> {
+        self.embedded.clone()
+    }
+
+    /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
-        None
+        self.embedded.as_ref().and_then(|embedded| embedded.health().failure)
     }
 
     /// Waits until the store has failed for good; the process then ends, because a restart repairs what it can.
     pub async fn failed(&self) -> String {
-        std::future::pending().await
+        loop {
+            if let Some(fault) = self.fault() {
+                return fault;
+            }
+            self.clock.sleep(HEALTH_INTERVAL).await;
+        }
     }
 
     /// Closes the stores, after the last call.
-    pub fn close(self) {}
+    pub fn close(self) {
+        if let Some(embedded) = self.embedded {
+            embedded.close();
+        }
+    }
 }
 
-/// Makes a directory and those above it.
-pub fn make_directory(path: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
+fn export_sink(_config: &Config) -> anyhow::Result<Option<Arc<dyn ExportSink>>> {
+    Ok(None)
 }
