@@ -1,6 +1,7 @@
 //! Behaviour through the public interfaces, and the law of the house. One binary, so that a change of the library links
 //! once; one module for each behaviour.
 
+mod api;
 mod client;
 mod counting;
 mod docs;

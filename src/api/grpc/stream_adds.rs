@@ -67,7 +67,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
 
     async fn read_range(&mut self) -> Result<Option<Range>, Status> {
         let mut range = loop {
-            let Some(message) = self.receive().await.transpose()? else { return Ok(None) };
+            let Some(message) = self.receive().await.transpose().map_err(errors::with_reason)? else { return Ok(None) };
             if let Some(range) = self.begin_range(message)? {
                 break range;
             }
@@ -104,7 +104,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
                 let what = "the server is stopping and takes no more items; those not acknowledged were not taken";
                 Some(Err(Refusal::new(Reason::ShuttingDown, what).into()))
             }
-            message = self.requests.next() => message.map(|message| message.map_err(errors::with_reason)),
+            message = self.requests.next() => message,
         }
     }
 

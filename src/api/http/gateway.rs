@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method as HttpMethod, Request, Response, Version, header};
 use hyper::body::Incoming;
+use parking_lot::RwLock;
+use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -54,7 +56,7 @@ pub enum Phase {
 pub struct Gateway {
     methods: Methods,
     metrics: CallMetrics,
-    registry: Registry,
+    registry: RwLock<Registry>,
     clock: Arc<dyn Clock>,
     health: HealthReporter,
     phase: watch::Sender<Phase>,
@@ -62,7 +64,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway without services; the registry holds whatever else is to be measured. Streams end when `drain` is
+    /// A gateway without services; the registry may hold whatever else is measured. Streams end when `drain` is
     /// cancelled.
     pub fn new(mut registry: Registry, clock: Arc<dyn Clock>, drain: CancellationToken) -> Self {
         let metrics = CallMetrics::register(&mut registry);
@@ -78,6 +80,7 @@ impl Gateway {
         methods.mount("grpc.reflection.v1.ServerReflection", v1);
         let v1alpha = reflection().build_v1alpha().expect("descriptors of this build decode");
         methods.mount("grpc.reflection.v1alpha.ServerReflection", v1alpha);
+        let registry = RwLock::new(registry);
         Self { methods, metrics, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
     }
 
@@ -88,6 +91,11 @@ impl Gateway {
         let namespaces = NamespacesApi::new(engine.namespaces());
         self.methods
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
+    }
+
+    /// Shows what a collector reads on the metrics page as well.
+    pub fn measure(&self, collector: Box<dyn Collector>) {
+        self.registry.write().register_collector(collector);
     }
 
     /// Tells everybody who asks how things stand.
@@ -144,7 +152,7 @@ impl Gateway {
     async fn answer_http(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
         if [HttpMethod::GET, HttpMethod::HEAD].contains(request.method()) {
             let phase = *self.phase.borrow();
-            if let Some(page) = pages::page(request.uri().path(), phase, &self.registry) {
+            if let Some(page) = pages::page(request.uri().path(), phase, &self.registry.read()) {
                 return page;
             }
         }

@@ -1,0 +1,79 @@
+//! The life of the port: open before the stores are, measured while it serves, ended without losing a call.
+
+use tallystone::adapters::memory;
+use tallystone::api::http::Phase;
+use tallystone::proto::counter::v1 as wire;
+
+use super::{Wire, item, reason};
+
+#[tokio::test]
+async fn the_port_is_open_before_the_stores_are() {
+    let mut server = Wire::bind(memory::stores()).await;
+    assert_eq!(server.http("GET", "/healthz", &[], "").await.status, 200);
+    let ready = server.http("GET", "/readyz", &[], "").await;
+    assert!(ready.status == 503 && ready.body.contains("starting"), "{ready:?}");
+    let body = r#"{"namespace": "exact", "counter_name": "early", "delta": 1}"#;
+    let (status, answer) = server.post("AddCount", body).await;
+    assert_eq!((status, &answer["details"][0]["reason"]), (503, &"STORE_UNAVAILABLE".into()), "{answer}");
+    server.open().await;
+    assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 200);
+    assert_eq!(server.post("AddCount", body).await.0, 200);
+    server.gateway.set_phase(Phase::Draining).await;
+    assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 503);
+}
+
+#[tokio::test]
+async fn calls_are_measured_by_method_and_code() {
+    let server = Wire::start().await;
+    let body = r#"{"namespace": "exact", "counter_name": "seen", "delta": 1}"#;
+    server.post("AddCount", body).await;
+    server.post("AddCount", body).await;
+    server.post("AddCount", "{").await;
+    let page = server.http("GET", "/metrics", &[], "").await;
+    assert!(page.head.to_ascii_lowercase().contains("content-type: application/openmetrics-text"), "{}", page.head);
+    let method = "tallystone.counter.v1.CounterService/AddCount";
+    for line in [
+        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"OK\"}} 2"),
+        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"INVALID_ARGUMENT\"}} 1"),
+        "# EOF".to_owned(),
+    ] {
+        assert!(page.body.lines().any(|found| found == line), "{line} is missing in:\n{}", page.body);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_finishes_the_calls_under_way() {
+    let server = Wire::start().await;
+    let mut client = server.counters().await;
+    server.gate.close();
+    let one = item("views", 1, "last");
+    let request = wire::AddCountRequest {
+        namespace: "exact".to_owned(),
+        counter_name: one.counter_name,
+        delta: one.delta,
+        idempotency_token: one.idempotency_token,
+        provenance: one.provenance,
+    };
+    let call = tokio::spawn(async move { client.add_count(request).await });
+    server.gate.until_arrived(1).await;
+    server.stop.cancel();
+    server.gate.open();
+    let answer = call.await.expect("no panic").expect("the call is finished").into_inner();
+    assert_eq!(answer.outcome(), wire::Outcome::Applied);
+    let ended = server.serving.await.expect("no panic");
+    assert_eq!((ended.open, ended.cut_off), (1, 0));
+    assert!(std::net::TcpStream::connect(server.address).is_err(), "the port is closed");
+}
+
+#[tokio::test]
+async fn a_stop_ends_watches() {
+    use tokio_stream::StreamExt;
+    let server = Wire::start().await;
+    let request = wire::WatchCountsRequest { namespace: "exact".to_owned(), counter_names: vec!["views".to_owned()] };
+    let mut watch = server.counters().await.watch_counts(request).await.expect("a stream").into_inner();
+    watch.next().await.expect("the present value").expect("a reading");
+    server.stop.cancel();
+    let status = watch.next().await.expect("an end").expect_err("the server stops");
+    assert_eq!(reason(&status), "SHUTTING_DOWN");
+    assert_eq!(server.serving.await.expect("no panic").cut_off, 0);
+}

@@ -1,0 +1,152 @@
+//! The wire, through real sockets: what callers send, well or badly, and what they hear.
+
+mod bad_input;
+mod grpc;
+mod json;
+mod life;
+mod stores;
+mod stream_adds;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+use tallystone::adapters::memory;
+use tallystone::adapters::system::{SystemClock, SystemEntropy};
+use tallystone::api::http::{Gateway, Phase};
+use tallystone::api::serve::{Ended, serve};
+use tallystone::domain::counter::NamespaceName;
+use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
+use tallystone::engine::namespaces::{Author, Namespaces};
+use tallystone::engine::{Engine, Parts};
+use tallystone::ports::{Clock, Stores};
+use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
+use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tonic_types::StatusExt;
+
+use crate::harness::{HttpAnswer, http};
+use stores::{Gate, gated};
+
+const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A server on memory stores: namespaces `shop` (EVENTUAL), `exact` (ACCURATE), `fast` (BEST_EFFORT) and `totals`
+/// (cumulative). Its log waits at a gate that tests may close.
+struct Wire {
+    address: SocketAddr,
+    gateway: Arc<Gateway>,
+    engine: Engine,
+    gate: Gate,
+    stop: CancellationToken,
+    serving: JoinHandle<Ended>,
+}
+
+impl Wire {
+    async fn start() -> Self {
+        let mut wire = Self::bind(memory::stores()).await;
+        wire.open().await;
+        wire
+    }
+
+    /// Opens the port; the services are not there yet.
+    async fn bind(stores: Stores) -> Self {
+        let (stores, gate) = gated(stores);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let stop = CancellationToken::new();
+        let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
+        gateway.set_phase(Phase::Starting).await;
+        let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), DRAIN_DEADLINE));
+        let namespaces = Namespaces::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("memory opens");
+        for spec in specs() {
+            namespaces.create(spec, Author::default()).await.expect("a valid namespace");
+        }
+        let entropy = Arc::new(SystemEntropy);
+        let engine =
+            Engine::start(Parts { stores, clock, entropy, export: None, namespaces }).await.expect("the engine starts");
+        Self { address, gateway, engine, gate, stop, serving }
+    }
+
+    async fn open(&mut self) {
+        self.gateway.open(&self.engine);
+        self.gateway.set_phase(Phase::Ready).await;
+    }
+
+    async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("a valid address");
+        endpoint.connect().await.expect("the server takes connections")
+    }
+
+    async fn counters(&self) -> CounterServiceClient<Channel> {
+        CounterServiceClient::new(self.channel().await)
+    }
+
+    async fn http(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
+        let (address, method, path, body) = (self.address, method.to_owned(), path.to_owned(), body.to_owned());
+        let headers: Vec<(String, String)> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let call = tokio::task::spawn_blocking(move || {
+            let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+            http(address, &method, &path, &headers, &body)
+        });
+        call.await.expect("no panic").expect("the server answers")
+    }
+
+    /// Calls a method of the counter service with a JSON body.
+    async fn post(&self, method: &str, body: &str) -> (u16, Value) {
+        let path = format!("{COUNTERS}/{method}");
+        let answer = self.http("POST", &path, &[("content-type", "application/json")], body).await;
+        (answer.status, json(&answer.body))
+    }
+}
+
+fn json(body: &str) -> Value {
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
+
+fn specs() -> Vec<NamespaceSpec> {
+    let spec = |name| {
+        let mut spec = NamespaceSpec::with_defaults(NamespaceName::new(name).expect("a valid name"));
+        spec.rollup.coalesce_ms = 10;
+        spec
+    };
+    let mut shop = spec("shop");
+    shop.series.push(SeriesSettings { step_seconds: 10, keep: Duration::from_secs(3_600) });
+    let mut exact = spec("exact");
+    exact.counter_type = CounterType::Accurate;
+    let mut fast = spec("fast");
+    fast.counter_type = CounterType::BestEffort;
+    let mut totals = spec("totals");
+    totals.temporality = Temporality::Cumulative;
+    vec![shop, exact, fast, totals]
+}
+
+/// Now, moved by some seconds.
+fn at(seconds: f64) -> prost_types::Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() + seconds;
+    let (whole, fraction) = (now.floor(), now.fract());
+    prost_types::Timestamp { seconds: whole as i64, nanos: (fraction * 1e9) as i32 }
+}
+
+fn token(text: &str) -> IdempotencyToken {
+    IdempotencyToken { token: text.to_owned(), generation_time: Some(at(0.0)) }
+}
+
+fn item(counter: &str, delta: i64, text: &str) -> AddItem {
+    AddItem { counter_name: counter.to_owned(), delta, idempotency_token: Some(token(text)), provenance: String::new() }
+}
+
+/// The reason of an error of ours.
+fn reason(status: &Status) -> String {
+    let info = status.get_details_error_info().unwrap_or_else(|| panic!("no ErrorInfo in {status:?}"));
+    assert_eq!(info.domain, "tallystone", "{status:?}");
+    info.reason
+}
