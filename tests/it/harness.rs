@@ -72,6 +72,12 @@ impl Launch {
         Self { command, data: data.to_owned() }
     }
 
+    /// Any command that runs a server.
+    pub fn of(command: Command) -> Self {
+        let data = command.get_current_dir().unwrap_or(Path::new(".")).to_owned();
+        Self { command, data }
+    }
+
     /// Adds an argument.
     pub fn arg(mut self, argument: &str) -> Self {
         self.command.arg(argument);

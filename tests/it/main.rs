@@ -2,6 +2,7 @@
 //! once; one module for each behaviour.
 
 mod api;
+mod cli;
 mod client;
 mod counting;
 mod docs;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::app::cli::output::{Answer, Rows, progress, word};
+use crate::app::cli::output::{Answer, Rows, word};
 use crate::app::cli::{ClientArgs, Failure};
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
@@ -49,7 +49,7 @@ impl ApplyArgs {
             }
         }
         if self.dry_run {
-            progress("dry run: nothing was changed");
+            eprintln!("dry run: nothing was changed");
         }
         let answer = Answer::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
         session.output.answer(&answer, &rows_of(&response))

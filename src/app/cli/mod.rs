@@ -78,7 +78,14 @@ struct CompletionArgs {
 #[command(next_help_heading = "Connection and output")]
 struct ClientArgs {
     /// The server, HOST:PORT.
-    #[arg(long, global = true, env = "TALLYSTONE_SERVER", default_value = "127.0.0.1:7450", value_name = "HOST:PORT")]
+    #[arg(
+        long,
+        global = true,
+        env = "TALLYSTONE_SERVER",
+        hide_env_values = true,
+        default_value = "127.0.0.1:7450",
+        value_name = "HOST:PORT"
+    )]
     server: String,
     /// How long a call may take, its retries counted.
     #[arg(long, global = true, default_value = "10s", value_name = "TIME", value_parser = arguments::duration)]

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::output::{Answer, Rows, duration_cell, progress, time_cell, word};
+use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
 use crate::app::cli::{ClientArgs, Exit, Failure, Session};
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::proto::admin::v1 as pb;
@@ -166,7 +166,7 @@ impl Session {
             Err(error) if error.attempts > 1 && error.status.code() == tonic::Code::NotFound => {}
             Err(error) => return Err(self.failed(&error)),
         }
-        progress(&format!("deleted {what}"));
+        eprintln!("deleted {what}");
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Session {
             let page = call!(self, counters.list_counters, &request)?;
             count += page.counters.len();
             if page.next_page_token.is_empty() {
-                return Ok(format!("{count} counters"));
+                return Ok(if count == 1 { "1 counter".to_owned() } else { format!("{count} counters") });
             }
             request.page_token = page.next_page_token;
         }

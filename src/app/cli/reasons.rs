@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::app::cli::output::{Format, Header, Output, Rows};
 use crate::app::cli::{Failure, OutputArgs, arguments};
 use crate::domain::Reason;
-use crate::domain::reason::{Effect, Retry};
+use crate::domain::reason::{Code, Effect, Retry};
 
 /// Explain the reason of a refusal.
 #[derive(Debug, Args)]
@@ -37,10 +37,10 @@ impl ExplainErrorArgs {
 fn text_of(reason: Reason) -> String {
     let info = reason.info();
     format!(
-        "{}\n\n{}\n\ngRPC code:  {:?}\nHTTP:       {}\nRetry:      {}\nEffect:     {}\n",
+        "{}\n\n{}\n\ngRPC code:  {}\nHTTP:       {}\nRetry:      {}\nEffect:     {}\n",
         info.name,
         info.help,
-        info.code,
+        code_text(info.code),
         info.http,
         retry_text(info.retry),
         effect_text(info.effect)
@@ -50,7 +50,7 @@ fn text_of(reason: Reason) -> String {
 fn rows_of(reasons: &[Reason]) -> Rows {
     let cells = reasons.iter().map(|reason| {
         let info = reason.info();
-        let code = format!("{:?}", info.code);
+        let code = code_text(info.code).to_owned();
         vec![info.name.to_owned(), code, info.http.to_string(), retry_text(info.retry).to_owned(), info.help.to_owned()]
     });
     Rows { columns: &["reason", "grpc_code", "http", "retry", "help"], cells: cells.collect() }
@@ -60,12 +60,30 @@ fn json_of(reason: Reason) -> serde_json::Value {
     let info = reason.info();
     json!({
         "reason": info.name,
-        "grpcCode": format!("{:?}", info.code),
+        "grpcCode": code_text(info.code),
         "http": info.http,
         "retry": retry_text(info.retry),
         "effect": effect_text(info.effect),
         "help": info.help,
     })
+}
+
+/// A code as gRPC spells it.
+fn code_text(code: Code) -> &'static str {
+    match code {
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+    }
 }
 
 fn retry_text(retry: Retry) -> &'static str {

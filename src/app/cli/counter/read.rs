@@ -8,7 +8,7 @@ use tonic::Request;
 use crate::adapters::system::SystemClock;
 use crate::api::time::{write, write_duration};
 use crate::app::cli::arguments::{When, duration, freshness, time, when};
-use crate::app::cli::counter::write::partial;
+use crate::app::cli::counter::write::all_or_partial;
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Header, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
@@ -136,18 +136,21 @@ impl Counters {
     async fn get_many(&self, request: &pb::BatchGetCountsRequest) -> Result<(), Failure> {
         let read = call!(self.session, counters.batch_get_counts, request)?;
         let mut cells = Vec::with_capacity(read.results.len());
+        let mut refused = Vec::new();
         for result in &read.results {
-            match (&result.reading, &result.error) {
-                (Some(reading), _) => cells.push(reading_cells(&result.counter_name, reading)),
-                (None, Some(error)) => eprintln!("{}: {} ({})", result.counter_name, error.message, error.reason),
-                (None, None) => eprintln!("{}: the server answered nothing", result.counter_name),
+            match (&result.error, &result.reading) {
+                (Some(error), _) => {
+                    eprintln!("{}: {} ({})", result.counter_name, error.message, error.reason);
+                    refused.push(error);
+                }
+                (None, Some(reading)) => cells.push(reading_cells(&result.counter_name, reading)),
+                (None, None) => return Err(Failure::other("the server answered neither a reading nor an error")),
             }
         }
-        let refused = read.results.len() - cells.len();
         let rows = Rows { columns: READING, cells };
         let answer = Answer::many(&full_name("BatchGetCountsResponse"), &read, "results");
         self.session.output.answer(&answer, &rows)?;
-        partial(refused, read.results.len(), "counters could not be read")
+        all_or_partial(&refused, read.results.len(), "counters could not be read")
     }
 
     pub(super) async fn list(&self, args: LsArgs) -> Result<(), Failure> {

@@ -5,12 +5,14 @@ use clap::Args;
 
 use crate::app::cli::arguments::{freshness, time, total};
 use crate::app::cli::counter::{Counters, full_name};
+use crate::app::cli::failure::exit_of;
 use crate::app::cli::namespaces::confirm;
-use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
+use crate::app::cli::output::{Answer, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
 use crate::client::WriteError;
 use crate::domain::Timestamp;
 use crate::proto::counter::v1 as pb;
+use crate::proto::error::v1::ItemError;
 
 /// The token of a change.
 #[derive(Debug, Args)]
@@ -156,7 +158,7 @@ impl Counters {
         let cleared = self.session.client.clear_count(request).await;
         let cleared = cleared.map_err(|error| self.failed_write(&args.name, &error))?;
         if let Some(visible_at) = &cleared.visible_at {
-            progress(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
+            eprintln!("a cache did not answer; every reader sees the clear from {visible_at}");
         }
         let cells =
             written(&args.name, cleared.outcome, cleared.idempotency_token.as_ref(), cleared.event_time.as_ref());
@@ -175,13 +177,13 @@ impl Counters {
         };
         // A report names itself by source, epoch and serial, so sending it again cannot count twice.
         let reported = call!(self.session, counters.report_totals, &request)?;
-        let mut refused = 0;
+        let mut refused = Vec::new();
         let mut cells = Vec::with_capacity(reported.results.len());
         for ((name, total), result) in args.totals.iter().zip(&reported.results) {
             let outcome = match &result.error {
                 Some(error) => {
-                    refused += 1;
                     eprintln!("{name}: {}", error.message);
+                    refused.push(error);
                     error.reason.clone()
                 }
                 None => outcome(result.outcome),
@@ -191,7 +193,7 @@ impl Counters {
         let rows = Rows { columns: &["counter_name", "total", "outcome", "event_time"], cells };
         let answer = Answer::many(&full_name("ReportTotalsResponse"), &reported, "results");
         self.session.output.answer(&answer, &rows)?;
-        partial(refused, args.totals.len(), "totals were refused")
+        all_or_partial(&refused, args.totals.len(), "totals were refused")
     }
 
     /// A write that failed, with its token and what to do with it.
@@ -216,11 +218,14 @@ impl Counters {
     }
 }
 
-/// Fails with the code for half-done work, if any item was refused.
-pub(super) fn partial(refused: usize, of: usize, what: &str) -> Result<(), Failure> {
-    match refused {
-        0 => Ok(()),
-        refused => Err(Failure::new(Exit::Partial, format!("{refused} of {of} {what}"))),
+/// Fails if any item was refused: with the code for half-done work, or with that of the refusal if nothing was done.
+pub(super) fn all_or_partial(refused: &[&ItemError], of: usize, what: &str) -> Result<(), Failure> {
+    match refused.first() {
+        None => Ok(()),
+        Some(first) if refused.len() == of => {
+            Err(Failure::new(exit_of(first.code.into()), format!("{of} of {of} {what}")))
+        }
+        Some(_) => Err(Failure::new(Exit::Partial, format!("{} of {of} {what}", refused.len()))),
     }
 }
 

@@ -1,0 +1,59 @@
+//! Every help text ends with examples; every example does what it shows.
+
+use tallystone::app::cli;
+
+use std::process::Command;
+
+use super::Desk;
+use crate::harness::Launch;
+
+/// Commands that run until they are told to stop; each has a test of its own.
+const SERVERS: [&str; 2] = ["tallystone dev ", "tallystone server start "];
+
+/// The lines of all examples, in the order of the commands.
+fn examples(command: &clap::Command) -> Vec<String> {
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let lines = help.lines().skip(1).take_while(|line| line.starts_with("  ")).map(|line| line.trim().to_owned());
+    lines.chain(command.get_subcommands().flat_map(examples)).collect()
+}
+
+#[test]
+fn every_example_of_the_help_does_what_it_shows() {
+    let desk = Desk::set();
+    let examples = examples(&cli::command());
+    assert!(examples.len() > 20, "{examples:#?}");
+    for example in examples.iter().filter(|example| !SERVERS.iter().any(|server| example.starts_with(server))) {
+        // Each one begins with the same namespaces and a counter, whatever the one before deleted.
+        desk.run(&["apply", "-f", "views.toml"]).ok();
+        desk.run(&["counter", "add", "views", "-n", "views"]).ok();
+        desk.run(&["counter", "add", "views"]).ok();
+        let ran = desk.shell(example);
+        assert_eq!(ran.code, 0, "{example}\n{}{}", ran.out, ran.err);
+        let is_silent = example.contains('>') || example.contains(" rm ");
+        assert!(is_silent || !ran.out.is_empty(), "{example} prints nothing");
+    }
+}
+
+/// The binary with the words of an example, on a free port.
+fn server_of(example: &str, desk: &Desk) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    let words = example.split_whitespace().skip(1);
+    command.args(words.map(|word| word.replace(":7450", ":0"))).current_dir(desk.folder.path());
+    command
+}
+
+#[test]
+fn every_example_that_runs_a_server_runs_one() {
+    let desk = Desk::set();
+    let examples = examples(&cli::command());
+    let servers: Vec<_> =
+        examples.iter().filter(|example| SERVERS.iter().any(|server| example.starts_with(server))).collect();
+    assert_eq!(servers.len(), SERVERS.len(), "{servers:?}");
+    for example in servers {
+        let server = Launch::of(server_of(example, &desk)).start();
+        let answer = server.get("/readyz");
+        assert_eq!(answer.status, 200, "{example}: {}", answer.body);
+        let status = server.stop();
+        assert!(status.success(), "{example} ended with {status}");
+    }
+}
