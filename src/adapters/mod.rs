@@ -1,6 +1,7 @@
 //! Implementations of the ports, one folder per technology.
 
 pub mod embedded;
+pub mod files;
 pub mod manual;
 pub mod memory;
 pub mod stored;

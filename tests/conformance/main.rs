@@ -9,6 +9,7 @@ mod catalog;
 mod clock;
 mod count_cache;
 mod event_log;
+mod export;
 mod fast_counts;
 mod given;
 mod model;
