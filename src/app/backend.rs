@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::adapters::embedded::{self, Embedded};
+use crate::adapters::files::Exports;
 use crate::adapters::memory::{self, FastTable};
 use crate::app::config::{Config, StorageKind};
 use crate::ports::{Clock, ExportSink, Stores};
@@ -28,7 +29,7 @@ impl Backend {
     pub fn open(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
         let fast = Arc::new(FastTable::new(Arc::clone(&clock), fast_bytes));
-        let export = export_sink(config)?;
+        let export = export_sink(config);
         match config.storage.kind {
             StorageKind::Memory => {
                 let mut stores = memory::stores_on(Arc::clone(&clock));
@@ -81,6 +82,11 @@ impl Backend {
     }
 }
 
-fn export_sink(_config: &Config) -> anyhow::Result<Option<Arc<dyn ExportSink>>> {
-    Ok(None)
+/// Where slices are exported to, if the settings name a directory.
+fn export_sink(config: &Config) -> Option<Arc<dyn ExportSink>> {
+    let directory = &config.storage.export_dir;
+    if directory.as_os_str().is_empty() {
+        return None;
+    }
+    Some(Arc::new(Exports::new(directory)))
 }
