@@ -311,20 +311,20 @@ async fn rollup_store_the_last_step_before_a_time_is_found_and_old_steps_can_be_
         let views = counter("views");
         let day = 86_400_000;
         let mut write = roll(&views, checkpoint(0, 9));
-        write.finished_steps = (-40..0).map(|days| step(3_600, days * day, i128::from(days))).collect();
-        write.finished_steps.push(step(60, -40 * day, 7));
+        write.finished_steps = (-40..0).map(|days| step(60, days * day, i128::from(days))).collect();
+        write.finished_steps.push(step(10, -40 * day, 7));
         put(&bench.stores, write.clone()).await;
-        let before = |millis| bench.stores.rollups.series_before(&views, 3_600, at(millis));
-        assert_eq!(before(-5 * day).await.expect("a step"), Some(step(3_600, -6 * day, -6)), "it starts before");
-        assert_eq!(before(-5 * day + 1).await.expect("a step"), Some(step(3_600, -5 * day, -5)));
+        let before = |millis| bench.stores.rollups.series_before(&views, 60, at(millis));
+        assert_eq!(before(-5 * day).await.expect("a step"), Some(step(60, -6 * day, -6)), "it starts before");
+        assert_eq!(before(-5 * day + 1).await.expect("a step"), Some(step(60, -5 * day, -5)));
         assert_eq!(before(-40 * day).await.expect("a step"), None);
-        assert_eq!(bench.stores.rollups.series_before(&views, 10, at(0)).await.expect("a step"), None);
-        bench.stores.rollups.trim_series(3_600, at(-5 * day)).await.expect("a trim");
-        let kept = series(&bench.stores, &views, 3_600).await;
+        assert_eq!(bench.stores.rollups.series_before(&views, 120, at(0)).await.expect("a step"), None);
+        bench.stores.rollups.trim_series(60, at(-5 * day)).await.expect("a trim");
+        let kept = series(&bench.stores, &views, 60).await;
         assert_eq!(kept[kept.len() - 5..], write.finished_steps[35..40], "what is not older stays");
         assert!(kept.len() < 40, "whole periods go");
         assert!(kept.is_sorted_by_key(|step| step.start));
-        assert_eq!(series(&bench.stores, &views, 60).await.len(), 1, "another resolution is left alone");
+        assert_eq!(series(&bench.stores, &views, 10).await.len(), 1, "another resolution is left alone");
     })
     .await;
 }
