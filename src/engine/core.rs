@@ -129,14 +129,21 @@ impl Core {
         }
         let rows = dataset.slices.rows();
         let rules = self.rules(&namespace, &rows).await?;
-        let queues = self.queues_of(&namespace);
+        let queues = self.queues_of(&namespace, &dataset);
         Ok(Scope { namespace, dataset, rules, queues, rows })
     }
 
-    /// The queues of a namespace.
-    pub fn queues_of(&self, namespace: &Namespace) -> Arc<NamespaceQueues> {
-        let make = || Arc::new(NamespaceQueues::new(namespace.id, namespace.spec.rollup.num_queues));
-        Arc::clone(&self.queues.entry(namespace.id).or_insert_with(make))
+    /// The queues of a namespace; ended ones if it was deleted in the meantime.
+    fn queues_of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceQueues> {
+        let (id, num_queues) = (namespace.id, namespace.spec.rollup.num_queues);
+        let make = || Arc::new(NamespaceQueues::new(id, Arc::clone(dataset), num_queues));
+        let queues = Arc::clone(&self.queues.entry(id).or_insert_with(make));
+        // Looked up after the queues are in the map: whoever deletes it either finds them there or is seen here.
+        if self.namespaces.by_id(id).is_none() {
+            queues.end(&self.set_bytes);
+            self.queues.remove(&id);
+        }
+        queues
     }
 
     /// The state of a dataset.
@@ -217,7 +224,7 @@ impl Scope {
     /// Sends a rollup signal of this namespace.
     pub fn signal(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
-        self.queues.offer(core, &self.dataset.pending, counter, oldest, newest, capacity_bytes);
+        self.queues.offer(core, counter, oldest, newest, capacity_bytes);
     }
 }
 

@@ -52,14 +52,14 @@ impl Supervisor {
     /// Ends the queues of namespaces that were deleted and removes what was kept of their counters.
     async fn forget_deleted(&self) -> Result<(), StoreError> {
         let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
-        let deleted: Vec<_> =
-            self.core.queues.iter().map(|queues| *queues.key()).filter(|id| !live.contains(id)).collect();
-        for id in deleted {
+        let all = self.core.queues.iter().map(|queues| Arc::clone(queues.value()));
+        let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
+        for queues in deleted {
+            let id = queues.namespace();
+            queues.end(&self.core.set_bytes);
             self.core.stores.rollups.forget(id).await?;
             self.core.top.forget(id);
-            if let Some((_, queues)) = self.core.queues.remove(&id) {
-                queues.queues().iter().for_each(|queue| queue.close());
-            }
+            self.core.queues.remove(&id);
         }
         Ok(())
     }

@@ -14,24 +14,24 @@ use crate::engine::core::{Core, Scope};
 use crate::engine::datasets::DatasetState;
 use crate::engine::loops::driver::{Activity, Next};
 use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rolling::pending::Pending;
-use crate::engine::rolling::queue::{Bounds, Offered, Queue, Waiting, cost_of};
+use crate::engine::rolling::queue::{Bounds, Offered, Queue, SetBytes, Waiting, cost_of};
 
 /// A failed roll is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The most counters of a LOW namespace that circulate.
 const CIRCULATING_MAX: usize = 4_096;
 
-/// The rollup queues of a namespace.
+/// The rollup queues of a namespace; none once it is deleted.
 pub struct NamespaceQueues {
     namespace: NamespaceId,
+    dataset: Arc<DatasetState>,
     queues: ArcSwap<Vec<Arc<Queue>>>,
 }
 
 impl NamespaceQueues {
     /// Makes the queues.
-    pub fn new(namespace: NamespaceId, num_queues: u32) -> Self {
-        Self { namespace, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
+    pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
+        Self { namespace, dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
     }
 
     /// The namespace.
@@ -50,25 +50,31 @@ impl NamespaceQueues {
         old.iter().for_each(|queue| queue.close());
     }
 
+    /// The namespace was deleted: nobody waits any more, and whoever is still writing has nobody to tell.
+    pub fn end(&self, bytes: &SetBytes) {
+        for queue in self.queues.swap(Arc::default()).iter() {
+            queue.close();
+            for (counter, waiting) in queue.drain() {
+                self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
+                queue.release(cost_of(&counter), bytes);
+            }
+        }
+    }
+
     /// Offers a counter to its queue; a signal that finds no room is made up for by the touch index.
-    pub fn offer(
-        &self,
-        core: &Core,
-        pending: &Pending,
-        counter: &Counter,
-        oldest: Timestamp,
-        newest: Timestamp,
-        capacity_bytes: usize,
-    ) {
-        let bounds = Bounds { capacity_bytes, all: &core.set_bytes, pending };
+    pub fn offer(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
+        let bounds = Bounds { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
         loop {
             let queues = self.queues.load();
+            if queues.is_empty() {
+                return; // deleted: nobody reads its counters any more
+            }
             // The lower bits of the hash choose the touch shard, so the upper ones choose the queue.
             let queue = &queues[(counter.hash() >> 32) as usize % queues.len()];
             match queue.offer(counter, oldest, newest, &bounds) {
                 Offered::Taken => return,
                 Offered::Lost => return core.stats.signals_lost.one(),
-                // The queue was replaced a moment ago: its successor stands in `queues` already.
+                // The queue was replaced or ended a moment ago, and `queues` says so already.
                 Offered::Closed => {}
             }
         }
@@ -82,7 +88,7 @@ fn make_queues(num_queues: u32) -> Vec<Arc<Queue>> {
 /// The loop of one queue.
 pub struct QueueLoop {
     core: Arc<Core>,
-    namespace: NamespaceId,
+    queues: Arc<NamespaceQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<Queue>,
     parked: HashMap<Counter, Waiting>,
@@ -96,7 +102,7 @@ impl QueueLoop {
     pub fn new(core: Arc<Core>, scope: &Scope, queue: Arc<Queue>) -> Self {
         Self {
             core,
-            namespace: scope.namespace.id,
+            queues: Arc::clone(&scope.queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
             parked: HashMap::new(),
@@ -209,7 +215,7 @@ impl QueueLoop {
 
     /// The namespace was deleted: nobody waits any more.
     fn abandon(&mut self) {
-        for (counter, waiting) in self.queue.drain().into_iter().chain(self.parked.drain()) {
+        for (counter, waiting) in self.parked.drain() {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queue.release(cost_of(&counter), &self.core.set_bytes);
         }
@@ -240,10 +246,10 @@ impl Activity for QueueLoop {
     }
 
     async fn activate(&mut self) -> Next {
-        let scope = match self.core.scope_by_id(self.namespace).await {
+        let scope = match self.core.scope_by_id(self.queues.namespace()).await {
             Ok(Some(scope)) => scope,
             Ok(None) => {
-                self.queue.close();
+                self.queues.end(&self.core.set_bytes);
                 self.abandon();
                 return Next::Finished;
             }
@@ -266,7 +272,7 @@ impl Activity for QueueLoop {
 
     async fn finish(&mut self) {
         // What lies above the limit stays in the touch index; the next start finds it there.
-        if let Ok(Some(scope)) = self.core.scope_by_id(self.namespace).await {
+        if let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await {
             self.take_set();
             self.roll_ready(&scope).await;
         }

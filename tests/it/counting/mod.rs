@@ -5,10 +5,12 @@ mod clears;
 mod clock_jumps;
 mod cumulative;
 mod history;
+mod races;
 mod reads;
 mod retention;
 mod rollups;
 mod series;
+mod slow_log;
 mod verdicts;
 
 use std::sync::Arc;

@@ -1,11 +1,16 @@
 //! Honest reads: every count says as of when, and what is waiting.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
+use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Exactness, ReadOptions};
+use tallystone::engine::counting::{Add, Exactness, ReadOptions};
 
-use super::{House, SECOND, spec, token};
+use super::slow_log::SlowLog;
+use super::{House, SECOND, START, counter, spec, token};
 
 #[tokio::test]
 async fn an_accurate_counter_answers_every_acknowledged_add() {
@@ -86,4 +91,24 @@ async fn a_counter_silent_for_longer_than_its_ttl_counts_from_zero_again() {
     assert_eq!(house.fresh("views").await.count, 2);
     house.pass(8 * SECOND).await;
     assert_eq!(house.get("views").await.count, 2);
+}
+
+#[tokio::test]
+async fn a_tail_longer_than_the_bound_is_partial_until_it_can_be_rolled() {
+    let clock = ManualClock::at(START + 3_600 * SECOND);
+    let mut stores = memory::stores_on(Arc::new(clock.clone()));
+    SlowLog::before(&mut stores).forget_tail();
+    let house = House::on(spec("shop"), clock, stores, None).await;
+    for _ in 0..11 {
+        let one = || Add { name: counter("views"), delta: 1, token: None, provenance: Provenance::default() };
+        let items = (0..1_000).map(|_| Ok(one())).collect();
+        let answers = house.drive(house.counting.batch_add(&house.shop, items)).await.expect("the namespace is there");
+        assert!(answers.iter().all(Result::is_ok));
+    }
+    let reading = house.fresh("views").await;
+    assert_eq!((reading.count, reading.exactness, reading.behind), (10_000, Exactness::Partial, true));
+    house.clock.advance(8 * SECOND);
+    house.rest().await;
+    let reading = house.fresh("views").await;
+    assert_eq!((reading.count, reading.exactness), (11_000, Exactness::UpToDate));
 }

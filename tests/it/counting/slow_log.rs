@@ -1,0 +1,82 @@
+//! An event log whose appends wait at a gate, and which keeps no tail: what calls in flight and large stores look like.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use tallystone::domain::Timestamp;
+use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
+use tallystone::ports::{
+    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, Stores, Tail,
+};
+use tokio::sync::Semaphore;
+
+/// The log. Appends pass while the gate is open.
+pub struct SlowLog {
+    inner: Arc<dyn EventLog>,
+    gate: Semaphore,
+    tail: AtomicBool,
+}
+
+impl SlowLog {
+    /// Puts an open gate before the log of some stores.
+    pub fn before(stores: &mut Stores) -> Arc<Self> {
+        let gate = Semaphore::new(Semaphore::MAX_PERMITS);
+        let log = Arc::new(Self { inner: Arc::clone(&stores.log), gate, tail: AtomicBool::new(true) });
+        stores.log = log.clone();
+        log
+    }
+
+    /// Lets no append pass until `open`.
+    pub fn shut(&self) {
+        self.gate.forget_permits(Semaphore::MAX_PERMITS);
+    }
+
+    /// Lets every append pass.
+    pub fn open(&self) {
+        self.gate.add_permits(Semaphore::MAX_PERMITS);
+    }
+
+    /// From now on it knows no tail.
+    pub fn forget_tail(&self) {
+        self.tail.store(false, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl EventLog for SlowLog {
+    fn capabilities(&self) -> LogCapabilities {
+        self.inner.capabilities()
+    }
+
+    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
+        let _passed = self.gate.acquire().await.expect("the gate is never closed for good");
+        self.inner.append(dataset, events, held).await
+    }
+
+    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+        self.inner.settle(dataset, counter, key).await
+    }
+
+    async fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Option<Event>, StoreError> {
+        self.inner.find(dataset, counter, key).await
+    }
+
+    async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
+        self.inner.scan(dataset, counter, range).await
+    }
+
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail {
+        if self.tail.load(Ordering::Relaxed) { self.inner.tail(dataset, counter, after) } else { Tail::Unknown }
+    }
+
+    async fn scan_slice(
+        &self,
+        dataset: DatasetId,
+        slice_start: Timestamp,
+        beyond: Option<(Counter, EventKey)>,
+        limit: usize,
+    ) -> Result<Vec<SliceRow>, StoreError> {
+        self.inner.scan_slice(dataset, slice_start, beyond, limit).await
+    }
+}
