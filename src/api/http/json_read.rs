@@ -71,15 +71,24 @@ impl Trail {
 
     fn refuse(&self, error: &serde_json::Error) -> Refusal {
         let path = self.path();
+        let what = described(error);
         match error.classify() {
             Category::Syntax | Category::Eof | Category::Io => {
-                let what = format!("the body is not JSON: {error}; send one JSON object, for example {{}}");
+                let what = format!("the body is not JSON: {what}; send one JSON object, for example {{}}");
                 Refusal::new(Reason::InvalidJson, what)
             }
-            Category::Data if path.is_empty() => Refusal::new(Reason::InvalidJson, format!("the body: {error}")),
-            Category::Data => Refusal::new(self.reason.get(), format!("{path}: {error}")).at(path),
+            Category::Data if path.is_empty() => Refusal::new(Reason::InvalidJson, format!("the body: {what}")),
+            Category::Data => Refusal::new(self.reason.get(), format!("{path}: {what}")).at(path),
         }
     }
+}
+
+/// What the parser found, with the place at the end in brackets.
+fn described(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    let text = error.to_string();
+    let what = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    format!("{what} (line {line} column {column})")
 }
 
 struct MessageSeed<'a> {

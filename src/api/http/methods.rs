@@ -12,6 +12,9 @@ use tonic::codegen::Service;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::proto;
 
+/// How alike two paths must be for one to be suggested for the other.
+const LIKE_MIN: f64 = 0.9;
+
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
@@ -106,10 +109,40 @@ impl Methods {
         self.by_path.get(path)
     }
 
-    /// The path most like one that does not exist, if any is.
+    /// The path most like one that does not exist, if any is: a method of the same service, else any.
     pub fn most_like(&self, path: &str) -> Option<&str> {
-        let similar = |known: &str| strsim::jaro_winkler(known, path);
+        let service = path.rsplit_once('/').map_or("", |(service, _)| service);
+        let known_service = service.strip_prefix('/').is_some_and(|service| self.mounts.contains_key(service));
+        let alike =
+            |left: &str, right: &str| strsim::jaro_winkler(&left.to_ascii_lowercase(), &right.to_ascii_lowercase());
+        let similar = |known: &str| match known.strip_prefix(service) {
+            Some(method) if known_service => alike(method, &path[service.len()..]),
+            None if known_service => 0.0,
+            Some(_) | None => alike(known, path),
+        };
         let paths = self.by_path.keys().map(|known| (similar(known), &**known));
-        paths.filter(|(score, _)| *score > 0.9).max_by(|left, right| left.0.total_cmp(&right.0)).map(|(_, known)| known)
+        paths
+            .filter(|(score, _)| *score >= LIKE_MIN)
+            .max_by(|left, right| left.0.total_cmp(&right.0))
+            .map(|(_, known)| known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::registry::Registry;
+
+    #[test]
+    fn a_typo_is_answered_with_the_method_that_was_meant() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let service = "/tallystone.counter.v1.CounterService";
+        let meant = |path: &str| methods.most_like(path).map(str::to_owned);
+        assert_eq!(meant(&format!("{service}/GetCounts")), Some(format!("{service}/GetCount")));
+        assert_eq!(meant(&format!("{service}/addcount")), Some(format!("{service}/AddCount")));
+        assert_eq!(meant("/tallystone.counter.v1.CounterServices/AddCount"), Some(format!("{service}/AddCount")));
+        for unlike in [format!("{service}/Nothing"), format!("{service}/"), "/".to_owned(), String::new()] {
+            assert_eq!(meant(&unlike), None, "{unlike}");
+        }
     }
 }
