@@ -1,8 +1,8 @@
 //! The life of a server: bind, build, serve, drain, close.
 //!
-//! It binds before it opens the store, so the address can be printed and port 0 used, and is ready only when the store
-//! answers. On SIGTERM or ctrl-c it is no longer ready, takes no new calls, finishes those in flight, drains the rollups,
-//! writes the watermarks and closes the store, all within one deadline.
+//! It binds and answers the health checks before it opens the store, which may take a while after a kill, and is ready
+//! only when the store answers. On SIGTERM or ctrl-c it is no longer ready, takes no new calls, finishes those in flight,
+//! drains the rollups, writes the watermarks and closes the store, all within one deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,17 +54,18 @@ async fn serve(config: Config, preset: Preset) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}; is another server running there?", config.server.listen))?;
     let address = listener.local_addr().context("cannot read the bound address")?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let backend = open_backend(&config, &clock).await?;
-    let engine = Arc::new(start_engine(preset, &backend, Arc::clone(&clock)).await?);
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(EngineCollector::new(Arc::clone(&engine))));
     let stop = CancellationToken::new();
-    let gateway = Arc::new(Gateway::new(registry, clock, stop.clone()));
+    let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
+    gateway.set_phase(Phase::Starting).await;
+    // The health checks answer from here on; calls are told that the store is not open yet.
+    let serving =
+        tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), config.drain_deadline() / 2));
+    let backend = open_backend(&config, &clock).await?;
+    let engine = Arc::new(start_engine(preset, &backend, clock).await?);
+    gateway.measure(Box::new(EngineCollector::new(Arc::clone(&engine))));
     gateway.open(&engine);
     gateway.set_phase(Phase::Ready).await;
     announce(&config, preset, address);
-    let serving =
-        tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), config.drain_deadline() / 2));
     let why = tokio::select! {
         why = stop_signal() => why?,
         fault = backend.failed() => format!("the store failed: {fault}"),

@@ -1,6 +1,7 @@
 //! Structured logs on standard error. Nothing of a payload or a token is ever logged.
 
 use std::io::IsTerminal;
+use std::panic::PanicHookInfo;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::layer;
@@ -21,5 +22,13 @@ pub fn start(log: &LogConfig) -> Result<(), String> {
     };
     // Tests of one process start it more than once.
     let _ = started;
+    std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+/// A panic is a line of the log like any other, so that it is found where people look.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let what = panic.payload_as_str().unwrap_or("a panic without a text");
+    let at = panic.location().map(ToString::to_string).unwrap_or_default();
+    tracing::error!(at, "a defect: {what}");
 }
