@@ -11,7 +11,9 @@ use crate::app::config::{LogConfig, LogFormat};
 
 /// Starts logging. Fails on a level that is none; a second call in one process changes nothing.
 pub fn start(log: &LogConfig) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level is not a filter: {error}"))?;
+    // The store library tells of every file it makes; what matters of it the adapter says itself.
+    let level = format!("fjall=warn,lsm_tree=warn,{}", log.level);
+    let filter = EnvFilter::try_new(level).map_err(|error| format!("log.level is not a filter: {error}"))?;
     let registry = tracing_subscriber::registry().with(filter);
     let started = match log.format {
         LogFormat::Text => {
