@@ -66,9 +66,10 @@ impl Failure {
             return Self::new(Exit::Unavailable, format!("no server answers at {server}")).hint(hint);
         }
         let reason = error.reason().and_then(|reason| Reason::from_name(&reason));
-        let exit = match error.may_be_applied {
-            true => Exit::Failure, // an unknown outcome is never called anything else
-            false => exit_of(error.status.code()),
+        let exit = match (exit_of(error.status.code()), error.may_be_applied) {
+            // An unknown outcome is never called unavailable.
+            (Exit::Unavailable, true) => Exit::Failure,
+            (exit, _) => exit,
         };
         let failure = Self::new(exit, error.to_string());
         match reason {
