@@ -29,6 +29,7 @@ pub struct DevArgs {
 
 /// Run a server, or look at its settings.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "Example:\n  tallystone server print-config")]
 pub struct ServerArgs {
     #[command(subcommand)]
     command: ServerCommand,
