@@ -43,6 +43,12 @@ pub const NAMESPACES_MAX: usize = 10_000;
 pub const ACTOR_BYTES_MAX: usize = 256;
 /// How deep the values of a namespace document are nested, at most.
 pub const DOCUMENT_DEPTH_MAX: usize = 32;
+/// The most fields of one table of a namespace document.
+pub const DOCUMENT_FIELDS_MAX: usize = 256;
+/// The longest name of a field of a namespace document, in bytes.
+pub const DOCUMENT_KEY_BYTES_MAX: usize = 256;
+/// The most things of a namespace document that cannot be mapped; a document with more is of another kind.
+pub const DOCUMENT_UNMAPPED_MAX: usize = 1_000;
 /// How often a change of the catalog is tried again when another server changed it in between.
 pub const CATALOG_ATTEMPTS_MAX: u32 = 5;
 /// The old versions of namespaces kept in memory.

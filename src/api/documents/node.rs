@@ -1,7 +1,7 @@
 //! The syntax of documents: text to a tree of values, whatever the language.
 //!
-//! A key that stands twice in one table is an error in every language, because one of the two would be lost; and depth is
-//! bounded, because readers of trees recurse.
+//! A key that stands twice in one table is an error in every language, because one of the two would be lost. Depth, the
+//! keys of a table and the length of a key are bounded, because readers recurse, compare keys and name places.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 use crate::api::documents::invalid;
 use crate::domain::Reject;
-use crate::domain::limits::DOCUMENT_DEPTH_MAX;
+use crate::domain::limits::{DOCUMENT_DEPTH_MAX, DOCUMENT_FIELDS_MAX, DOCUMENT_KEY_BYTES_MAX};
 
 /// A value of a document.
 #[derive(Clone, PartialEq, Debug)]
@@ -125,22 +125,38 @@ fn toml(text: &str) -> Result<Node, Reject> {
             None => invalid(format!("the document cannot be read as TOML: {what}")),
         }
     })?;
-    Ok(toml_node(toml::Value::Table(table)))
+    toml_node(toml::Value::Table(table))
 }
 
-/// TOML's own reader bounds the depth.
-fn toml_node(value: toml::Value) -> Node {
-    match value {
+/// TOML's own reader bounds the depth and refuses keys that stand twice.
+fn toml_node(value: toml::Value) -> Result<Node, Reject> {
+    Ok(match value {
         toml::Value::String(text) => Node::Text(text),
         toml::Value::Integer(number) => Node::Whole(number.into()),
         toml::Value::Float(number) => Node::Real(number),
         toml::Value::Boolean(flag) => Node::Flag(flag),
         toml::Value::Datetime(time) => Node::Text(time.to_string()),
-        toml::Value::Array(items) => Node::List(items.into_iter().map(toml_node).collect()),
+        toml::Value::Array(items) => Node::List(items.into_iter().map(toml_node).collect::<Result<_, _>>()?),
         toml::Value::Table(table) => {
-            Node::Table(table.into_iter().map(|(key, value)| (key, toml_node(value))).collect())
+            let mut entries = Vec::with_capacity(table.len());
+            for (key, value) in table {
+                check_key(&key, entries.len()).map_err(invalid)?;
+                entries.push((key, toml_node(value)?));
+            }
+            Node::Table(entries)
         }
+    })
+}
+
+/// Whether a table may have one more field of this name.
+fn check_key(key: &str, fields: usize) -> Result<(), String> {
+    if key.len() > DOCUMENT_KEY_BYTES_MAX {
+        return Err(format!("the name of a field has {} bytes; at most {DOCUMENT_KEY_BYTES_MAX}", key.len()));
     }
+    if fields >= DOCUMENT_FIELDS_MAX {
+        return Err(format!("a table has more than {DOCUMENT_FIELDS_MAX} fields"));
+    }
+    Ok(())
 }
 
 /// The outermost value of a JSON document.
@@ -216,6 +232,7 @@ impl<'de> Visitor<'de> for Level {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut table: Vec<(String, Node)> = Vec::new();
         while let Some(key) = entries.next_key::<String>()? {
+            check_key(&key, table.len()).map_err(A::Error::custom)?;
             if table.iter().any(|(known, _)| *known == key) {
                 return Err(A::Error::custom(format!("{key:?} stands twice in one table")));
             }
@@ -286,6 +303,23 @@ mod tests {
     fn a_key_that_stands_twice_is_refused() {
         assert!(fault("{ a: 1, a: 1 }").contains("twice"));
         assert!(fault("a = 1\na = 1").contains("duplicate"));
+    }
+
+    #[test]
+    fn tables_and_keys_are_bounded_in_every_language() {
+        let wide = |between: &str, end: &str| (0..300).map(|i| format!("k{i}{between}1{end}")).collect::<String>();
+        assert!(fault(&wide(":", ",")).contains("more than 256 fields"));
+        assert!(fault(&wide("=", "\n")).contains("more than 256 fields"));
+        let long = "k".repeat(257);
+        assert!(fault(&format!("{long}: 1")).contains("has 257 bytes"));
+        assert!(fault(&format!("{long} = 1")).contains("has 257 bytes"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_content() {
+        for text in ["{ a: 1 }", "a: 1", "a = 1"] {
+            assert_eq!(Node::parse(&format!("\u{feff}{text}")), Node::parse(text), "{text}");
+        }
     }
 
     #[test]

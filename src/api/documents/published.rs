@@ -9,6 +9,7 @@ use crate::api::documents::ours::{CARDINALITIES, COUNTER_TYPES, named};
 use crate::api::documents::{DocumentNamespace, agreed_name, at};
 use crate::domain::Reject;
 use crate::domain::counter::NamespaceName;
+use crate::domain::limits::DOCUMENT_UNMAPPED_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::namespaces::NamespaceDraft;
 
@@ -87,6 +88,10 @@ pub(super) fn read(mut fields: Fields, name: Option<&NamespaceName>) -> Result<D
         return Err(at(&place, &format!("persistence_configuration holds no block with one of the ids {ids}")));
     }
     reading.leave(fields, "a namespace has no such setting");
+    if reading.unmapped.len() > DOCUMENT_UNMAPPED_MAX {
+        let count = reading.unmapped.len();
+        return Err(at(&place, &format!("{count} things cannot be mapped; is it a document of counters?")));
+    }
     Ok(reading.finish())
 }
 

@@ -222,3 +222,67 @@ fn contradictions_of_the_published_form_are_refused_with_their_place() {
     }
     assert!(fault("persistence_configuration: {}").starts_with("persistence_configuration: a list is expected"));
 }
+
+#[test]
+fn a_document_of_another_kind_is_refused_instead_of_listed() {
+    let blocks: String = (0..1_002).map(|i| format!("{{ id: 'B{i}' }},")).collect();
+    let text = fault(&published(&format!("{blocks} {{ id: 'CACHE' }}")));
+    assert_eq!(text, "1002 things cannot be mapped; is it a document of counters?");
+}
+
+/// Pieces that documents are made of, so that random ones come near to valid ones.
+const PIECES: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    "[[",
+    "]]",
+    ":",
+    "=",
+    ",",
+    "\n",
+    " ",
+    "//",
+    "/*",
+    "*/",
+    "#",
+    "'",
+    "\"",
+    "\\",
+    "-",
+    ".",
+    "1",
+    "1e9",
+    "0x",
+    "null",
+    "true",
+    "name",
+    "ttl",
+    "'5s'",
+    "namespaces",
+    "namespace",
+    "series",
+    "step",
+    "rollup",
+    "num_queues",
+    "persistence_configuration",
+    "id",
+    "'CACHE'",
+    "config",
+    "physical_storage",
+    "ä",
+    "\u{feff}",
+    "\0",
+    "NaN",
+];
+
+proptest::proptest! {
+    /// Whatever stands in a document, it is read or refused with a reason; proptest prints the seed of a failure.
+    #[test]
+    fn no_text_brings_the_reader_down(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..40)) {
+        if let Err(reject) = parse(&pieces.concat(), Some(&name("shop"))) {
+            proptest::prop_assert!([Reason::InvalidDocument, Reason::EtagMismatch].contains(&reject.reason));
+        }
+    }
+}
