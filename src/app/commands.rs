@@ -27,16 +27,9 @@ pub struct DevArgs {
     settings: SettingsArgs,
 }
 
-/// Run a server, or look at its settings.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "Example:\n  tallystone server print-config")]
-pub struct ServerArgs {
-    #[command(subcommand)]
-    command: ServerCommand,
-}
-
+/// What `tallystone server` does in its own process.
 #[derive(Clone, Debug, Subcommand)]
-enum ServerCommand {
+pub enum ServerCommand {
     /// Run a server.
     #[command(after_help = "Example:\n  tallystone server start --config tallystone.toml")]
     Start(StartArgs),
@@ -48,8 +41,9 @@ enum ServerCommand {
     PrintConfig(StartArgs),
 }
 
+/// Where a server listens and keeps its data, and its other settings.
 #[derive(Clone, Debug, Args)]
-struct StartArgs {
+pub struct StartArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
@@ -87,8 +81,8 @@ pub fn dev(args: &DevArgs) -> anyhow::Result<()> {
 }
 
 /// Runs a server until it is told to stop, or shows its settings.
-pub fn server(args: &ServerArgs) -> anyhow::Result<()> {
-    match &args.command {
+pub fn server(command: &ServerCommand) -> anyhow::Result<()> {
+    match command {
         ServerCommand::Start(args) => {
             let loaded = load(args)?;
             telemetry::start(&loaded.config.log).map_err(anyhow::Error::msg)?;

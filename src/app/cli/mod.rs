@@ -23,6 +23,7 @@ mod failure;
 mod namespaces;
 mod output;
 mod reasons;
+mod server;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::app::commands::{self, DevArgs, ServerArgs};
+use crate::app::commands::{self, DevArgs};
 use crate::client::{CallError, Client, RetryPolicy};
 
 pub use failure::{Exit, Failure};
@@ -55,7 +56,7 @@ pub struct Cli {
 enum Command {
     Dev(DevArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
-    Server(ServerArgs),
+    Server(server::ServerArgs),
     Apply(apply::ApplyArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Ns(namespaces::NsArgs),
@@ -145,7 +146,7 @@ pub fn command() -> clap::Command {
 fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Dev(args) => commands::dev(&args).map_err(|error| Failure::other(format!("{error:#}"))),
-        Command::Server(args) => commands::server(&args).map_err(|error| Failure::other(format!("{error:#}"))),
+        Command::Server(args) => args.run(),
         Command::Apply(args) => on_a_runtime(args.run()),
         Command::Ns(args) => on_a_runtime(args.run()),
         Command::Counter(args) => on_a_runtime(args.run()),

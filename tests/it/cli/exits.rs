@@ -44,6 +44,8 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["ns", "rm", "views", "--yes", "--etag", "1-9"], 4, "ETAG_MISMATCH"),
         (&["apply", "-f", "absent.toml"], 2, "cannot read absent.toml"),
         (&["apply", "-f", "views.toml", "--namespace", "other"], 2, "INVALID_DOCUMENT"),
+        (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
+        (&["server", "wait-ready", "--server", "a b"], 2, "is no server's address"),
         (&["explain-error", "NOTHING"], 2, "no such reason"),
         (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not spoken"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),
