@@ -1,7 +1,8 @@
 //! The client for applications: one connection, calls with a deadline, retries that cannot count twice.
 //!
 //! Every write carries an idempotency token, made here when the caller brings none, and a retry sends the same token
-//! again; so a write whose answer was lost counts once. A token is replaced only when the server said that it was not
+//! again; so a write whose answer was lost counts once (in a best-effort namespace, which keeps no tokens, it may count
+//! twice). A token is replaced only when the server said that it was not
 //! applied and never will be. Uses the protocol alone, so it builds without the feature `server`.
 
 mod error;

@@ -31,7 +31,7 @@ fn each_kind_of_failure_has_its_exit_code() {
             2,
             "INVALID_FUTURE_TIME",
         ),
-        (&["counter", "add", "views", "--token", "a", "--generation-time", "2024-10-05T14:48:00Z"], 1, "TOO_OLD"),
+        (&["counter", "add", "views", "--token", "a", "--generation-time", "2024-10-05T14:48:00Z"], 4, "TOO_OLD"),
         (&["counter", "add", "views", "-n", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["counter", "add", "views", "-n", "totals"], 4, "WRONG_TEMPORALITY"),
         (&["counter", "series", "views"], 4, "SERIES_NOT_KEPT"),

@@ -10,7 +10,7 @@ use crate::app::cli::namespaces::confirm;
 use crate::app::cli::output::{Answer, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
 use crate::client::WriteError;
-use crate::domain::Timestamp;
+use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
 use crate::proto::error::v1::ItemError;
 
@@ -204,7 +204,9 @@ impl Counters {
             words.push_str(&format!(" --generation-time {time}"));
         }
         let failure = self.session.failed(&error.error);
-        if error.error.may_be_applied {
+        // Below the oldest slice no question about a token can be answered any more.
+        let is_answerable = error.error.reason().is_none_or(|reason| reason != Reason::TooOld.info().name);
+        if error.error.may_be_applied && is_answerable {
             return failure
                 .hint(format!("the change may have been applied; its token is {}", token.token))
                 .hint(format!("settle it with: tallystone counter check-token {words}"));
