@@ -3,12 +3,16 @@
 //! A backend that cannot be opened is named on standard error, past the capture of the test runner, and is a failure
 //! under `CI=true`.
 
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
+use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::memory;
+use tallystone::adapters::memory::{self, FastTable};
 use tallystone::ports::Stores;
+use tempfile::TempDir;
 
 use crate::given;
 
@@ -17,10 +21,14 @@ use crate::given;
 pub enum Backend {
     /// Ordered maps: the oracle.
     Memory,
+    /// The durable store inside the process.
+    Embedded,
+    /// The same with no memory to spare: it forgets as soon as it may and reads from disk.
+    EmbeddedForgetful,
 }
 
 /// Every backend; a new one is added here and in `Bench::open`.
-pub const BACKENDS: [Backend; 1] = [Backend::Memory];
+pub const BACKENDS: [Backend; 3] = [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful];
 
 /// How a store ends before it is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,16 +46,21 @@ pub struct Bench {
     pub stores: Stores,
     /// The clock of its best-effort counters.
     pub clock: ManualClock,
+    /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
+    kept: Option<(Embedded, TempDir)>,
 }
 
 impl Bench {
     /// Opens a backend.
     pub async fn open(backend: Backend) -> Result<Self, String> {
         let clock = ManualClock::at(given::T0);
-        let stores = match backend {
-            Backend::Memory => memory::stores_on(Arc::new(clock.clone())),
+        let bench = match backend {
+            Backend::Memory => Self { backend, stores: memory::stores_on(Arc::new(clock.clone())), clock, kept: None },
+            Backend::Embedded | Backend::EmbeddedForgetful => {
+                let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+                Self::open_embedded(backend, clock, dir)?
+            }
         };
-        let bench = Self { backend, stores, clock };
         for slice in given::slices() {
             bench.stores.slices.create(slice).await.map_err(|error| format!("slices cannot be created: {error}"))?;
         }
@@ -58,15 +71,58 @@ impl Bench {
     pub fn is_durable(&self) -> bool {
         match self.backend {
             Backend::Memory => false,
+            Backend::Embedded | Backend::EmbeddedForgetful => true,
         }
+    }
+
+    fn open_embedded(backend: Backend, clock: ManualClock, dir: TempDir) -> Result<Self, String> {
+        let mut options = Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir.path()) };
+        if backend == Backend::EmbeddedForgetful {
+            options = Options { row_bytes: 0, tail_bytes: 0, ..options };
+        }
+        let store = embedded::open(options).map_err(|error| error.to_string())?;
+        let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
+        Ok(Self { backend, stores, clock, kept: Some((store, dir)) })
     }
 
     /// Ends the stores and opens them again.
     pub async fn reopen(self, ending: Ending) -> Self {
         match self.backend {
             Backend::Memory => unreachable!("{:?} keeps nothing over a restart ({ending:?})", self.backend),
+            Backend::Embedded | Backend::EmbeddedForgetful => {
+                let (store, dir) = self.kept.expect("a durable bench has a directory");
+                let dir = match ending {
+                    Ending::Closed => {
+                        store.close();
+                        dir
+                    }
+                    Ending::Killed => copy(dir.path()).expect("the directory can be copied"),
+                };
+                drop(store);
+                Self::open_embedded(self.backend, self.clock, dir).expect("the store opens again")
+            }
         }
     }
+}
+
+/// Copies a directory as it stands.
+fn copy(from: &Path) -> io::Result<TempDir> {
+    fn copy_into(from: &Path, to: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            let to = to.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                fs::create_dir(&to)?;
+                copy_into(&entry.path(), &to)?;
+            } else {
+                fs::copy(entry.path(), to)?;
+            }
+        }
+        Ok(())
+    }
+    let to = tempfile::tempdir()?;
+    copy_into(from, to.path())?;
+    Ok(to)
 }
 
 /// Runs a law on a fresh bench of every backend.

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! event, bucket record, series step   namespace u64 | name | 0 | time i64 [ | event id ]
-//! checkpoint, clear register, name    namespace u64 | name
+//! name                                namespace u64 | name
+//! checkpoint, clear register          dataset u32 | namespace u64 | name
 //! touch                               shard u8 | step i64 | namespace u64 | name
+//! void above the limit                255 | time i64 | namespace u64 | name
 //! ```
 //! Numbers are big endian, signed ones with the sign bit flipped. A name holds no byte below `%`, so 0 ends it and names
 //! sort as their bytes; a prefix of a key is a prefix of its parts.
@@ -11,7 +13,7 @@
 use std::ops::Bound;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
+use crate::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
 use crate::ports::Touch;
 
 /// A range of keys.
@@ -20,10 +22,20 @@ pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 const NAME_END: u8 = 0;
 const SIGN: u64 = 1 << 63;
 
-/// The key of what is kept once for a counter.
+/// The key of the name of a counter.
 pub fn of_counter(counter: &Counter) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
     let mut bytes = Vec::with_capacity(8 + name.len());
+    bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
+    bytes.extend_from_slice(name);
+    bytes
+}
+
+/// The key of what is kept once for a counter of a dataset.
+pub fn of_row(dataset: DatasetId, counter: &Counter) -> Vec<u8> {
+    let name = counter.name().as_str().as_bytes();
+    let mut bytes = Vec::with_capacity(4 + 8 + name.len());
+    bytes.extend_from_slice(&dataset.0.to_be_bytes());
     bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
     bytes.extend_from_slice(name);
     bytes
@@ -34,19 +46,29 @@ pub fn of_namespace(namespace: NamespaceId) -> Vec<u8> {
     namespace.0.to_be_bytes().to_vec()
 }
 
-/// The keys of a namespace.
-pub fn of_whole_namespace(namespace: NamespaceId) -> KeyRange {
-    let above = match namespace.0.checked_add(1) {
-        Some(next) => Bound::Excluded(of_namespace(NamespaceId(next))),
-        None => Bound::Unbounded,
-    };
-    (Bound::Included(of_namespace(namespace)), above)
+/// The rows of a namespace in a dataset.
+pub fn of_rows(dataset: DatasetId, namespace: NamespaceId) -> KeyRange {
+    let from = [&dataset.0.to_be_bytes()[..], &of_namespace(namespace)].concat();
+    let mut to = from.clone();
+    // No byte of a name is as great.
+    to.push(u8::MAX);
+    (Bound::Included(from), Bound::Excluded(to))
+}
+
+/// The names of a namespace that begin so.
+pub fn of_names(namespace: NamespaceId, prefix: &str) -> KeyRange {
+    let mut from = of_namespace(namespace);
+    from.extend_from_slice(prefix.as_bytes());
+    let mut to = from.clone();
+    // No byte of a name is as great.
+    to.push(u8::MAX);
+    (Bound::Included(from), Bound::Excluded(to))
 }
 
 /// A key of no namespace; rewritten whenever rows of the keyspace were removed.
 pub const TIDIED: &[u8] = &[0];
 
-/// Reads the key of what is kept once for a counter.
+/// Reads the key of the name of a counter.
 pub fn to_counter(bytes: &[u8]) -> Option<Counter> {
     let (namespace, name) = bytes.split_first_chunk::<8>()?;
     counter_from(u64::from_be_bytes(*namespace), name)
@@ -98,24 +120,50 @@ fn past_counter(counter: &Counter) -> Vec<u8> {
 
 /// The key of a touch.
 pub fn of_touch(counter: &Counter, step: Timestamp) -> Vec<u8> {
-    let mut bytes = of_step(counter.touch_shard(), step);
-    bytes.extend_from_slice(&of_counter(counter));
-    bytes
+    dated(shard_byte(counter.touch_shard()), step, counter)
 }
 
-/// What all touches of a shard and step begin with.
-pub fn of_step(shard: u32, step: Timestamp) -> Vec<u8> {
-    let name_bytes_usual = 32;
-    let mut bytes = Vec::with_capacity(1 + 8 + 8 + name_bytes_usual);
-    bytes.push(shard_byte(shard));
-    bytes.extend_from_slice(&flipped(step));
-    bytes
+/// The key of a touch whose counter need not be of the shard.
+pub fn of_touch_in(shard: u32, touch: &Touch) -> Vec<u8> {
+    dated(shard_byte(shard), touch.step, &touch.counter)
 }
 
 /// The touches of a shard with `from <= step <= to`.
 pub fn steps(shard: u32, from: Timestamp, to: Timestamp) -> KeyRange {
-    let above = if to == Timestamp::MAX { vec![shard_byte(shard) + 1] } else { of_step(shard, to.just_after()) };
-    (Bound::Included(of_step(shard, from)), Bound::Excluded(above))
+    dates(shard_byte(shard), from, to)
+}
+
+/// The key of the note that a void was put above the limit. It is no touch: nothing has to be rolled.
+pub fn of_void(counter: &Counter, time: Timestamp) -> Vec<u8> {
+    dated(VOIDS, time, counter)
+}
+
+/// The notes of voids from a time on.
+pub fn voids(from: Timestamp) -> KeyRange {
+    dates(VOIDS, from, Timestamp::MAX)
+}
+
+/// Above every touch shard.
+const VOIDS: u8 = 255;
+
+fn dated(shard: u8, time: Timestamp, counter: &Counter) -> Vec<u8> {
+    let name = counter.name().as_str().as_bytes();
+    let mut bytes = Vec::with_capacity(1 + 8 + 8 + name.len());
+    bytes.push(shard);
+    bytes.extend_from_slice(&flipped(time));
+    bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
+    bytes.extend_from_slice(name);
+    bytes
+}
+
+fn dates(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
+    let begin = |time: Timestamp| [&[shard], &flipped(time)[..]].concat();
+    let above = match (to == Timestamp::MAX, shard.checked_add(1)) {
+        (false, _) => Bound::Excluded(begin(to.just_after())),
+        (true, Some(next)) => Bound::Excluded(vec![next]),
+        (true, None) => Bound::Unbounded,
+    };
+    (Bound::Included(begin(from)), above)
 }
 
 /// Reads the key of a touch.

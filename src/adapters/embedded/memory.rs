@@ -192,7 +192,6 @@ impl Memory {
 
     /// Begins to read the row of a counter from disk.
     pub fn begin_load(&self, dataset: DatasetId, counter: &Counter) -> Ticket {
-        self.note_namespace(counter.namespace(), dataset);
         let mut shard = self.shard(counter);
         let entry = shard.entry(dataset, counter);
         Ticket { stamp: entry.stamp, disk_to: entry.disk_to }

@@ -118,7 +118,7 @@ pub fn row(
     counter: &Counter,
     disk_to: Timestamp,
 ) -> Result<Found, ReadError> {
-    let key = key::of_counter(counter);
+    let key = key::of_row(dataset, counter);
     let checkpoint = library.rollups.get(&key)?;
     let clear = library.registers.get(&key)?.map(|bytes| decode_key(&bytes)).transpose()?;
     let as_of = match &checkpoint {
@@ -168,9 +168,7 @@ pub fn touched(
     for spaces in slices.spaces(dataset, from, to) {
         let mut keys = key::steps(shard, from, to);
         if let Some(beyond) = beyond {
-            let mut beyond_key = key::of_step(shard, beyond.step);
-            beyond_key.extend_from_slice(&key::of_counter(&beyond.counter));
-            keys = key::above(keys, beyond_key);
+            keys = key::above(keys, key::of_touch_in(shard, beyond));
         }
         for row in rows(&spaces.touches, keys, Order::OldestFirst).take(limit - touches.len()) {
             let (key, _) = row?;
@@ -217,12 +215,7 @@ pub fn names(
     above: Option<&CounterName>,
     limit: usize,
 ) -> Result<Vec<CounterName>, ReadError> {
-    let mut from = key::of_namespace(namespace);
-    from.extend_from_slice(prefix.as_bytes());
-    let mut to = from.clone();
-    // No byte of a name is as great.
-    to.push(u8::MAX);
-    let mut keys = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
+    let mut keys = key::of_names(namespace, prefix);
     if let Some(above) = above {
         keys = key::above(keys, key::of_counter(&Counter::new(namespace, above.clone())));
     }

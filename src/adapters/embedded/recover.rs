@@ -3,11 +3,12 @@
 use hashbrown::HashMap;
 
 use super::error::{OpenError, ReadError, foreign_key};
+use super::key::{self, KeyRange};
 use super::library::{self, Library};
 use super::memory::Memory;
 use super::read::{self, rows};
 use super::slices::{Slices, Spaces};
-use super::{key, meta, writer};
+use super::{meta, writer};
 use crate::adapters::stored::decode_slice;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId};
@@ -59,25 +60,28 @@ pub fn tails(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)]
     for dataset in slices.datasets() {
         let limit = known.get(&dataset).copied().unwrap_or(Timestamp::MIN);
         memory.set_floor(dataset, limit);
+        let from = if limit == Timestamp::MIN { limit } else { limit.floor_to(STEP) };
         for shard in 0..TOUCH_SHARDS {
-            events += tails_of_shard(memory, slices, dataset, shard, limit)?;
+            let keys = || key::steps(shard, from, Timestamp::MAX);
+            events += tails_of(memory, slices, dataset, limit, &keys)?;
         }
+        events += tails_of(memory, slices, dataset, limit, &|| key::voids(limit.just_after()))?;
     }
     Ok(events)
 }
 
-fn tails_of_shard(
+/// Takes the events above the limit of all counters that are named by touches, or by notes of voids.
+fn tails_of(
     memory: &Memory,
     slices: &Slices,
     dataset: DatasetId,
-    shard: u32,
     limit: Timestamp,
+    keys: &dyn Fn() -> KeyRange,
 ) -> Result<u64, ReadError> {
-    let from = if limit == Timestamp::MIN { limit } else { limit.floor_to(STEP) };
     let mut events = 0;
-    for spaces in slices.spaces(dataset, from, Timestamp::MAX) {
+    for spaces in slices.spaces(dataset, limit, Timestamp::MAX) {
         let mut counters: Vec<Counter> = Vec::new();
-        for row in rows(&spaces.touches, key::steps(shard, from, Timestamp::MAX), Order::OldestFirst) {
+        for row in rows(&spaces.touches, keys(), Order::OldestFirst) {
             let (key, _) = row?;
             counters.push(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?.counter);
         }

@@ -27,6 +27,7 @@ impl RollupStore for Store {
         if self.core.book.is_forgotten(counter.namespace()) {
             return Ok(RollupRow::default());
         }
+        self.core.memory.note_namespace(counter.namespace(), dataset);
         if let Some(row) = self.core.memory.row(dataset, counter, super::row::Row::read) {
             return row.map_err(|damaged| damaged.during("read"));
         }
@@ -34,6 +35,9 @@ impl RollupStore for Store {
     }
 
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
+        for write in &writes {
+            self.core.memory.note_namespace(write.counter.namespace(), dataset);
+        }
         self.ask("put", |answer| Command::Roll(dataset, writes, answer)).await
     }
 

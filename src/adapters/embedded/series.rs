@@ -1,5 +1,5 @@
-//! Finished steps of series: one keyspace for each resolution and period of 8,640 steps, so that old ones leave as a
-//! whole.
+//! Finished steps of series: one keyspace for each resolution and period, so that old ones leave as a whole. A period is
+//! 720 steps long, a day at least.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::domain::counter::Counter;
 use crate::domain::rollup::StepSum;
 use crate::ports::Order;
 
-/// A day of steps of 10 s.
-const PERIOD_STEPS: i64 = 8_640;
+const PERIOD_STEPS: i64 = 720;
+const PERIOD_MICROS_MIN: i64 = 86_400_000_000;
 
 /// What the names of the keyspaces begin with.
 const PREFIX: &str = "series.";
@@ -120,8 +120,8 @@ impl Series {
 }
 
 fn period_of(step_seconds: u32, start: Timestamp) -> Period {
-    let period_micros = i64::from(step_seconds).saturating_mul(PERIOD_STEPS * 1_000_000);
-    (step_seconds, start.micros().div_euclid(period_micros.max(1)))
+    let period_micros = i64::from(step_seconds).saturating_mul(PERIOD_STEPS * 1_000_000).max(PERIOD_MICROS_MIN);
+    (step_seconds, start.micros().div_euclid(period_micros))
 }
 
 fn name_of((step_seconds, period): Period) -> String {

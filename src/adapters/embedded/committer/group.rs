@@ -27,7 +27,7 @@ pub struct Group {
     /// How far the staged checkpoints go.
     pub as_of: HashMap<(DatasetId, Counter), Timestamp>,
     /// The staged clears.
-    pub clears: HashMap<Counter, EventKey>,
+    pub clears: HashMap<(DatasetId, Counter), EventKey>,
     /// The staged frontiers.
     pub frontiers: HashMap<DatasetId, Timestamp>,
     /// The slice that the last event went to.

@@ -79,7 +79,7 @@ impl Committer {
             group.batch.put(&self.writer.library().names, key::of_counter(counter), LISTED);
         }
         if event.change == Change::Clear {
-            self.stage_clear(group, counter, &event.key)?;
+            self.stage_clear(group, dataset, counter, &event.key)?;
         }
         group.sync = Sync::Yes;
         group.note_staged(events, index);
@@ -117,6 +117,10 @@ impl Committer {
         if self.is_new_name(dataset, counter)? {
             // The counter stays unlisted, but must not be taken for one without any row.
             group.batch.put(&self.writer.library().names, key::of_counter(counter), VOIDS_ONLY);
+        }
+        if event.key.time > self.core.book.limit(dataset) {
+            // A store that opens finds the events above the limit by the touches, and a void has none.
+            group.batch.put(&spaces.touches, key::of_void(counter, event.key.time), LISTED);
         }
         group.sync = Sync::Yes;
         group.note_staged(void, 0);
@@ -201,10 +205,17 @@ impl Committer {
     }
 
     /// Stages the clear register, unless a newer clear is known.
-    fn stage_clear(&self, group: &mut Group, counter: &Counter, clear: &EventKey) -> Result<(), StageError> {
+    fn stage_clear(
+        &self,
+        group: &mut Group,
+        dataset: DatasetId,
+        counter: &Counter,
+        clear: &EventKey,
+    ) -> Result<(), StageError> {
         let library = self.writer.library();
-        let row_key = key::of_counter(counter);
-        let known = match group.clears.get(counter) {
+        let row_key = key::of_row(dataset, counter);
+        let counter = (dataset, counter.clone());
+        let known = match group.clears.get(&counter) {
             Some(staged) => Some(staged.clone()),
             None => {
                 library.registers.get(&row_key)?.map(|bytes| decode_key(&bytes)).transpose().map_err(ReadError::from)?
@@ -212,7 +223,7 @@ impl Committer {
         };
         if known.is_none_or(|known| known < *clear) {
             group.batch.put(&library.registers, row_key, encode_key(clear));
-            group.clears.insert(counter.clone(), clear.clone());
+            group.clears.insert(counter, clear.clone());
         }
         Ok(())
     }
@@ -308,7 +319,7 @@ impl Committer {
             group.batch.put(&self.writer.library().names, key::of_counter(&counter), LISTED);
         }
         let bytes = encode_checkpoint(&checkpoint);
-        group.batch.put(&self.writer.library().rollups, key::of_counter(&counter), &bytes[..]);
+        group.batch.put(&self.writer.library().rollups, key::of_row(dataset, &counter), &bytes[..]);
         group.as_of.insert((dataset, counter.clone()), checkpoint.as_of);
         Ok(Some((counter, bytes, checkpoint)))
     }
@@ -326,7 +337,7 @@ impl Committer {
         if let Some(as_of) = self.core.memory.row(dataset, counter, Row::as_of) {
             return Ok(as_of);
         }
-        let stored = self.writer.library().rollups.get(key::of_counter(counter))?;
+        let stored = self.writer.library().rollups.get(key::of_row(dataset, counter))?;
         let checkpoint = stored.map(|bytes| decode_checkpoint(&bytes)).transpose().map_err(ReadError::from)?;
         Ok(checkpoint.map(|checkpoint| checkpoint.as_of))
     }

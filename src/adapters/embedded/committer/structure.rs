@@ -6,7 +6,7 @@ use fjall::Keyspace;
 use super::{Committer, Sync};
 use crate::adapters::embedded::command::{Answer, Command};
 use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::key;
+use crate::adapters::embedded::key::{self, KeyRange};
 use crate::adapters::embedded::meta;
 use crate::adapters::embedded::read::rows;
 use crate::adapters::embedded::slices::Spaces;
@@ -106,20 +106,16 @@ impl Committer {
     /// Removes rows of a forgotten namespace, at most so many. Answers whether there may be more.
     fn tidy(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
         const OP: &str = "forget";
-        let library = self.writer.library();
-        let mut keyspaces = vec![library.names.clone(), library.registers.clone(), library.rollups.clone()];
-        keyspaces.extend(self.core.series.all());
-        keyspaces.extend(self.core.slices.all_spaces().into_iter().map(|Spaces { buckets, .. }| buckets));
         let mut batch = self.writer.batch(rows_max);
         let mut removed = 0;
-        for keyspace in keyspaces {
-            let keys = key::of_whole_namespace(namespace);
+        for (keyspace, keys) in self.rows_of(namespace) {
+            let before = removed;
             for row in rows(&keyspace, keys, Order::OldestFirst).take(rows_max - removed) {
                 let (key, _) = row.map_err(|error: ReadError| error.during(OP))?;
                 batch.remove(&keyspace, key);
                 removed += 1;
             }
-            if removed > 0 {
+            if removed > before {
                 // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
                 batch.put(&keyspace, key::TIDIED, &b""[..]);
             }
@@ -128,6 +124,22 @@ impl Committer {
             self.commit_alone(batch, OP)?;
         }
         Ok(removed == rows_max)
+    }
+
+    /// Where the rows of a namespace are, beside its events.
+    fn rows_of(&self, namespace: NamespaceId) -> Vec<(Keyspace, KeyRange)> {
+        let library = self.writer.library();
+        let mut places = Vec::new();
+        for dataset in self.core.slices.datasets() {
+            for keyspace in [&library.rollups, &library.registers] {
+                places.push((keyspace.clone(), key::of_rows(dataset, namespace)));
+            }
+        }
+        let mut keyspaces = self.core.series.all();
+        keyspaces.push(library.names.clone());
+        keyspaces.extend(self.core.slices.all_spaces().into_iter().map(|Spaces { buckets, .. }| buckets));
+        places.extend(keyspaces.into_iter().map(|keyspace| (keyspace, key::of_names(namespace, ""))));
+        places
     }
 
     fn commit_alone(&mut self, batch: Batch, op: &'static str) -> Result<(), StoreError> {
