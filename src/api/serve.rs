@@ -50,10 +50,13 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: Cancellat
         };
         match accepted {
             Ok((stream, peer, place)) => {
+                let open = gateway.metrics().connections_open.clone();
                 gateway.metrics().connections.inc();
+                open.inc();
                 let connection = connect(stream, peer, Arc::clone(&gateway), Arc::clone(&builder), stop.clone());
                 connections.spawn(async move {
                     connection.await;
+                    open.dec();
                     drop(place);
                 });
             }

@@ -94,7 +94,7 @@ pub fn expired(time: Duration) -> Refusal {
 }
 
 /// The deadline that a caller asks for, as time from now.
-fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
+pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
     let Some(header) = headers.get("grpc-timeout") else { return Ok(None) };
     let Some(time) = timeout(header) else {
         let what = "grpc-timeout is malformed; send 1 to 8 digits and one of H M S m u n, for example 500m";

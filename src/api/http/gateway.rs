@@ -28,7 +28,7 @@ use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::http::call::{call, expired, panicked};
 use crate::api::http::methods::{Answering, Method, Methods};
-use crate::api::http::metrics::CallMetrics;
+use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::api::http::stream_body::Watch;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
@@ -56,6 +56,8 @@ pub enum Phase {
 pub struct Gateway {
     methods: Methods,
     metrics: CallMetrics,
+    /// Calls of methods that do not exist.
+    unknown: MethodMetrics,
     registry: RwLock<Registry>,
     clock: Arc<dyn Clock>,
     health: HealthReporter,
@@ -81,7 +83,8 @@ impl Gateway {
         let v1alpha = reflection().build_v1alpha().expect("descriptors of this build decode");
         methods.mount("grpc.reflection.v1alpha.ServerReflection", v1alpha);
         let registry = RwLock::new(registry);
-        Self { methods, metrics, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
+        let unknown = metrics.method("unknown");
+        Self { methods, metrics, unknown, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
     }
 
     /// Opens the services over an engine. Call it once.
@@ -170,7 +173,9 @@ impl Gateway {
                     format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
                 }
             };
-            Refusal::new(Reason::UnknownMethod, what)
+            let refusal = Refusal::new(Reason::UnknownMethod, what);
+            self.unknown.record(refusal.code(), Duration::ZERO);
+            refusal
         })
     }
 

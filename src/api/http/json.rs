@@ -17,13 +17,13 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::api::errors::Refusal;
-use crate::api::http::call::call;
+use crate::api::http::call::{call, deadline};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::json_read;
 use crate::api::http::methods::Method;
 use crate::api::http::pages::with_type;
 use crate::domain::Reason;
-use crate::domain::limits::BODY_BYTES_MAX;
+use crate::domain::limits::{BODY_BYTES_MAX, DEADLINE_DEFAULT};
 
 const JSON_TYPE: &str = "application/json";
 /// A gRPC frame begins with a compression flag and a length.
@@ -53,7 +53,9 @@ async fn transcoded(gateway: &Gateway, request: Request<Body>) -> Result<Respons
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     let (mut parts, body) = request.into_parts();
-    let body = read_body(body).await.map_err(counted)?;
+    let time = deadline(&parts.headers).map_err(counted)?.unwrap_or(DEADLINE_DEFAULT);
+    let body = tokio::time::timeout(time, read_body(body)).await;
+    let body = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
     let message = json_read::read(&method.descriptor.input(), &body).map_err(counted)?;
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -79,6 +81,11 @@ fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
         Reason::InvalidContentType,
         format!("content-type {shown} is not read here; send content-type: application/json"),
     ))
+}
+
+fn late_body(time: Duration) -> Refusal {
+    let what = format!("the body did not arrive within {time:?}; nothing was started: send it again");
+    Refusal::new(Reason::DeadlineExceeded, what)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, Refusal> {

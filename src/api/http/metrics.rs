@@ -6,6 +6,7 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tonic::Code;
@@ -39,6 +40,8 @@ pub struct CallMetrics {
     pub panics: Counter,
     /// Connections that were taken.
     pub connections: Counter,
+    /// Connections that are open.
+    pub connections_open: Gauge,
 }
 
 impl CallMetrics {
@@ -48,6 +51,7 @@ impl CallMetrics {
             latencies: Family::new_with_constructor(LatencyBuckets),
             panics: Counter::default(),
             connections: Counter::default(),
+            connections_open: Gauge::default(),
         };
         registry.register(
             "tallystone_call_duration_seconds",
@@ -60,6 +64,7 @@ impl CallMetrics {
             metrics.panics.clone(),
         );
         registry.register("tallystone_connections", "Connections that were taken", metrics.connections.clone());
+        registry.register("tallystone_connections_open", "Connections that are open", metrics.connections_open.clone());
         metrics
     }
 

@@ -279,6 +279,26 @@ async fn a_body_of_5_mib_is_refused_on_every_protocol() {
 }
 
 #[tokio::test]
+async fn a_body_that_does_not_arrive_is_not_waited_for() {
+    use std::io::{Read, Write};
+    let server = Wire::start().await;
+    let address = server.address;
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+        let head = format!(
+            "POST {COUNTERS}/AddCount HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             grpc-timeout: 100m\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).expect("the bytes are taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    });
+    let answer = answer.await.expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("nothing was started"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_content_type_that_is_not_read_is_refused() {
     let server = Wire::start().await;
     let path = format!("{COUNTERS}/GetCount");

@@ -215,6 +215,17 @@ async fn grpc_web_works_over_http_1_1() {
     assert!(answer.status == 200 && told.contains("grpc-status:12"), "{answer:?}");
 }
 
+#[tokio::test]
+async fn a_stream_ends_at_the_deadline_that_its_caller_set() {
+    let server = Wire::start().await;
+    // namespace = "shop", counter_names = ["web"], in protobuf. As gRPC-Web, because the Rust client would not wait.
+    let message = "\u{a}\u{4}shop\u{12}\u{3}web";
+    let frame = format!("\0\0\0\0{}{message}", char::from(u8::try_from(message.len()).expect("short")));
+    let headers = [("content-type", "application/grpc-web+proto"), ("grpc-timeout", "300m")];
+    let answer = server.http("POST", &format!("{COUNTERS}/WatchCounts"), &headers, &frame).await;
+    assert!(answer.status == 200 && answer.body.contains("grpc-status:4"), "{answer:?}");
+}
+
 async fn health(server: &Wire, service: &str) -> Result<ServingStatus, Status> {
     let mut client = HealthClient::new(server.channel().await);
     let answer = client.check(HealthCheckRequest { service: service.to_owned() }).await?;

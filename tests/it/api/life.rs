@@ -1,14 +1,18 @@
 //! The life of the port: open before the stores are, measured while it serves, ended without losing a call.
 
+use std::time::Duration;
+
 use tallystone::adapters::memory;
 use tallystone::api::http::Phase;
+use tallystone::domain::counter::{CounterName, NamespaceName};
+use tallystone::engine::counting::ReadOptions;
 use tallystone::proto::counter::v1 as wire;
 
-use super::{Wire, item, reason};
+use super::{DRAIN_DEADLINE, Wire, item, reason};
 
 #[tokio::test]
 async fn the_port_is_open_before_the_stores_are() {
-    let mut server = Wire::bind(memory::stores()).await;
+    let mut server = Wire::bind(memory::stores(), DRAIN_DEADLINE).await;
     assert_eq!(server.http("GET", "/healthz", &[], "").await.status, 200);
     let ready = server.http("GET", "/readyz", &[], "").await;
     assert!(ready.status == 503 && ready.body.contains("starting"), "{ready:?}");
@@ -76,4 +80,51 @@ async fn a_stop_ends_watches() {
     let status = watch.next().await.expect("an end").expect_err("the server stops");
     assert_eq!(reason(&status), "SHUTTING_DOWN");
     assert_eq!(server.serving.await.expect("no panic").cut_off, 0);
+}
+
+#[tokio::test]
+async fn a_stop_ends_streams_of_health_as_well() {
+    use tokio_stream::StreamExt;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let server = Wire::start().await;
+    let mut client = HealthClient::new(server.channel().await);
+    let mut watch = client.watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
+    watch.next().await.expect("the present status").expect("a status");
+    server.stop.cancel();
+    let status = watch.next().await.expect("an end").expect_err("the server stops");
+    assert_eq!(reason(&status), "SHUTTING_DOWN");
+    assert_eq!(server.serving.await.expect("no panic").cut_off, 0);
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_end_is_cut_off_and_its_write_goes_on() {
+    let server = Wire::with_drain_deadline(Duration::from_millis(100)).await;
+    let mut client = server.counters().await;
+    server.gate.close();
+    let request = wire::AddCountRequest {
+        namespace: "exact".to_owned(),
+        counter_name: "views".to_owned(),
+        delta: 5,
+        ..wire::AddCountRequest::default()
+    };
+    let call = tokio::spawn(async move { client.add_count(request).await });
+    server.gate.until_arrived(1).await;
+    server.stop.cancel();
+    let ended = server.serving.await.expect("no panic");
+    assert_eq!((ended.open, ended.cut_off), (1, 1));
+    call.await.expect("no panic").expect_err("the connection was cut off");
+    server.gate.open();
+    let (exact, views) = (NamespaceName::new("exact"), CounterName::new("views"));
+    let options = ReadOptions::default();
+    let counted = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let (exact, views) = (exact.as_ref().expect("a name"), views.clone().expect("a name"));
+            if server.engine.counting().get(exact, views, options).await.expect("a reading").count == 5 {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    counted.await.expect("the write goes on without its caller");
 }

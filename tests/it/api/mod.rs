@@ -50,13 +50,17 @@ struct Wire {
 
 impl Wire {
     async fn start() -> Self {
-        let mut wire = Self::bind(memory::stores()).await;
+        Self::with_drain_deadline(DRAIN_DEADLINE).await
+    }
+
+    async fn with_drain_deadline(deadline: Duration) -> Self {
+        let mut wire = Self::bind(memory::stores(), deadline).await;
         wire.open().await;
         wire
     }
 
     /// Opens the port; the services are not there yet.
-    async fn bind(stores: Stores) -> Self {
+    async fn bind(stores: Stores, deadline: Duration) -> Self {
         let (stores, gate) = gated(stores);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -64,7 +68,7 @@ impl Wire {
         let stop = CancellationToken::new();
         let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
         gateway.set_phase(Phase::Starting).await;
-        let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), DRAIN_DEADLINE));
+        let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), deadline));
         let namespaces = Namespaces::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("memory opens");
         for spec in specs() {
             namespaces.create(spec, Author::default()).await.expect("a valid namespace");
