@@ -57,6 +57,12 @@ async fn replay_shard(core: &Core, dataset: &DatasetState, shard: u32, from: Tim
 async fn offer(core: &Core, touch: &Touch) -> Result<(), StoreError> {
     // Counters of deleted namespaces have nothing left to be rolled.
     if let Some(scope) = core.scope_by_id(touch.counter.namespace()).await? {
+        // What was rolled since the loss makes room for others: so a Set that is too small for them all serves them in turn.
+        let row = core.stores.rollups.read(scope.dataset.id(), &touch.counter).await?;
+        let rolled_to = row.checkpoint.map(|checkpoint| checkpoint.as_of);
+        if row.last_write_time.is_some() && row.last_write_time <= rolled_to {
+            return Ok(());
+        }
         let last = (touch.step + STEP).just_before();
         scope.signal(core, &touch.counter, touch.step, last);
     }

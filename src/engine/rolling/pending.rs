@@ -62,7 +62,8 @@ impl Pending {
     /// Begins to read the touch index again, and says from where, if that is due. What is lost from now on is due anew.
     pub fn begin_replay(&self, shard: u32) -> Option<Timestamp> {
         let mut shard = self.shards[shard as usize].lock();
-        let due = shard.replay_from.take();
+        // What an earlier replay did not bring to its end is due as well.
+        let due = shard.replay_from.take().into_iter().chain(shard.replaying).min();
         shard.replaying = due;
         due
     }
@@ -107,6 +108,15 @@ mod tests {
         assert_eq!(pending.rolled_up_to(4, at(9_500)), at(9_500));
         pending.end(3, at(5_700));
         assert_eq!(pending.rolled_up_to(3, at(9_500)), at(7_000).just_before());
+    }
+
+    #[test]
+    fn a_replay_that_broke_off_is_due_again() {
+        let pending = Pending::default();
+        pending.lost(0, at(5_000));
+        assert_eq!(pending.begin_replay(0), Some(at(5_000)));
+        assert_eq!(pending.begin_replay(0), Some(at(5_000)));
+        assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
     }
 
     #[test]

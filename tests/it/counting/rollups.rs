@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tallystone::domain::counter::Counter;
 use tallystone::domain::namespace::Cardinality;
 use tallystone::engine::namespaces::Author;
 
-use super::{House, SECOND, spec};
+use super::{House, SECOND, counter, spec};
 
 #[tokio::test]
 async fn every_counter_converges_within_the_accept_limit_and_three_coalescing_times() {
@@ -97,4 +98,24 @@ async fn a_drain_ends_every_loop() {
     let house = House::new().await;
     house.add("views", 1, None).await.expect("an add that works");
     assert!(house.drive(house.engine.drain(Duration::from_secs(5))).await);
+}
+
+#[tokio::test]
+async fn more_counters_in_one_shard_than_a_set_holds_are_rolled_in_turn() {
+    let mut tight = spec("shop");
+    tight.rollup.num_queues = 1;
+    tight.rollup.capacity_bytes = 4_096;
+    let house = House::with(tight).await;
+    let namespace = house.engine.namespaces().get(&house.shop).expect("it is there").id;
+    let in_shard = |name: &String| Counter::new(namespace, counter(name)).touch_shard() == 5;
+    let names: Vec<String> = (0..).map(|n| format!("c{n}")).filter(in_shard).take(150).collect();
+    for name in &names {
+        house.add(name, 1, None).await.expect("an add that works");
+    }
+    assert!(house.engine.stats().signals_lost.get() > 0, "the Set overflowed");
+    house.pass(60 * SECOND).await;
+    for name in &names {
+        let reading = house.get(name).await;
+        assert_eq!((reading.count, reading.behind), (1, false), "{name}");
+    }
 }
