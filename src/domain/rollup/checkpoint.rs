@@ -34,7 +34,7 @@ pub struct Checkpoint {
 pub struct BucketRecord {
     /// The beginning of the bucket.
     pub start: Timestamp,
-    /// Rows, voids included.
+    /// Rows, apart from voids: those may come at any time and count nothing.
     pub rows: u64,
     /// The sum of all adds.
     pub sum: i128,

@@ -93,7 +93,7 @@ impl History {
     /// All bucket records of the events up to `to`, with the first microsecond after each bucket.
     fn buckets(&self, to: Timestamp) -> Vec<(Timestamp, BucketRecord)> {
         let mut groups: BTreeMap<(i64, i64), Vec<&Event>> = BTreeMap::new();
-        for event in self.up_to(to) {
+        for event in self.up_to(to).filter(|event| event.change != Change::Void) {
             let width = i64::try_from(self.rules.at(event.key.time).bucket.as_micros()).expect("a short bucket");
             let start = event.key.time.micros().div_euclid(width) * width;
             groups.entry((start, start + width)).or_default().push(event);
