@@ -1,19 +1,24 @@
 //! The greatest counters of a namespace, ranked by what the roller writes.
 //!
-//! A ranking is built by one walk over the checkpoints when it is first asked for, and kept by every roll afterwards. Each
-//! touch shard keeps a bounded heap; a counter that sinks below what was once pushed out makes the shard incomplete, and
+//! A ranking is built by one walk over the checkpoints when it is first asked for, and kept by every roll afterwards; until
+//! the walk is done it answers nothing. Each touch shard keeps a bounded heap; a counter that sinks below what was once pushed out makes the shard incomplete, and
 //! the ranking is then built anew.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::{TOP_COUNTERS_MAX, TOUCH_SHARDS};
+use crate::domain::rollup::Checkpoint;
+use crate::domain::rollup::checkpoint::silent_too_long;
 
 /// What one shard keeps; more than is asked for, so that small changes need no new walk.
 const KEPT_MAX: usize = TOP_COUNTERS_MAX + TOP_COUNTERS_MAX / 4;
@@ -27,14 +32,23 @@ pub struct TopTables {
 /// The ranking of one namespace.
 pub struct TopTable {
     shards: Vec<Mutex<Heap>>,
+    complete: AtomicBool,
 }
 
 #[derive(Default)]
 struct Heap {
     ranked: BTreeSet<(Reverse<i128>, CounterName)>,
-    values: HashMap<CounterName, (i128, Timestamp)>,
+    values: HashMap<CounterName, Held>,
     /// The greatest value that was ever left out.
     left_out: Option<i128>,
+}
+
+/// What is kept of a ranked counter.
+#[derive(Clone, Copy)]
+struct Held {
+    value: i128,
+    as_of: Timestamp,
+    last_event_time: Option<Timestamp>,
 }
 
 /// One ranked counter.
@@ -49,13 +63,13 @@ pub struct Ranked {
 }
 
 impl TopTables {
-    /// Notes the new value of a counter, if its namespace has a ranking.
-    pub fn note(&self, counter: &Counter, value: i128, as_of: Timestamp) {
+    /// Notes the new checkpoint of a counter, if its namespace has a ranking.
+    pub fn note(&self, counter: &Counter, checkpoint: &Checkpoint) {
         if self.tables.is_empty() {
             return;
         }
         if let Some(table) = self.tables.get(&counter.namespace()) {
-            table.note(counter, value, as_of);
+            table.note(counter, checkpoint);
         }
     }
 
@@ -64,11 +78,24 @@ impl TopTables {
         self.tables.get(&namespace).map(|table| Arc::clone(&table))
     }
 
-    /// Begins a ranking; rolls are noted in it from now on.
-    pub fn begin(&self, namespace: NamespaceId) -> Arc<TopTable> {
-        let table = Arc::new(TopTable { shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect() });
-        self.tables.insert(namespace, Arc::clone(&table));
-        table
+    /// Begins a ranking, in which rolls are noted from now on; none while another one is being built.
+    pub fn begin(&self, namespace: NamespaceId) -> Option<Arc<TopTable>> {
+        let table = Arc::new(TopTable {
+            shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect(),
+            complete: AtomicBool::new(false),
+        });
+        match self.tables.entry(namespace) {
+            Entry::Occupied(held) if !held.get().complete.load(Ordering::Acquire) => return None,
+            Entry::Occupied(mut held) => drop(held.insert(Arc::clone(&table))),
+            Entry::Vacant(vacant) => drop(vacant.insert(Arc::clone(&table))),
+        }
+        Some(table)
+    }
+
+    /// Forgets a ranking that could not be built.
+    pub fn give_up(&self, namespace: NamespaceId, table: &Arc<TopTable>) {
+        let unfinished = |held: &Arc<TopTable>| Arc::ptr_eq(held, table) && !held.complete.load(Ordering::Acquire);
+        self.tables.remove_if(&namespace, |_, held| unfinished(held));
     }
 
     /// Forgets the ranking of a namespace.
@@ -78,16 +105,31 @@ impl TopTables {
 }
 
 impl TopTable {
-    /// Notes the value of a counter, unless a newer one is known.
-    pub fn note(&self, counter: &Counter, value: i128, as_of: Timestamp) {
-        self.shards[counter.touch_shard() as usize].lock().note(counter.name(), value, as_of);
+    /// Notes the checkpoint of a counter, unless a newer one is known.
+    pub fn note(&self, counter: &Counter, checkpoint: &Checkpoint) {
+        let Checkpoint { count, as_of, last_event_time, .. } = *checkpoint;
+        let held = Held { value: count, as_of, last_event_time };
+        self.shards[counter.touch_shard() as usize].lock().note(counter.name(), held);
     }
 
-    /// The greatest counters; none if too many sank to be sure of the order.
-    pub fn top(&self, n: usize) -> Option<Vec<Ranked>> {
+    /// The walk is done: every counter has been noted.
+    pub fn complete(&self) {
+        self.complete.store(true, Ordering::Release);
+    }
+
+    /// The greatest counters as seen at `as_of`; none while the walk is under way, and none if too many sank to be sure of
+    /// the order. Cost: O(n), with a TTL O(kept).
+    pub fn top(&self, n: usize, as_of: Timestamp, ttl: Option<Duration>) -> Option<Vec<Ranked>> {
+        if !self.complete.load(Ordering::Acquire) {
+            return None;
+        }
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().top(n)?);
+            let mut heap = shard.lock();
+            if ttl.is_some() {
+                heap.fall_silent(as_of, ttl);
+            }
+            all.extend(heap.top(n)?);
         }
         all.sort_by(|a, b| b.value.cmp(&a.value).then_with(|| a.name.cmp(&b.name)));
         all.truncate(n);
@@ -96,20 +138,30 @@ impl TopTable {
 }
 
 impl Heap {
-    fn note(&mut self, name: &CounterName, value: i128, as_of: Timestamp) {
-        if let Some((old, known)) = self.values.get(name).copied() {
-            if known > as_of {
+    fn note(&mut self, name: &CounterName, new: Held) {
+        if let Some(known) = self.values.get(name).copied() {
+            if known.as_of > new.as_of {
                 return;
             }
-            self.ranked.remove(&(Reverse(old), name.clone()));
+            self.ranked.remove(&(Reverse(known.value), name.clone()));
         }
-        self.values.insert(name.clone(), (value, as_of));
-        self.ranked.insert((Reverse(value), name.clone()));
+        self.values.insert(name.clone(), new);
+        self.ranked.insert((Reverse(new.value), name.clone()));
         if self.ranked.len() > KEPT_MAX
             && let Some((Reverse(least), name)) = self.ranked.pop_last()
         {
             self.values.remove(&name);
             self.left_out = self.left_out.max(Some(least));
+        }
+    }
+
+    /// Counters whose silence is longer than the TTL count nothing.
+    fn fall_silent(&mut self, as_of: Timestamp, ttl: Option<Duration>) {
+        let silent = |held: &Held| held.value != 0 && silent_too_long(held.last_event_time, as_of, ttl);
+        for (name, held) in self.values.iter_mut().filter(|(_, held)| silent(held)) {
+            self.ranked.remove(&(Reverse(held.value), name.clone()));
+            held.value = 0;
+            self.ranked.insert((Reverse(0), name.clone()));
         }
     }
 
@@ -126,7 +178,7 @@ impl Heap {
     }
 
     fn ranked_of(&self, value: i128, name: &CounterName) -> Ranked {
-        let as_of = self.values.get(name).map_or(Timestamp::MIN, |(_, as_of)| *as_of);
+        let as_of = self.values.get(name).map_or(Timestamp::MIN, |held| held.as_of);
         Ranked { name: name.clone(), value, as_of }
     }
 }
@@ -143,28 +195,63 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
+    fn checkpoint(count: i128, as_of: i64) -> Checkpoint {
+        let as_of = at(as_of);
+        Checkpoint { count, last_event_time: Some(as_of), ..Checkpoint::empty(as_of) }
+    }
+
     #[test]
     fn the_greatest_come_first_and_an_older_value_changes_nothing() {
         let tables = TopTables::default();
-        let table = tables.begin(NamespaceId(1));
-        tables.note(&counter(1), 5, at(10));
-        tables.note(&counter(2), 7, at(10));
-        tables.note(&counter(1), 9, at(20));
-        tables.note(&counter(1), 1, at(15));
-        let top = table.top(10).expect("nothing was left out");
+        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        table.complete();
+        tables.note(&counter(1), &checkpoint(5, 10));
+        tables.note(&counter(2), &checkpoint(7, 10));
+        tables.note(&counter(1), &checkpoint(9, 20));
+        tables.note(&counter(1), &checkpoint(1, 15));
+        let top = table.top(10, at(20), None).expect("nothing was left out");
         assert_eq!(top.iter().map(|ranked| ranked.value).collect::<Vec<_>>(), [9, 7]);
+    }
+
+    #[test]
+    fn a_ranking_is_answered_only_when_its_walk_is_done_and_built_by_one_walk_at_once() {
+        let tables = TopTables::default();
+        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        tables.note(&counter(1), &checkpoint(5, 10));
+        assert_eq!(table.top(10, at(10), None), None, "others may be greater");
+        assert!(tables.begin(NamespaceId(1)).is_none());
+        tables.give_up(NamespaceId(1), &table);
+        let table = tables.begin(NamespaceId(1)).expect("the first was given up");
+        table.complete();
+        assert_eq!(table.top(10, at(10), None), Some(Vec::new()));
+        assert!(tables.begin(NamespaceId(1)).is_some(), "a finished one may be built anew");
+    }
+
+    #[test]
+    fn a_counter_silent_for_longer_than_the_ttl_counts_nothing() {
+        let tables = TopTables::default();
+        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        table.complete();
+        tables.note(&counter(1), &checkpoint(9, 1_000));
+        tables.note(&counter(2), &checkpoint(2, 5_000));
+        let ttl = Some(Duration::from_secs(3));
+        let values =
+            |as_of| table.top(2, as_of, ttl).expect("complete").iter().map(|one| one.value).collect::<Vec<_>>();
+        assert_eq!(values(at(4_000)), [9, 2]);
+        assert_eq!(values(at(4_001)), [2, 0]);
     }
 
     #[test]
     fn a_shard_whose_leaders_sank_is_not_answered_from_memory() {
         let mut heap = Heap::default();
+        let held = |value, as_of| Held { value, as_of: at(as_of), last_event_time: None };
         for i in 0..=KEPT_MAX {
-            heap.note(counter(i).name(), 1_000 + i as i128, at(1));
+            heap.note(counter(i).name(), held(1_000 + i as i128, 1));
         }
         assert!(heap.top(10).is_some());
         for i in 0..=KEPT_MAX {
             if heap.values.contains_key(counter(i).name()) {
-                heap.note(counter(i).name(), 1, at(2));
+                heap.note(counter(i).name(), held(1, 2));
             }
         }
         assert_eq!(heap.top(10), None);

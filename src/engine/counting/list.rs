@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::rollup::checkpoint::clamp_count;
@@ -45,17 +44,18 @@ impl Counting {
     /// The greatest counters by their checkpoints.
     pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopAnswer, CountingError> {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
-        let known = self.core.top.get(scope.namespace.id).and_then(|table| table.top(n));
-        let ranked = match known {
-            Some(ranked) => ranked,
-            None => self.rank(&scope).await?.top(n).ok_or_else(being_ranked)?,
-        };
+        // The time first: a value that is read later holds for it too.
         let limit = scope.dataset.limit();
         let as_of = (0..crate::domain::limits::TOUCH_SHARDS)
             .map(|shard| scope.dataset.pending.rolled_up_to(shard, limit))
             .min()
             .unwrap_or(limit)
             .max(scope.first_time());
+        let of = |table: Arc<TopTable>| table.top(n, as_of, scope.ttl_at(as_of));
+        let ranked = match self.core.top.get(scope.namespace.id).and_then(of) {
+            Some(ranked) => ranked,
+            None => of(self.rank(&scope).await?).ok_or_else(being_ranked)?,
+        };
         let summary = |ranked: crate::engine::top::Ranked| CounterSummary {
             name: ranked.name,
             count: clamp_count(ranked.value).0,
@@ -66,11 +66,12 @@ impl Counting {
 
     /// Ranks a namespace by a walk over its checkpoints; rolls that end meanwhile are noted as well.
     async fn rank(&self, scope: &Arc<Scope>) -> Result<Arc<TopTable>, CountingError> {
+        let Some(table) = self.core.top.begin(scope.namespace.id) else { return Err(being_ranked()) };
         let (done, finished) = tokio::sync::oneshot::channel();
-        let (core, walked) = (Arc::clone(&self.core), Arc::clone(scope));
+        let ranking = Ranking { core: Arc::clone(&self.core), scope: Arc::clone(scope), table };
         self.driver.start_once(async move {
             // A caller that went away leaves the ranking to the next one.
-            let _ = done.send(walk(&core, &walked).await);
+            let _ = done.send(ranking.walk().await);
         });
         tokio::select! {
             table = finished => match table {
@@ -86,22 +87,37 @@ fn being_ranked() -> CountingError {
     CountingError::RetryLater { what: "the counters are being ranked", retry_after: Duration::from_secs(2) }
 }
 
-async fn walk(core: &Core, scope: &Scope) -> Result<Arc<TopTable>, StoreError> {
-    let table = core.top.begin(scope.namespace.id);
-    let mut above: Option<CounterName> = None;
-    loop {
-        let names = core.stores.rollups.names(scope.namespace.id, "", above.as_ref(), PAGE_ROWS_MAX).await?;
-        for name in &names {
-            let counter: Counter = scope.counter(name.clone());
-            let row = core.stores.rollups.read(scope.dataset.id(), &counter).await?;
-            if let Some(checkpoint) = row.checkpoint {
-                let limit: Timestamp = scope.dataset.limit();
-                table.note(&counter, checkpoint.value_at(limit, scope.ttl_at(limit)), checkpoint.as_of);
+/// A ranking that is being built; dropping it unfinished leaves it to the next caller.
+struct Ranking {
+    core: Arc<Core>,
+    scope: Arc<Scope>,
+    table: Arc<TopTable>,
+}
+
+impl Ranking {
+    async fn walk(&self) -> Result<Arc<TopTable>, StoreError> {
+        let (rollups, namespace) = (&self.core.stores.rollups, self.scope.namespace.id);
+        let mut above: Option<CounterName> = None;
+        loop {
+            let names = rollups.names(namespace, "", above.as_ref(), PAGE_ROWS_MAX).await?;
+            for name in &names {
+                let counter: Counter = self.scope.counter(name.clone());
+                let row = rollups.read(self.scope.dataset.id(), &counter).await?;
+                if let Some(checkpoint) = row.checkpoint {
+                    self.table.note(&counter, &checkpoint);
+                }
             }
+            if names.len() < PAGE_ROWS_MAX {
+                self.table.complete();
+                return Ok(Arc::clone(&self.table));
+            }
+            above = names.into_iter().next_back();
         }
-        if names.len() < PAGE_ROWS_MAX {
-            return Ok(table);
-        }
-        above = names.into_iter().next_back();
+    }
+}
+
+impl Drop for Ranking {
+    fn drop(&mut self) {
+        self.core.top.give_up(self.scope.namespace.id, &self.table);
     }
 }

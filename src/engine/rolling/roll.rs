@@ -16,6 +16,7 @@ struct Prepared {
     counter: Counter,
     lease: CacheLease,
     row: RollupRow,
+    read_at: Timestamp,
     /// None if nothing is new.
     write: Option<RollWrite>,
     took: Duration,
@@ -52,7 +53,7 @@ impl Core {
         };
         let mut answers = Vec::with_capacity(prepared.len());
         for prepared in prepared {
-            answers.push(self.conclude(scope, prepared, &written, limit).await);
+            answers.push(self.conclude(prepared, &written, limit).await);
         }
         answers
     }
@@ -63,12 +64,13 @@ impl Core {
         // before the watermark moved.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let lease = self.stores.cache.lease(counter).await;
+        let read_at = self.now();
         let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
         let mut base = row.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
         base.as_of = base.as_of.max(watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
         let took = self.clock.elapsed().saturating_sub(began);
-        Ok(Prepared { counter: counter.clone(), lease, row, write, took })
+        Ok(Prepared { counter: counter.clone(), lease, row, read_at, write, took })
     }
 
     /// Folds what the log holds in (base.as_of, limit]; none if it holds nothing there.
@@ -118,7 +120,6 @@ impl Core {
     /// Fills the cache, ranks the counter and wakes its watchers, once the batch is written.
     async fn conclude(
         &self,
-        scope: &Scope,
         prepared: Result<Prepared, StoreError>,
         written: &Result<(), StoreError>,
         limit: Timestamp,
@@ -129,8 +130,9 @@ impl Core {
             return Err(StoreError { kind: error.kind, outcome: error.outcome, op: error.op, source: None });
         }
         let checkpoint = &write.checkpoint;
-        self.stores.cache.fill(&prepared.counter, cached(&prepared.row, checkpoint, self.now()), prepared.lease).await;
-        self.top.note(&prepared.counter, checkpoint.value_at(limit, scope.ttl_at(limit)), checkpoint.as_of);
+        let value = cached(&prepared.row, checkpoint, prepared.read_at);
+        self.stores.cache.fill(&prepared.counter, value, prepared.lease).await;
+        self.top.note(&prepared.counter, checkpoint);
         self.watchers.wake(&prepared.counter);
         Ok(checkpoint.as_of)
     }
