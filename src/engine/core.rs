@@ -124,8 +124,7 @@ impl Core {
     async fn make_scope(&self, namespace: Arc<Namespace>) -> Result<Scope, StoreError> {
         let dataset = self.dataset(namespace.dataset_id).await?;
         if dataset.slices.rows().is_empty() {
-            let now = self.now();
-            self.ensure_slices(&dataset, now, now).await?;
+            self.begin_slices(&dataset).await?;
         }
         let rows = dataset.slices.rows();
         let rules = self.rules(&namespace, &rows).await?;
@@ -153,6 +152,13 @@ impl Core {
             .dataset(id)
             .ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "look up dataset"))?;
         self.datasets.open(&dataset, &self.stores).await
+    }
+
+    /// Makes the slice rows of the present, from the oldest event that may still be admitted.
+    pub async fn begin_slices(&self, dataset: &DatasetState) -> Result<(), StoreError> {
+        let now = self.now();
+        let first = dataset.closing.closed(now).min(now);
+        self.ensure_slices(dataset, first, now).await
     }
 
     /// Makes the slice rows around a range, and two ahead.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 
 use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
@@ -22,13 +23,15 @@ pub struct SliceTable {
     dataset: DatasetId,
     width: Duration,
     rows: ArcSwap<Vec<TimeSlice>>,
+    /// One caller at a time makes rows, so that those of two callers leave no gap between them.
+    making: Semaphore,
 }
 
 impl SliceTable {
     /// Reads the rows of a dataset.
     pub async fn open(dataset: DatasetId, width: Duration, store: &dyn TimeSlices) -> Result<Self, StoreError> {
         let rows = store.list(dataset).await?;
-        Ok(Self { dataset, width, rows: ArcSwap::from_pointee(rows) })
+        Ok(Self { dataset, width, rows: ArcSwap::from_pointee(rows), making: Semaphore::new(1) })
     }
 
     /// The known rows, oldest first.
@@ -65,6 +68,7 @@ impl SliceTable {
         now: Timestamp,
         store: &dyn TimeSlices,
     ) -> Result<(), StoreError> {
+        let _turn = self.making.acquire().await.expect("the semaphore is never closed");
         let known = self.rows.load_full();
         let mut start = slice_start(from, self.width);
         let mut end = slice_start(to, self.width) + self.width * (1 + AHEAD);
@@ -101,7 +105,7 @@ impl SliceTable {
         TimeSlice { dataset: self.dataset, start, end: start + self.width, status, versions: versions.clone() }
     }
 
-    /// Takes rows in; two callers may have made rows at once, and the union of both is what holds.
+    /// Takes rows in; their status may have moved on meanwhile.
     fn merge(&self, new: Vec<TimeSlice>) {
         self.rows.rcu(|old| {
             let mut rows: BTreeMap<Timestamp, TimeSlice> = new.iter().map(|row| (row.start, row.clone())).collect();

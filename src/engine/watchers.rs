@@ -8,7 +8,7 @@ use hashbrown::HashSet;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, NamespaceId};
 
 /// All watches of a server.
 #[derive(Default)]
@@ -32,6 +32,13 @@ impl Watchers {
         }
         if let Some(watches) = self.counters.get(counter) {
             watches.iter().for_each(|watch| watch.note(counter));
+        }
+    }
+
+    /// Tells every watch of a namespace to look again.
+    pub fn wake_all(&self, namespace: NamespaceId) {
+        for watched in self.counters.iter().filter(|watched| watched.key().namespace() == namespace) {
+            watched.value().iter().for_each(|watch| watch.note(watched.key()));
         }
     }
 

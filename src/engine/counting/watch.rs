@@ -59,6 +59,17 @@ impl Counting {
 }
 
 impl Watching {
+    /// Takes in changed settings and slices; fails once the namespace is gone, though another may have its name.
+    async fn follow_namespace(&mut self) -> Result<(), CountingError> {
+        let name = &self.scope.namespace.spec.name;
+        let scope = self.core.scope(name).await?;
+        if scope.namespace.id != self.scope.namespace.id {
+            return Err(CountingError::NamespaceNotFound { name: name.to_string() });
+        }
+        self.scope = scope;
+        Ok(())
+    }
+
     /// The next change that the caller has not seen.
     async fn next(&mut self) -> Result<(CounterName, Reading), CountingError> {
         loop {
@@ -70,6 +81,7 @@ impl Watching {
                 self.waiting = self.watch.changed().await;
                 continue;
             };
+            self.follow_namespace().await?;
             let reading = self.counting.read(&self.scope, &counter, ReadOptions::default()).await?;
             let shows = (reading.count, reading.as_of);
             let known = self.shown.insert(counter.clone(), shows);

@@ -59,6 +59,7 @@ impl Supervisor {
             queues.end(&self.core.set_bytes);
             self.core.stores.rollups.forget(id).await?;
             self.core.top.forget(id);
+            self.core.watchers.wake_all(id);
             self.core.queues.remove(&id);
         }
         Ok(())
@@ -66,9 +67,8 @@ impl Supervisor {
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
         let dataset = self.core.dataset(id).await?;
-        let now = self.core.now();
         // After a standstill the slices between the last known one and the present are made up for.
-        self.core.ensure_slices(&dataset, now, now).await?;
+        self.core.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.lost(shard, dataset.watermark(shard).just_after());
         }
