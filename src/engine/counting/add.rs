@@ -10,7 +10,7 @@ use crate::engine::counting::submit::{OwnTime, Submission};
 use crate::engine::counting::{
     Add, Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, WriteOutcome, Written, is_best_effort,
 };
-use crate::ports::NewEvent;
+use crate::ports::{NewEvent, Outcome, StoreError};
 
 impl Counting {
     /// Adds a delta. Durable when it answers, but for best-effort counters.
@@ -37,7 +37,7 @@ impl Counting {
         let counter = scope.counter(add.name.clone());
         let written = self.add_one(&scope, add).await?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
-        let mut reading = self.read(&scope, &counter, options).await?;
+        let mut reading = self.read(&scope, &counter, options).await.map_err(unread)?;
         let estimate = match freshness {
             Freshness::UpToDate => false,
             Freshness::ByType | Freshness::RolledUp => scope.namespace.spec.counter_type == CounterType::Eventual,
@@ -130,7 +130,11 @@ impl Counting {
     async fn add_fast(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
         let counter: Counter = scope.counter(add.name.clone());
         let ttl = scope.namespace.spec.ttl;
-        let value = self.core.stores.fast.add(&counter, add.delta, ttl).await?;
+        let fast = &self.core.stores.fast;
+        let value = match add.delta {
+            0 => fast.get(&counter).await?.unwrap_or(0),
+            delta => fast.add(&counter, delta, ttl).await?,
+        };
         self.core.watchers.wake(&counter);
         let server_time = self.core.now();
         let mut token = match &add.token {
@@ -158,5 +162,13 @@ impl Counting {
             behind: false,
             exactness: Exactness::Estimate,
         }
+    }
+}
+
+/// The add was written and its count cannot be read: a caller must not take that for nothing done.
+fn unread(error: CountingError) -> CountingError {
+    match error {
+        CountingError::Store(error) => CountingError::Store(StoreError { outcome: Outcome::Unknown, ..error }),
+        other => other,
     }
 }

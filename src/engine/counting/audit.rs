@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::SCAN_PAGE_EVENTS;
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::rollup::{BucketRecord, Checkpoint, Folder, SliceStatus};
+use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::core::Scope;
 use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuestion, Recount};
 use crate::ports::{Order, ScanRange, StoreError};
@@ -46,6 +46,9 @@ impl Counting {
         to: Option<Timestamp>,
     ) -> Result<Recount, CountingError> {
         let scope = self.durable_scope(namespace, "RecountCounter").await?;
+        if from.is_some_and(|from| to.is_some_and(|to| from >= to)) {
+            return Err(Reject::new(Reason::InvalidRange, "from must lie before to").into());
+        }
         let counter = scope.counter(name);
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
@@ -54,7 +57,7 @@ impl Counting {
         let dropped = scope.dataset.slices.rows().iter().any(|row| row.status == SliceStatus::Dropped);
         let complete = !dropped || recomputed.checkpoint.clear.is_some();
         let from = from.unwrap_or(oldest);
-        let to = to.unwrap_or(served.as_of.just_after());
+        let to = to.unwrap_or(served.as_of.just_after()).max(from);
         let recorded = self.recorded(&scope, &counter, &served, from, to).await?;
         let found = recomputed.buckets.iter().filter(|bucket| bucket.start >= from && bucket.start < to);
         let (differences, buckets_compared) = compare(recorded, found.cloned());

@@ -24,10 +24,14 @@ use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
 use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::Driver;
+use crate::engine::namespaces::is_reserved;
 
 pub use error::{ChangeText, CountingError, reason_of_store};
 pub use types::*;
 pub use watch::ReadingStream;
+
+/// Reports of sources in different stripes do not wait for each other.
+const REPORT_STRIPES: usize = 256;
 
 /// The counter half of the service. Cheap to clone.
 #[derive(Clone)]
@@ -35,12 +39,15 @@ pub struct Counting {
     core: Arc<Core>,
     driver: Driver,
     verdicts: Arc<Semaphore>,
+    /// Reports of one source are taken one at a time; by the hash of the source.
+    reports: Arc<[Arc<Semaphore>]>,
 }
 
 impl Counting {
     /// Puts the use cases on the shared parts.
     pub fn new(core: Arc<Core>, driver: Driver) -> Self {
-        Self { core, driver, verdicts: Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX)) }
+        let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
+        Self { core, driver, verdicts: Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX)), reports }
     }
 
     /// The server's clock.
@@ -48,8 +55,11 @@ impl Counting {
         self.core.now()
     }
 
-    /// The scope of a namespace that takes deltas.
+    /// The scope of a namespace that takes deltas from users.
     async fn delta_scope(&self, namespace: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
+        if is_reserved(namespace) {
+            return Err(CountingError::NamespaceReadOnly { name: namespace.to_string() });
+        }
         let scope = self.core.scope(namespace).await?;
         match scope.namespace.spec.temporality {
             Temporality::Delta => Ok(scope),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
+use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
-use crate::domain::rollup::{Checkpoint, Folder};
+use crate::domain::rollup::{Checkpoint, Folder, TailSum};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
@@ -64,7 +64,10 @@ impl Counting {
             Freshness::ByType => scope.namespace.spec.counter_type == CounterType::Accurate,
         };
         let limit = self.limit_for_read(scope).await;
-        let known = self.load(scope, counter).await?;
+        let mut known = self.load(scope, counter).await?;
+        if known.may_have_fallen_silent(scope, limit) {
+            known = self.load_from_store(scope, counter).await?;
+        }
         let reading = self.rolled_up(scope, counter, &known, limit).await?;
         let (known, mut reading) = if self.must_roll(&reading, &options) {
             self.rolled_first(scope, counter, &options).await?
@@ -118,8 +121,9 @@ impl Counting {
         let limit = scope.dataset.limit();
         self.core.stats.cache_misses.one();
         let lease = self.core.stores.cache.lease(counter).await;
+        let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let mut value = value_of(&row, self.core.now());
+        let mut value = value_of(&row, checked_at);
         let rolled_to = value.as_of.max(watermark);
         // Nothing can appear at or below a limit that was told before the look, so the checkpoint is exact up to it, or
         // up to the first mutation that is not in it.
@@ -152,7 +156,7 @@ impl Counting {
         };
         let as_of = rolled_to.max(limit.min(exact_to)).max(scope.first_time());
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
-        let silent = silent_too_long(known.last_event_time, limit, scope.ttl_at(limit));
+        let silent = silent_too_long(known.last_event_time, as_of, scope.ttl_at(as_of));
         let (count, saturated) = if cleared || silent { (0, false) } else { clamp_count(known.count) };
         Ok(Reading {
             count,
@@ -219,7 +223,8 @@ impl Counting {
             scope.dataset.limit_at_least(wanted.min(closable), clock, INLINE_ROLL_BUDGET).await;
         }
         let mut known = self.load_from_store(scope, counter).await?;
-        if known.value.last_write_time.is_some_and(|written| written > known.rolled_to) {
+        // Where the limit was reached nothing is left that a roll could take in.
+        if known.rolled_to < scope.dataset.limit() {
             roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
             known = self.load_from_store(scope, counter).await?;
         }
@@ -236,10 +241,10 @@ impl Counting {
         reading: Reading,
     ) -> Result<Reading, CountingError> {
         let Known { value: known, rolled_to, .. } = known;
-        let ttl = scope.ttl_at(scope.dataset.limit());
         if scope.namespace.spec.temporality == Temporality::Delta {
             match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-                Tail::Sum(tail) if tail.holds_under(ttl) => {
+                Tail::Sum(tail) if sums_up(scope, &tail) => {
+                    let ttl = scope.ttl_at(tail.first);
                     let mut base = Checkpoint::empty(known.as_of);
                     base.count = known.count;
                     base.last_event_time = known.last_event_time;
@@ -247,7 +252,12 @@ impl Counting {
                     let last = known.last_write_time.max(Some(tail.last));
                     return Ok(self.up_to_date(scope, reading, value, last, Exactness::UpToDate));
                 }
-                Tail::Empty => return Ok(Reading { exactness: Exactness::UpToDate, ..reading }),
+                Tail::Empty => {
+                    let (value, last) = (i128::from(reading.count), reading.last_write_time);
+                    let saturated = reading.saturated;
+                    let reading = self.up_to_date(scope, reading, value, last, Exactness::UpToDate);
+                    return Ok(Reading { saturated: saturated && reading.count != 0, ..reading });
+                }
                 Tail::Sum(_) | Tail::Unknown => {}
             }
         }
@@ -299,6 +309,32 @@ impl Counting {
         Ok((folder.finish(to).checkpoint, more))
     }
 
+    /// The checkpoint with every event after it, however many.
+    pub(super) async fn fold_whole_tail(&self, scope: &Scope, counter: &Counter) -> Result<Checkpoint, StoreError> {
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let mut base = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(watermark));
+        base.as_of = base.as_of.max(watermark);
+        let mut range = ScanRange {
+            after: base.as_of,
+            to: Timestamp::MAX,
+            order: Order::OldestFirst,
+            beyond: None,
+            limit: SCAN_PAGE_EVENTS,
+        };
+        let mut to = base.as_of;
+        let mut folder = Folder::new(base, &scope.rules);
+        loop {
+            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            page.iter().for_each(|event| folder.take(event));
+            to = page.last().map_or(to, |last| last.key.time);
+            match page.last() {
+                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
+                Some(_) | None => return Ok(folder.finish(to).checkpoint),
+            }
+        }
+    }
+
     fn up_to_date(
         &self,
         scope: &Scope,
@@ -322,6 +358,20 @@ pub(super) struct Known {
     rolled_to: Timestamp,
     /// Whether the last write time is exact at every moment, not only when it was read.
     exact_now: bool,
+}
+
+impl Known {
+    /// Whether a copy, that says nothing of later writes, has by now been silent for longer than the TTL.
+    fn may_have_fallen_silent(&self, scope: &Scope, limit: Timestamp) -> bool {
+        let silent_at = |time| silent_too_long(self.value.last_event_time, time, scope.ttl_at(time));
+        !self.exact_now && silent_at(limit) && !silent_at(self.rolled_to)
+    }
+}
+
+/// Whether the sum of a tail says enough: one TTL holds in it, and no silence inside it can restart the count.
+fn sums_up(scope: &Scope, tail: &TailSum) -> bool {
+    let ttl = scope.ttl_at(tail.first);
+    ttl == scope.ttl_at(tail.last) && tail.holds_under(ttl)
 }
 
 /// The cache value of a row.

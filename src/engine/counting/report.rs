@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::domain::counter::{
     Change, Counter, CounterName, Event, EventId, EventKey, NamespaceName, Provenance, Token,
 };
@@ -33,6 +35,10 @@ impl Counting {
             let message = format!("namespace {namespace} takes deltas: use AddCount, not ReportTotals");
             return Err(Reject::new(Reason::WrongTemporality, message).into());
         }
+        // One report of a source at once: the next is judged by what this one wrote.
+        let stripe = xxh3_64(report.source.as_str().as_bytes()) as usize % self.reports.len();
+        let turn =
+            Arc::clone(&self.reports[stripe]).acquire_owned().await.map_err(|_closed| CountingError::ShuttingDown)?;
         let own = self.own_time(&scope);
         let token = self.own_token(&own);
         let mut answers = Vec::with_capacity(items.len());
@@ -53,7 +59,7 @@ impl Counting {
             };
             answers.push(answer);
         }
-        let mut outcomes = self.submit(&scope, submissions, Some(own)).await.into_iter();
+        let mut outcomes = self.submit_in_turn(&scope, submissions, Some(own), Some(turn)).await.into_iter();
         let server_time = self.core.now();
         let answer_of = |answer: Result<Option<WriteOutcome>, CountingError>| {
             let outcome = match answer? {
@@ -108,8 +114,7 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
     ) -> Result<BTreeMap<Box<str>, SourceTotal>, CountingError> {
-        let (folded, _more) = self.fold_tail(scope, counter).await?;
-        Ok(folded.sources)
+        Ok(self.fold_whole_tail(scope, counter).await?.sources)
     }
 }
 

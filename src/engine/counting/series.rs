@@ -63,7 +63,11 @@ impl Counting {
         first: Option<&StepSum>,
     ) -> Result<Before, CountingError> {
         let resolution = plan.resolution.step_seconds;
-        if let Some(step) = self.core.stores.rollups.series_before(counter, resolution, plan.from).await? {
+        let finished = self.core.stores.rollups.series_before(counter, resolution, plan.from).await?;
+        // The last step of a quiet counter stays open in its checkpoint, however long ago it was.
+        let open =
+            checkpoint.open_steps.iter().filter(|step| step.step_seconds == resolution && step.start < plan.from);
+        if let Some(step) = finished.iter().chain(open).max_by_key(|step| step.start) {
             return Ok(Before { value: step.value, last: Some(step.end()) });
         }
         // Whatever came before has been trimmed, or never was: what the first known step does not explain was there.

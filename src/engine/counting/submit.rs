@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, Token};
+use crate::domain::namespace::CounterType;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
@@ -16,12 +19,18 @@ struct WriteHold {
     scope: Arc<Scope>,
     holds: [Option<Timestamp>; 2],
     signals: Vec<(Counter, Timestamp)>,
+    /// The turn of the source of a report; the next begins when this write is decided.
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for WriteHold {
     fn drop(&mut self) {
         for (counter, time) in &self.signals {
             self.scope.signal(&self.core, counter, *time, *time);
+            if self.scope.namespace.spec.counter_type == CounterType::Accurate {
+                // Its reads show the change already; those of other types show it after the roll.
+                self.core.watchers.wake(counter);
+            }
         }
         for hold in self.holds.into_iter().flatten() {
             self.scope.dataset.closing.release(hold);
@@ -73,6 +82,17 @@ impl Counting {
         submissions: Vec<Submission>,
         own: Option<OwnTime>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
+        self.submit_in_turn(scope, submissions, own, None).await
+    }
+
+    /// Submits changes and gives the turn back when they are decided, whether or not the caller still waits.
+    pub(super) async fn submit_in_turn(
+        &self,
+        scope: &Arc<Scope>,
+        submissions: Vec<Submission>,
+        own: Option<OwnTime>,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Vec<Result<WriteOutcome, CountingError>> {
         let now = self.core.now();
         let settings = &scope.dataset.dataset.settings;
         let latest = now + settings.future_limit;
@@ -84,6 +104,7 @@ impl Counting {
             scope: Arc::clone(scope),
             holds: [admission.hold, own.as_ref().map(|own| own.time)],
             signals: Vec::with_capacity(submissions.len()),
+            _turn: turn,
         };
         if let Some(mut own) = own {
             own.handed_over = true;
@@ -108,10 +129,11 @@ impl Counting {
                 answers.push(None);
             }
         }
+        // The verdicts come second: they may wait for the limit, and the hold keeps it back.
+        let mut appended = self.append(scope, events, hold).await.into_iter();
         for (at, event) in &late {
             answers[*at] = Some(self.late(scope, event).await);
         }
-        let mut appended = self.append(scope, events, hold).await.into_iter();
         answers
             .into_iter()
             .map(|answer| answer.or_else(|| appended.next()).unwrap_or(Err(CountingError::ShuttingDown)))

@@ -7,7 +7,7 @@ use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
 use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL};
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome};
-use crate::ports::{NewEvent, Settled};
+use crate::ports::{NewEvent, Settled, StoreErrorKind};
 
 /// What stands at a key whose time is closed.
 enum Standing {
@@ -74,13 +74,16 @@ impl Counting {
         if !scope.dataset.slices.has(key.time) {
             self.core.ensure_slices(&scope.dataset, key.time, key.time).await?;
         }
-        Ok(match self.core.stores.log.settle(scope.dataset.id(), counter, key).await? {
-            Settled::Found(event) => Standing::Found { change: event.change, event_time: event.key.time },
-            Settled::Voided => {
+        match self.core.stores.log.settle(scope.dataset.id(), counter, key).await {
+            Ok(Settled::Found(event)) => Ok(Standing::Found { change: event.change, event_time: event.key.time }),
+            Ok(Settled::Voided) => {
                 self.core.stats.verdicts_void.one();
-                Standing::Voided
+                Ok(Standing::Voided)
             }
-        })
+            // The slice was dropped a moment ago.
+            Err(error) if error.kind == StoreErrorKind::Conflict => Ok(Standing::BeforeOldest(oldest)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// When the limit will have passed a time, if nothing is held up.

@@ -3,9 +3,10 @@
 use tallystone::domain::Reason;
 use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Add, Exactness, Freshness, WriteOutcome};
+use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, WriteOutcome};
+use tallystone::engine::namespaces::Author;
 
-use super::{House, SECOND, applied, counter, token};
+use super::{House, SECOND, applied, counter, spec, token};
 
 #[tokio::test]
 async fn an_add_is_visible_to_an_up_to_date_read_at_once_and_to_others_after_the_window() {
@@ -141,4 +142,32 @@ async fn a_caller_that_goes_away_changes_nothing_about_its_write() {
     house.pass(8 * SECOND).await;
     assert_eq!(house.get("views").await.count, 5);
     assert_eq!(applied(&house.add("views", 5, Some(mine)).await), Some(WriteOutcome::AlreadyApplied));
+}
+
+#[tokio::test]
+async fn a_best_effort_add_of_zero_makes_no_counter() {
+    let house = House::of_type(CounterType::BestEffort).await;
+    house.add("views", 0, None).await.expect("an add that works");
+    assert!(house.counting.list(&house.shop, "", None, 10).await.expect("a page").is_empty());
+}
+
+#[tokio::test]
+async fn namespaces_of_the_service_take_no_writes_of_users() {
+    let house = House::new().await;
+    let own = spec("tallystone.usage");
+    house.engine.namespaces().ensure(own.clone(), Author::default()).await.expect("the service may");
+    let add = Add { name: counter("views"), delta: 1, token: None, provenance: Provenance::default() };
+    let refused = house.counting.add(&own.name, add.clone()).await.expect_err("read only");
+    assert_eq!(refused.reason(), Reason::NamespaceReadOnly);
+    let refused = house.counting.batch_add(&own.name, vec![Ok(add.clone())]).await.expect_err("read only");
+    assert_eq!(refused.reason(), Reason::NamespaceReadOnly);
+    let refused = house.counting.add_and_get(&own.name, add, Freshness::ByType).await.expect_err("read only");
+    assert_eq!(refused.reason(), Reason::NamespaceReadOnly);
+    let clear = Clear { name: counter("views"), token: None, provenance: Provenance::default() };
+    assert_eq!(
+        house.counting.clear(&own.name, clear).await.expect_err("read only").reason(),
+        Reason::NamespaceReadOnly
+    );
+    let read = house.drive(house.counting.get(&own.name, counter("views"), ReadOptions::default())).await;
+    assert_eq!(read.expect("a read that works").count, 0);
 }

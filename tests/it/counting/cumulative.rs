@@ -1,16 +1,27 @@
 //! Cumulative namespaces: repeats, restarts and rewinds of a source cannot miscount.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
 use tallystone::domain::Reason;
-use tallystone::domain::counter::Source;
-use tallystone::domain::namespace::Temporality;
+use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, Provenance, Source};
+use tallystone::domain::namespace::{NamespaceSpec, Temporality};
 use tallystone::engine::counting::{CountingError, Report, WriteOutcome, Written};
+use tallystone::ports::NewEvent;
 
-use super::{House, SECOND, applied, counter, spec};
+use super::slow_log::SlowLog;
+use super::{House, SECOND, START, applied, counter, spec};
 
-async fn house() -> House {
+fn totals() -> NamespaceSpec {
     let mut spec = spec("shop");
     spec.temporality = Temporality::Cumulative;
-    House::with(spec).await
+    spec
+}
+
+async fn house() -> House {
+    House::with(totals()).await
 }
 
 async fn report(house: &House, source: &str, epoch: u64, serial: u64, total: i64) -> Result<Written, CountingError> {
@@ -65,4 +76,55 @@ async fn deltas_and_totals_do_not_mix() {
     assert_eq!(house.clear("depth", None).await.expect_err("totals only").reason(), Reason::WrongTemporality);
     let deltas = House::new().await;
     assert_eq!(report(&deltas, "a", 1, 1, 1).await.expect_err("deltas only").reason(), Reason::WrongTemporality);
+}
+
+#[tokio::test]
+async fn two_reports_of_one_source_at_once_are_judged_one_after_the_other() {
+    let clock = ManualClock::at(START + 3_600 * SECOND);
+    let mut stores = memory::stores_on(Arc::new(clock.clone()));
+    let log = SlowLog::before(&mut stores);
+    let house = House::on(totals(), clock, stores, None).await;
+    log.shut();
+    let in_flight = |serial: u64, total: i64| {
+        let (counting, shop) = (house.counting.clone(), house.shop.clone());
+        let report = Report { source: Source::new("a").expect("a valid source"), epoch: 1, serial };
+        tokio::spawn(async move {
+            let answers = counting.report_totals(&shop, report, vec![Ok((counter("depth"), total))]).await;
+            answers.expect("the namespace is there").pop().expect("an answer for the item")
+        })
+    };
+    let mut calls = Vec::new();
+    for (serial, total) in [(5, 10), (5, 11), (4, 9), (5, 10)] {
+        calls.push(in_flight(serial, total));
+        house.rest().await;
+        house.clock.advance(Duration::from_millis(5));
+    }
+    log.open();
+    let mut told = Vec::new();
+    for call in calls {
+        told.push(house.drive(call).await.expect("no panic"));
+    }
+    assert_eq!(applied(&told[0]), Some(WriteOutcome::Applied));
+    assert_eq!(told[1].as_ref().expect_err("differs").reason(), Reason::AlreadyExists);
+    assert_eq!(told[2].as_ref().expect_err("goes back").reason(), Reason::SerialBack);
+    assert_eq!(applied(&told[3]), Some(WriteOutcome::AlreadyApplied));
+    assert_eq!(house.fresh("depth").await.count, 10);
+}
+
+#[tokio::test]
+async fn the_newest_total_is_known_however_long_the_tail_is() {
+    let house = house().await;
+    report(&house, "a", 1, 1, 1).await.expect("a report");
+    let shop = house.engine.namespaces().get(&house.shop).expect("it is there");
+    let depth = Counter::new(shop.id, counter("depth"));
+    let total = |serial: u64| {
+        let key = EventKey { time: house.now(), id: EventId::total("a", 1, serial) };
+        let event = Event { key, change: Change::Total(7), provenance: Provenance::default() };
+        NewEvent { counter: depth.clone(), event }
+    };
+    let events = (2..10_050).map(total).collect();
+    let answers = house.stores.log.append(shop.dataset_id, events, Box::new(())).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(report(&house, "a", 1, 10_040, 9).await.expect_err("goes back").reason(), Reason::SerialBack);
+    assert_eq!(applied(&report(&house, "a", 1, 10_049, 7).await), Some(WriteOutcome::AlreadyApplied));
 }

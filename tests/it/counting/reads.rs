@@ -112,3 +112,54 @@ async fn a_tail_longer_than_the_bound_is_partial_until_it_can_be_rolled() {
     let reading = house.fresh("views").await;
     assert_eq!((reading.count, reading.exactness), (11_000, Exactness::UpToDate));
 }
+
+#[tokio::test]
+async fn silence_is_judged_where_the_count_is_exact_and_not_beyond() {
+    let mut lazy = spec("shop");
+    lazy.ttl = Some(60 * SECOND);
+    lazy.rollup.coalesce_ms = 600_000;
+    let house = House::with(lazy).await;
+    let rolled = ReadOptions { max_staleness: Some(6 * SECOND), ..ReadOptions::default() };
+    house.add("views", 5, None).await.expect("an add that works");
+    house.pass(10 * SECOND).await;
+    assert_eq!(house.read("views", rolled).await.count, 5);
+    house.pass(40 * SECOND).await;
+    let added = house.now();
+    house.add("views", 2, None).await.expect("an add that works");
+    house.pass(50 * SECOND).await;
+    let reading = house.get("views").await;
+    assert!(reading.as_of < added, "the second add is not rolled up");
+    assert_eq!((reading.count, reading.behind), (5, true), "as of then, it was not silent for long");
+    assert_eq!(house.fresh("views").await.count, 7);
+    assert_eq!(house.read("views", rolled).await.count, 7);
+    house.pass(70 * SECOND).await;
+    let reading = house.get("views").await;
+    assert_eq!((reading.count, reading.behind), (0, false));
+    assert!(reading.as_of > added + 60 * SECOND, "it says as of when it counts nothing");
+    assert_eq!(house.fresh("views").await.count, 0);
+}
+
+#[tokio::test]
+async fn a_read_rolls_at_most_once_for_each_limit() {
+    let mut lazy = spec("shop");
+    lazy.rollup.coalesce_ms = 600_000;
+    let house = House::with(lazy).await;
+    house.pass(10 * SECOND).await;
+    house.add("views", 5, None).await.expect("an add that works");
+    let options = ReadOptions { max_staleness: Some(Duration::ZERO), ..ReadOptions::default() };
+    for _ in 0..5 {
+        assert!(house.read("views", options).await.behind, "its time is not closed yet");
+    }
+    assert_eq!(house.engine.stats().inline_rolls.get(), 0, "there is nothing to roll yet");
+}
+
+#[tokio::test]
+async fn no_event_appears_at_or_below_the_first_as_of_that_a_dataset_tells() {
+    let clock = ManualClock::at(START + SECOND);
+    let stores = memory::stores_on(Arc::new(clock.clone()));
+    let house = House::on(spec("shop"), clock, stores, None).await;
+    let told = house.get("views").await.as_of;
+    let early = token("early", START - SECOND);
+    assert!(house.add("views", 1, Some(early.clone())).await.is_ok(), "inside the accept limit, in the slice before");
+    assert!(early.key.time > told, "{told:?} was told");
+}

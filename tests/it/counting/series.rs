@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tallystone::domain::Timestamp;
-use tallystone::domain::namespace::SeriesSettings;
+use tallystone::domain::namespace::{CounterType, SeriesSettings};
+use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{EventsQuestion, SeriesQuestion};
+use tallystone::engine::namespaces::Author;
 
-use super::{House, SECOND, counter, spec};
+use super::{House, SECOND, counter, spec, token};
 
 #[tokio::test]
 async fn a_series_has_a_row_for_each_step_and_says_which_is_open() {
@@ -124,4 +125,81 @@ async fn a_recount_of_an_untouched_log_finds_no_difference() {
     assert_eq!((recount.before, recount.after, recount.complete), (820, 820, true));
     assert_eq!((recount.events_read, recount.differences.len()), (40, 0));
     assert!(recount.buckets_compared >= 2);
+}
+
+#[tokio::test]
+async fn a_series_that_begins_after_the_last_event_carries_its_value() {
+    let mut kept = spec("shop");
+    kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(86_400) }];
+    let house = House::with(kept).await;
+    for delta in [1, 2] {
+        house.add("views", delta, None).await.expect("an add that works");
+        house.pass(20 * SECOND).await;
+    }
+    let from = house.now();
+    house.pass(60 * SECOND).await;
+    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
+    assert!(answer.rows.len() >= 4 && answer.rows.iter().all(|row| (row.sum, row.value) == (0, 3)), "{answer:?}");
+    let question = SeriesQuestion { from: from - 3_000 * SECOND, to: from - 2_000 * SECOND, step: None };
+    let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
+    assert!(answer.rows.len() == 100 && answer.rows.iter().all(|row| row.value == 0), "before the first event");
+}
+
+#[tokio::test]
+async fn a_silent_counter_sinks_in_the_ranking() {
+    let mut short = spec("shop");
+    short.ttl = Some(60 * SECOND);
+    let house = House::with(short).await;
+    house.add("loud", 9, None).await.expect("an add that works");
+    house.pass(40 * SECOND).await;
+    house.add("late", 2, None).await.expect("an add that works");
+    house.pass(10 * SECOND).await;
+    let counts = |top: tallystone::engine::counting::TopAnswer| {
+        top.counters.iter().map(|one| (one.name.as_str().to_owned(), one.count)).collect::<Vec<_>>()
+    };
+    let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
+    assert_eq!(counts(top), [("loud".to_owned(), 9), ("late".to_owned(), 2)]);
+    house.pass(35 * SECOND).await;
+    house.get("somebody").await;
+    house.pass(2 * SECOND).await;
+    let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
+    assert_eq!(counts(top), [("late".to_owned(), 2), ("loud".to_owned(), 0)]);
+}
+
+#[tokio::test]
+async fn a_void_that_came_later_than_its_bucket_was_recorded_is_no_difference() {
+    let house = House::new().await;
+    house.add("views", 3, None).await.expect("an add that works");
+    let late = token("late", house.now());
+    house.pass(1_000 * SECOND).await;
+    assert_eq!(house.add("views", 9, Some(late)).await.expect_err("closed").reason(), Reason::NotApplied);
+    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    assert_eq!((recount.before, recount.after, recount.differences.len()), (3, 3, 0));
+    let backwards = house.counting.recount(&house.shop, counter("views"), Some(house.now()), Some(house.now())).await;
+    assert_eq!(backwards.expect_err("an empty range").reason(), Reason::InvalidRange);
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_namespace() {
+    let house = House::new().await;
+    let mut watch = house.counting.watch(&house.shop, vec![counter("views")]).await.expect("a watch");
+    house.drive(watch.next()).await.expect("an item").expect("a reading");
+    house.engine.namespaces().delete(&house.shop, None, Author::default()).await.expect("it is there");
+    house.engine.namespaces().create(spec("shop"), Author::default()).await.expect("the name is free again");
+    let end = house.drive(watch.next()).await.expect("an item");
+    assert_eq!(end.expect_err("another namespace has the name").reason(), Reason::NamespaceNotFound);
+}
+
+#[tokio::test]
+async fn a_watch_of_an_accurate_counter_shows_an_add_before_it_is_rolled_up() {
+    let house = House::of_type(CounterType::Accurate).await;
+    let mut watch = house.counting.watch(&house.shop, vec![counter("views")]).await.expect("a watch");
+    house.drive(watch.next()).await.expect("an item").expect("a reading");
+    let before = house.now();
+    house.add("views", 2, None).await.expect("an add that works");
+    let (_, second) = house.drive(watch.next()).await.expect("an item").expect("a reading");
+    assert_eq!(second.count, 2);
+    let took = house.now().since(before);
+    assert!(took >= Duration::from_millis(900) && took <= 2 * SECOND, "at most one in coalesce_ms, after {took:?}");
 }
