@@ -21,6 +21,8 @@ pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 pub const BATCH_ITEMS_MAX: usize = 1_000;
 /// The largest request body or gRPC message, in bytes.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What is read and thrown away of a body that is too large, in bytes, so that every client gets to hear why.
+pub const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
 /// The longest message of an error, in bytes; it travels in a header, and clients take 8 KiB of those.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 1_024;
 /// The most rows of one page.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method as HttpMethod, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use prost::Message;
 use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::api::http::json_read;
 use crate::api::http::methods::Method;
 use crate::api::http::pages::with_type;
 use crate::domain::Reason;
-use crate::domain::limits::{BODY_BYTES_MAX, DEADLINE_DEFAULT};
+use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX, DEADLINE_DEFAULT};
 
 const JSON_TYPE: &str = "application/json";
 /// A gRPC frame begins with a compression flag and a length.
@@ -88,16 +88,28 @@ fn late_body(time: Duration) -> Refusal {
     Refusal::new(Reason::DeadlineExceeded, what)
 }
 
-async fn read_body(body: Body) -> Result<Bytes, Refusal> {
-    match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            Err(Refusal::new(Reason::InvalidBodyTooLarge, format!("the body is larger than {BODY_BYTES_MAX} bytes")))
-        }
-        Err(error) => {
-            Err(Refusal::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again")))
+/// Reads a body. One that is too large is read on for a while and thrown away: some clients, once their upload is cut
+/// off, do not look at the answer.
+async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
+    let mut collected = BytesMut::new();
+    let mut bytes = 0_usize;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            Refusal::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        bytes = bytes.saturating_add(data.len());
+        if bytes <= BODY_BYTES_MAX {
+            collected.extend_from_slice(&data);
+        } else if bytes > BODY_BYTES_DISCARDED_MAX {
+            break;
         }
     }
+    if bytes > BODY_BYTES_MAX {
+        let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+        return Err(Refusal::new(Reason::InvalidBodyTooLarge, what));
+    }
+    Ok(collected.freeze())
 }
 
 fn frame(message: &DynamicMessage) -> Bytes {
