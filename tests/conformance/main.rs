@@ -14,6 +14,7 @@ mod fast_counts;
 mod given;
 mod model;
 mod progress;
+mod racing;
 mod rollup_store;
 mod time_slices;
 mod touches;

@@ -21,7 +21,7 @@ use crate::backends::{BACKENDS, Backend, Bench, Ending, not_run};
 use crate::given::{DATASET, OTHER_DATASET, OTHER_NAMESPACE, SLICE, T0, counter, foreign, slice};
 
 /// The least number of sequences; `PROPTEST_CASES` may ask for more.
-const CASES: u32 = 48;
+const CASES: u32 = 24;
 const RESOLUTIONS: [u32; 2] = [10, 60];
 
 /// A command. Times are milliseconds above or below the limit of its dataset.
