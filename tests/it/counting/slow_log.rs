@@ -14,14 +14,14 @@ use tokio::sync::Semaphore;
 /// The log. Appends pass while the gate is open.
 pub struct SlowLog {
     inner: Arc<dyn EventLog>,
-    gate: Semaphore,
+    gate: Arc<Semaphore>,
     tail: AtomicBool,
 }
 
 impl SlowLog {
     /// Puts an open gate before the log of some stores.
     pub fn before(stores: &mut Stores) -> Arc<Self> {
-        let gate = Semaphore::new(Semaphore::MAX_PERMITS);
+        let gate = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let log = Arc::new(Self { inner: Arc::clone(&stores.log), gate, tail: AtomicBool::new(true) });
         stores.log = log.clone();
         log
@@ -50,8 +50,13 @@ impl EventLog for SlowLog {
     }
 
     async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
-        let _passed = self.gate.acquire().await.expect("the gate is never closed for good");
-        self.inner.append(dataset, events, held).await
+        let (inner, gate) = (Arc::clone(&self.inner), Arc::clone(&self.gate));
+        // On a task of its own, because a caller that goes away leaves the write running.
+        let write = tokio::spawn(async move {
+            let _passed = gate.acquire().await.expect("the gate is never closed for good");
+            inner.append(dataset, events, held).await
+        });
+        write.await.expect("the log does not panic")
     }
 
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
