@@ -40,6 +40,7 @@ pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
     printed: Arc<Printed>,
+    readers: Vec<thread::JoinHandle<()>>,
 }
 
 /// An answer over plain HTTP.
@@ -112,9 +113,11 @@ impl Launch {
         let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary of this build starts");
         let printed = Arc::new(Printed::default());
-        printed.follow(child.stdout.take().expect("stdout is piped"));
-        printed.follow(child.stderr.take().expect("stderr is piped"));
-        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), printed };
+        let readers = vec![
+            printed.follow(child.stdout.take().expect("stdout is piped")),
+            printed.follow(child.stderr.take().expect("stderr is piped")),
+        ];
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), printed, readers };
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             if let Some(address) = server.printed.address() {
@@ -124,6 +127,7 @@ impl Launch {
                 }
             }
             if let Some(status) = server.child.try_wait().expect("the child can be asked") {
+                server.hear_out();
                 return Err((status, server.printed()));
             }
             assert!(Instant::now() < deadline, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
@@ -173,20 +177,28 @@ impl Server {
     }
 
     /// Asks it to stop and waits until it has.
-    pub fn stop(self) -> ExitStatus {
+    pub fn stop(mut self) -> ExitStatus {
         self.signal(libc::SIGTERM);
         self.wait()
     }
 
     /// Waits until it has ended.
-    pub fn wait(mut self) -> ExitStatus {
+    pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + ENDED_WITHIN;
         loop {
             if let Some(status) = self.child.try_wait().expect("the child can be asked") {
+                self.hear_out();
                 return status;
             }
             assert!(Instant::now() < deadline, "still running after {ENDED_WITHIN:?}:\n{}", self.printed());
             thread::sleep(POLL_EVERY);
+        }
+    }
+
+    /// Takes in all that an ended server has printed.
+    fn hear_out(&mut self) {
+        for reader in self.readers.drain(..) {
+            reader.join().expect("no reader panics");
         }
     }
 
@@ -233,7 +245,7 @@ impl Drop for Server {
 
 impl Printed {
     /// Reads lines until the stream ends, which it does with the server.
-    fn follow(self: &Arc<Self>, stream: impl Read + Send + 'static) {
+    fn follow(self: &Arc<Self>, stream: impl Read + Send + 'static) -> thread::JoinHandle<()> {
         let printed = Arc::clone(self);
         thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -244,7 +256,7 @@ impl Printed {
                 lines.push(line);
                 printed.more.notify_all();
             }
-        });
+        })
     }
 
     /// The first loopback address with a port that was printed.

@@ -12,7 +12,7 @@ const ADDRESS: &str = "http://127.0.0.1:7450";
 #[test]
 fn every_command_of_the_readme_works() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let server = Launch::dev(data.path()).env("TALLYSTONE__STORAGE__KIND", "memory").start();
+    let server = Launch::dev(data.path()).start();
     let token = uuid::Uuid::now_v7().to_string();
     let commands = commands();
     let calls: Vec<&String> = commands.iter().filter(|command| command.starts_with("curl ")).collect();

@@ -1,0 +1,85 @@
+//! Adds are refused before the disk is full, reads go on, and writes return with the space, without a restart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::{add, add_to_many, count, data_directory};
+use crate::harness::{HttpAnswer, Launch, Server, eventually};
+
+const MIB: u64 = 1024 * 1024;
+const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+
+#[test]
+fn without_its_reserve_the_store_refuses_writes_and_serves_reads() {
+    let (_folder, data) = data_directory();
+    let server = Launch::dev(&data).start();
+    assert_eq!(add(&server, "views", 2).status, 200);
+    assert!(server.stop().success());
+
+    let more_than_any_disk = (1_u64 << 60).to_string();
+    let full = Launch::dev(&data).env("TALLYSTONE__STORAGE__RESERVE_BYTES", &more_than_any_disk).start();
+    let refused = add(&full, "views", 5);
+    assert!(is_full(&refused), "{refused:?}");
+    assert_eq!(count(&full, "views"), Ok(2));
+    assert!(full.stop().success());
+    assert_eq!(count(&Launch::dev(&data).start(), "views"), Ok(2));
+}
+
+/// On a small file system of its own, which needs the right to mount one: as root, or in a user namespace.
+#[test]
+fn writes_stop_before_the_disk_is_full_and_return_with_the_space() {
+    const DISK: u64 = 256 * MIB;
+    const RESERVE: u64 = 96 * MIB;
+    let (_folder, data) = data_directory();
+    let Some(wrapper) = may_mount(&data) else {
+        assert!(std::env::var_os("CI").is_none(), "full disk: not run, because this machine lets nobody mount a tmpfs");
+        eprintln!("full disk: not run, because this machine lets nobody mount a tmpfs");
+        return;
+    };
+    let server = Launch::dev_on_tmpfs(&data, DISK, &wrapper)
+        .env("TALLYSTONE__STORAGE__RESERVE_BYTES", &RESERVE.to_string())
+        .start();
+    assert_eq!(add(&server, "views", 1).status, 200);
+
+    // Somebody else fills the disk.
+    let filler = inside(&server, &data).join("filler");
+    fs::write(&filler, vec![1; usize::try_from(DISK - RESERVE).expect("small")]).expect("there is room for it");
+    assert!(eventually(NOTICED_WITHIN, || is_full(&add(&server, "other", 1))), "adds are refused");
+    assert_eq!(count(&server, "views"), Ok(1), "reads go on");
+    fs::remove_file(&filler).expect("the filler can go");
+    assert!(eventually(NOTICED_WITHIN, || add(&server, "views", 1).status == 200), "adds return with the space");
+    assert_eq!(count(&server, "views"), Ok(2), "what was refused does not count");
+
+    // The server fills the disk itself.
+    let mut applied = [0_i64; 1_000];
+    let full = (0..2_000).any(|_| {
+        let done = add_to_many(&server, 0..1_000, 256);
+        applied.iter_mut().take(done).for_each(|count| *count += 1);
+        done < 1_000
+    });
+    assert!(full, "the store refuses before the disk is full");
+    let readable = count(&server, "many/0").expect("reads go on");
+    assert!(readable >= applied[0] - 1 && readable > 10, "{readable} of {}", applied[0]);
+    assert!(server.stop().success(), "an orderly stop works on a full disk");
+}
+
+fn is_full(answer: &HttpAnswer) -> bool {
+    answer.status != 200 && answer.body.contains("\"STORAGE_FULL\"")
+}
+
+/// How to start a program in a mount namespace of its own; none if that is not allowed.
+fn may_mount(place: &Path) -> Option<Vec<&'static str>> {
+    let ways = [vec!["unshare", "--mount"], vec!["unshare", "--user", "--map-root-user", "--mount"]];
+    ways.into_iter().find(|way| {
+        let tried = Command::new(way[0]).args(&way[1..]).args(["mount", "-t", "tmpfs", "tmpfs"]).arg(place).output();
+        tried.is_ok_and(|output| output.status.success())
+    })
+}
+
+/// The data directory as the server sees it.
+fn inside(server: &Server, data: &Path) -> PathBuf {
+    let below_root = data.strip_prefix("/").expect("an absolute path");
+    Path::new(&format!("/proc/{}/root", server.pid())).join(below_root)
+}
