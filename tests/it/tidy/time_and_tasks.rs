@@ -1,6 +1,6 @@
 //! Time and chance come through ports; tasks have an owner; queues have an end; tests do not sleep.
 
-use super::{Except, excepted, expect_none, mentions_where, names_any};
+use super::{Except, expect_none, mentions_except, mentions_where, names_any};
 
 const CLOCKS: &[&str] = &[
     "SystemTime::now",
@@ -49,9 +49,7 @@ fn only_the_system_adapter_reads_a_clock_or_draws_random_bytes() {
         Except("tests/", "tests of the real binary measure real time"),
         Except("loadtest/", "measures real time"),
     ];
-    let found = mentions_where(|source, mention| {
-        !excepted(EXCEPT, &source.path) && (names_any(mention, CLOCKS) || names_any(mention, CHANCE))
-    });
+    let found = mentions_except(EXCEPT, |_, mention| names_any(mention, CLOCKS) || names_any(mention, CHANCE));
     expect_none("take ports::Clock or ports::Entropy, so that a test can own time and chance", found);
 }
 
@@ -62,13 +60,10 @@ fn only_the_system_adapter_and_the_wire_wait_on_a_timer() {
         Except("src/api/", "deadlines of calls are wall matters of the wire"),
         Except("src/client", "a library for applications"),
         Except("src/app/", "the drain deadline"),
-        Except("tests/", "has its own rule"),
         Except("loadtest/", "measures real time"),
     ];
-    let found = mentions_where(|source, mention| {
-        !excepted(EXCEPT, &source.path)
-            && !source.in_test(mention)
-            && (names_any(mention, TIMERS) || mention.names("tokio::time"))
+    let found = mentions_except(EXCEPT, |source, mention| {
+        !source.in_test(mention) && (names_any(mention, TIMERS) || mention.names("tokio::time"))
     });
     expect_none("wait with ports::Clock::sleep", found);
 }
@@ -79,9 +74,8 @@ fn no_test_sleeps() {
         Except("tests/it/harness", "polls a process of ours until it is ready or a deadline has passed"),
         Except("loadtest/src/load.rs", "its tests run on paused time"),
     ];
-    let found = mentions_where(|source, mention| {
-        !excepted(EXCEPT, &source.path)
-            && source.in_test(mention)
+    let found = mentions_except(EXCEPT, |source, mention| {
+        source.in_test(mention)
             && names_any(mention, &["time::sleep", "time::sleep_until", "thread::sleep", "libc::usleep"])
     });
     expect_none("wait on a signal or move the clock", found);
@@ -90,17 +84,12 @@ fn no_test_sleeps() {
 #[test]
 fn every_task_has_an_owner() {
     const EXCEPT: &[Except] = &[
-        Except("src/engine/loops/driver", "names, wakes, joins and reports every loop"),
         Except("src/adapters/embedded/committer", "the one writer thread; joined when the store closes"),
         Except("src/adapters/embedded/blocking", "reads of the store library block; joined by the caller"),
-        Except("src/api/serve", "one task for each connection; joined by the drain"),
         Except("src/app/", "the composition root owns what it starts"),
-        Except("tests/", "a test owns its tasks"),
         Except("loadtest/", "joins what it starts"),
     ];
-    let found = mentions_where(|source, mention| {
-        !excepted(EXCEPT, &source.path) && !source.in_test(mention) && names_any(mention, SPAWNS)
-    });
+    let found = mentions_except(EXCEPT, |source, mention| !source.in_test(mention) && names_any(mention, SPAWNS));
     expect_none("let the loop driver start it, or a JoinSet that its owner joins", found);
 }
 
