@@ -162,7 +162,9 @@ impl Tail {
     fn chunk_of(&self, key: &EventKey) -> Option<usize> {
         // Nearly every key belongs to the newest chunk.
         let last = self.chunks.len().checked_sub(1)?;
-        if self.chunks[last].events[0].key <= *key {
+        let newest = &self.chunks[last].events;
+        // Its last event first: that is where an insertion goes on reading.
+        if newest[newest.len() - 1].key <= *key || newest[0].key <= *key {
             return Some(last);
         }
         Some(self.chunks.partition_point(|chunk| chunk.events[0].key <= *key).saturating_sub(1))
