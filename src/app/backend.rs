@@ -39,11 +39,11 @@ impl Backend {
             StorageKind::Embedded => {
                 let storage = &config.storage;
                 let options = embedded::Options {
-                    dir: storage.data_dir.clone(),
                     reserve_bytes: storage.reserve_bytes,
                     row_bytes: storage.count_cache_bytes,
                     tail_bytes: storage.tail_bytes,
                     block_bytes: storage.cache_bytes,
+                    ..embedded::Options::new(&storage.data_dir)
                 };
                 let embedded = Arc::new(
                     embedded::open(options)
@@ -61,7 +61,7 @@ impl Backend {
 
     /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
-        self.embedded.as_ref().and_then(|embedded| embedded.health().failure)
+        self.embedded.as_ref().and_then(|embedded| embedded.failure())
     }
 
     /// Waits until the store has failed for good; the process then ends, because a restart repairs what it can.

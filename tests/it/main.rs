@@ -8,6 +8,7 @@ mod counting;
 mod crash;
 mod docs;
 mod documents;
+mod embedded_damage;
 mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;

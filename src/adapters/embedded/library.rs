@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fjall::config::FilterPolicy;
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
 use super::error::OpenError;
@@ -39,6 +39,7 @@ pub struct Library {
     /// Checkpoints.
     pub rollups: Keyspace,
     dir: PathBuf,
+    memtable_bytes: u64,
     manifest: Mutex<Manifest>,
 }
 
@@ -68,19 +69,21 @@ pub enum KeyspaceError {
 
 impl Library {
     /// Opens the database of a folder whose list of keyspaces was read.
-    pub fn open(dir: &Path, mut manifest: Manifest, cache_bytes: u64) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path, mut manifest: Manifest, cache_bytes: u64, memtable_bytes: u64) -> Result<Self, OpenError> {
         let path = folder(dir);
         let fail = || OpenError::library(path.clone());
         let db = Database::builder(&path)
             .cache_size(cache_bytes)
             .manual_journal_persist(true)
+            // The look before opening reads values in journals.
+            .journal_compression(CompressionType::None)
             // With a single worker thread a recovery was seen to hang; one flushes while the other compacts.
             .worker_threads(2)
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .open()
             .map_err(fail())?;
         for (id, name) in &manifest.keyspaces {
-            let found = db.keyspace_exists(name).then(|| db.keyspace(name, || options(Kind::Small))).transpose();
+            let found = db.keyspace_exists(name).then(|| db.keyspace(name, || options(Kind::Small, 0))).transpose();
             let is_there = found.map_err(fail())?.is_some_and(|keyspace| keyspace.id() == *id);
             if !is_there {
                 return Err(OpenError::damaged(path.join("keyspaces").join(id.to_string()), format!("no {name}")));
@@ -89,7 +92,7 @@ impl Library {
         for name in db.list_keyspace_names() {
             if !manifest.keyspaces.values().any(|listed| *listed == *name) {
                 tracing::debug!(keyspace = &*name, "deleting a keyspace that was being made or deleted");
-                let keyspace = db.keyspace(&name, || options(Kind::Small)).map_err(fail())?;
+                let keyspace = db.keyspace(&name, || options(Kind::Small, 0)).map_err(fail())?;
                 db.delete_keyspace(keyspace).map_err(fail())?;
             }
         }
@@ -97,7 +100,7 @@ impl Library {
             if manifest.live && !db.keyspace_exists(name) {
                 return Err(OpenError::damaged(Manifest::path(dir), format!("does not list {name}")));
             }
-            let keyspace = db.keyspace(name, || options(kind)).map_err(fail())?;
+            let keyspace = db.keyspace(name, || options(kind, memtable_bytes)).map_err(fail())?;
             manifest.keyspaces.insert(keyspace.id(), name.to_owned());
             Ok(keyspace)
         };
@@ -110,18 +113,19 @@ impl Library {
             manifest.live = true;
             manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
         }
-        Ok(Self { db, meta, catalog, names, registers, rollups, dir: dir.to_owned(), manifest: Mutex::new(manifest) })
+        let (dir, manifest) = (dir.to_owned(), Mutex::new(manifest));
+        Ok(Self { db, meta, catalog, names, registers, rollups, dir, memtable_bytes, manifest })
     }
 
     /// A keyspace that is there.
     pub fn get(&self, name: &str) -> Result<Option<Keyspace>, fjall::Error> {
-        self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(Kind::Small))).transpose()
+        self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(Kind::Small, 0))).transpose()
     }
 
     /// A keyspace, made if it is not there.
     pub fn make(&self, name: &str, kind: Kind) -> Result<Keyspace, KeyspaceError> {
         let mut manifest = self.manifest.lock();
-        let keyspace = self.db.keyspace(name, || options(kind))?;
+        let keyspace = self.db.keyspace(name, || options(kind, self.memtable_bytes))?;
         let is_listed = manifest.keyspaces.contains_key(&keyspace.id());
         if !is_listed {
             let mut longer = manifest.clone();
@@ -155,28 +159,37 @@ impl Library {
 
     /// The sequence number of the newest row of each listed keyspace, by the number of the keyspace.
     pub fn newest_rows(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
+        self.for_each(|keyspace| keyspace.tree.get_highest_seqno())
+    }
+
+    /// The same, of the rows in tables only.
+    pub fn rows_in_tables(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
+        self.for_each(|keyspace| keyspace.tree.get_highest_persisted_seqno())
+    }
+
+    fn for_each<T>(&self, ask: impl Fn(&Keyspace) -> T) -> Result<Vec<(u64, T)>, fjall::Error> {
         let manifest = self.manifest.lock();
-        let newest = |(id, name): (&u64, &String)| {
-            let keyspace = self.db.keyspace(name, || options(Kind::Small))?;
-            Ok((*id, keyspace.tree.get_highest_seqno()))
+        let asked = |(id, name): (&u64, &String)| {
+            let keyspace = self.db.keyspace(name, || options(Kind::Small, 0))?;
+            Ok((*id, ask(&keyspace)))
         };
-        manifest.keyspaces.iter().map(newest).collect()
+        manifest.keyspaces.iter().map(asked).collect()
     }
 }
 
 /// What the journals may take. Recovery replays at most this much, so it bounds the time to open.
 const JOURNAL_BYTES_MAX: u64 = 192 * 1024 * 1024;
 
-fn options(kind: Kind) -> KeyspaceCreateOptions {
-    const MIB: u64 = 1024 * 1024;
+/// The settings of a new keyspace; one that is there keeps its own.
+fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
     match kind {
-        Kind::Small => options.max_memtable_size(4 * MIB),
-        Kind::Rows => options.max_memtable_size(16 * MIB),
+        Kind::Small => options.max_memtable_size(memtable_bytes / 4),
+        Kind::Rows => options.max_memtable_size(memtable_bytes),
         // Ranges have no use for filters, and building them costs more than all the rest of a flush.
-        Kind::Ranges => options.max_memtable_size(8 * MIB).filter_policy(FilterPolicy::disabled()),
+        Kind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
         Kind::Events => options
-            .max_memtable_size(16 * MIB)
+            .max_memtable_size(memtable_bytes)
             .filter_policy(FilterPolicy::disabled())
             .compaction_strategy(Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))),
     }

@@ -1,8 +1,8 @@
 //! The rows of the `meta` keyspace.
 //!
 //! ```text
-//! c                          commit number, sequence number, synced through
-//! k                          the newest row of each keyspace at some earlier commit
+//! c                          commit number, synced through
+//! k                          the newest row of each keyspace before the newest journal
 //! f dataset u32              frontier i64
 //! w dataset u32 shard u8     watermark i64
 //! s dataset u32 start i64    row of a time slice

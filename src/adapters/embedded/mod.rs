@@ -38,6 +38,7 @@ mod structure;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod writer;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -74,6 +75,11 @@ pub struct Options {
     pub tail_bytes: u64,
     /// Memory for blocks of files.
     pub block_bytes: u64,
+    /// Memory for the newest rows of each keyspace of events before they go to a file; the other keyspaces take less.
+    pub memtable_bytes: u64,
+    /// The bytes of files that are compared with their checksums before the store opens, the newest first. Whatever is
+    /// beyond is compared block by block when it is read.
+    pub verify_bytes: u64,
 }
 
 impl Options {
@@ -86,6 +92,8 @@ impl Options {
             row_bytes: 256 * MIB,
             tail_bytes: 128 * MIB,
             block_bytes: 64 * MIB,
+            memtable_bytes: 16 * MIB,
+            verify_bytes: 8 * 1024 * MIB,
         }
     }
 }
@@ -127,13 +135,24 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
     let lock = lock(dir)?;
     let (manifest, mark, acknowledged) = admit(dir)?;
-    let library = Arc::new(Library::open(dir, manifest, options.block_bytes)?);
+    let verified = if manifest.live {
+        verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?
+    } else {
+        verify::Verified::default()
+    };
+    if verified.bytes_unread > 0 {
+        tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
+    }
+    let library = Arc::new(Library::open(dir, manifest, options.block_bytes, options.memtable_bytes)?);
     let unreadable = |error| recover::unreadable(dir, error);
     let last = read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
+    if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
+        return Err(OpenError::damaged(library::folder(dir), format!("ends with commit {last}, its journal does not")));
+    }
     if last < acknowledged {
         return Err(OpenError::Behind { path: library::folder(dir), found: last, acknowledged });
     }
-    recover::check_newest_rows(&library, dir)?;
+    recover::check_newest_rows(&library, dir, &verified.newest_rows)?;
     let slices = recover::slices(&library, dir)?;
     let series = Series::open(&library).map_err(OpenError::library(library::folder(dir)))?;
     let book = book::Book::open(&library).map_err(unreadable)?;
@@ -203,7 +222,12 @@ impl Embedded {
         }
     }
 
-    /// How the store is doing.
+    /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
+    pub fn failure(&self) -> Option<String> {
+        self.core.failure().map(str::to_owned)
+    }
+
+    /// How the store is doing. Asks the file system.
     pub fn health(&self) -> Health {
         let (tail_bytes, row_bytes) = self.core.memory.bytes();
         let disk = self.core.read("health", |library| {

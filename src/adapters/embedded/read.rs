@@ -231,7 +231,7 @@ pub fn names(
     listed.take(limit).map(read).collect()
 }
 
-/// The commit number that a store holds, the sequence number of that commit and what it knew to be synced.
+/// The last commit that a store holds.
 pub fn last_commit(library: &Library) -> Result<Option<super::writer::CommitRow>, ReadError> {
     let Some(bytes) = library.meta.get(super::meta::COMMIT)? else { return Ok(None) };
     let row = super::writer::CommitRow::from_bytes(&bytes);

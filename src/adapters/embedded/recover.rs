@@ -1,14 +1,16 @@
 //! What memory needs of a store that opens: slices, and every event above the limits.
 
+use std::path::Path;
+
 use hashbrown::HashMap;
 
 use super::error::{OpenError, ReadError, foreign_key};
 use super::key::{self, KeyRange};
 use super::library::{self, Library};
 use super::memory::Memory;
+use super::meta;
 use super::read::{self, rows};
 use super::slices::{Slices, Spaces};
-use super::{meta, writer};
 use crate::adapters::stored::decode_slice;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId};
@@ -16,26 +18,22 @@ use crate::domain::limits::{SCAN_PAGE_EVENTS, STEP, TOUCH_SHARDS};
 use crate::domain::rollup::SliceStatus;
 use crate::ports::{Order, ScanRange};
 
-/// Checks that every keyspace holds the newest row that was listed of it. One that does not has lost a journal.
-pub fn check_newest_rows(library: &Library, path: &std::path::Path) -> Result<(), OpenError> {
+/// Checks that tables hold what came before the oldest journal. If they do not, an older journal is lost.
+pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u64)]) -> Result<(), OpenError> {
     let fail = |error: fjall::Error| OpenError::library(library::folder(path))(error);
-    let Some(bytes) = library.meta.get(meta::NEWEST_ROWS).map_err(fail)? else { return Ok(()) };
-    let listed = writer::list_from(&bytes)
-        .ok_or_else(|| OpenError::damaged(library::folder(path), "the list of newest rows cannot be read"))?;
-    let found: HashMap<u64, Option<u64>> = library.newest_rows().map_err(fail)?.into_iter().collect();
-    for (id, seqno) in listed {
+    let found: HashMap<u64, Option<u64>> = library.rows_in_tables().map_err(fail)?.into_iter().collect();
+    for (id, seqno) in newest_rows {
         // A keyspace that is not there any more was deleted.
-        if found.get(&id).is_some_and(|found| *found < Some(seqno)) {
-            let keyspace = library::folder(path).join("keyspaces").join(id.to_string());
-            let detail = format!("rows up to {seqno} were committed and are missing; a journal may be lost");
-            return Err(OpenError::damaged(keyspace, detail));
+        if found.get(id).is_some_and(|found| *found < Some(*seqno)) {
+            let detail = format!("a journal is missing that holds rows of keyspace {id} up to {seqno}");
+            return Err(OpenError::damaged(library::folder(path), detail));
         }
     }
     Ok(())
 }
 
 /// Reads the rows of the slices and finds their keyspaces; what is left of dropped slices is deleted.
-pub fn slices(library: &Library, path: &std::path::Path) -> Result<Slices, OpenError> {
+pub fn slices(library: &Library, path: &Path) -> Result<Slices, OpenError> {
     let slices = Slices::default();
     let fail = |error: fjall::Error| OpenError::library(path)(error);
     for row in rows(&library.meta, meta::all(b's'), Order::OldestFirst) {
@@ -124,7 +122,7 @@ fn tail_of(
 }
 
 /// A store whose rows cannot be read.
-pub fn unreadable(path: &std::path::Path, error: ReadError) -> OpenError {
+pub fn unreadable(path: &Path, error: ReadError) -> OpenError {
     match error {
         ReadError::Library(source) => OpenError::library(library::folder(path))(source),
         ReadError::Damaged(damaged) => OpenError::damaged(library::folder(path), damaged.to_string()),

@@ -1,15 +1,17 @@
 //! Commits: numbered batches, synced or not, and the mark behind them.
 //!
-//! Every batch carries one row with its number, its sequence number in the store library and the number up to which all
-//! was synced when it was made. The three make damage visible that the library does not look for: a missing journal is a
-//! gap in the numbers, a batch cut away below `synced` or below the mark was acknowledged. From time to time a batch also
-//! lists the newest row of every keyspace, so that a journal lost before it was flushed is missed.
+//! Every batch carries one row with its number and the number up to which all was synced when it was made. Both make
+//! damage visible that the library does not look for: a missing journal is a gap in the numbers, a batch cut away below
+//! `synced` or below the mark was acknowledged. And the first or second batch of every journal lists the newest row of
+//! each keyspace before that journal: tables that do not reach so far need a journal that is lost.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fjall::{Keyspace, OwnedWriteBatch, PersistMode, Slice};
+use fjall::{AbstractTree, Keyspace, OwnedWriteBatch, PersistMode, Slice};
 
 use super::library::{self, Library};
 use super::mark::Mark;
@@ -20,8 +22,6 @@ use super::meta;
 pub struct CommitRow {
     /// The number of the commit.
     pub number: u64,
-    /// Its sequence number in the store library.
-    pub seqno: u64,
     /// Every commit up to here was synced before.
     pub synced: u64,
 }
@@ -49,36 +49,53 @@ pub struct Writer {
     mark: Mark,
     number: u64,
     synced: u64,
+    /// The sequence number of the newest row of each keyspace.
     newest_rows: BTreeMap<u64, u64>,
-    /// The bytes that were committed since the newest rows were listed.
-    bytes_unlisted: usize,
+    /// What the last commit replaced in `newest_rows`.
+    replaced: Vec<(u64, Option<u64>)>,
     journals: Journals,
+}
+
+/// The newest rows before a journal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewestRows {
+    /// The number of the first commit in the journal.
+    pub first: u64,
+    /// The sequence number of the newest row before it, by keyspace.
+    pub rows: Vec<(u64, u64)>,
 }
 
 /// Notices when the store library begins a new journal.
 struct Journals {
     folder: PathBuf,
     next: u64,
+    /// Whether the newest journal had no batch when the store was opened.
+    is_empty: bool,
 }
 
-/// The newest rows are listed again after so many bytes.
-const LIST_INTERVAL_BYTES: usize = 8 * 1024 * 1024;
+/// The newest journal has no list of newest rows yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begun {
+    /// The next commit will be its first.
+    Empty,
+    /// The last commit is in it.
+    WithOne,
+}
 
 impl CommitRow {
     /// Its stored form.
-    pub fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.number.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.seqno.to_be_bytes());
-        bytes[16..].copy_from_slice(&self.synced.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.synced.to_be_bytes());
         bytes
     }
 
     /// Reads the stored form.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; 24] = bytes.try_into().ok()?;
-        let part = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 of 24 bytes"));
-        Some(Self { number: part(0), seqno: part(8), synced: part(16) })
+        let bytes: &[u8; 16] = bytes.try_into().ok()?;
+        let part = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 of 16 bytes"));
+        Some(Self { number: part(0), synced: part(8) })
     }
 }
 
@@ -122,14 +139,13 @@ impl Writer {
     /// Goes on after the last commit of a store that was opened.
     pub fn new(dir: &Path, library: Arc<Library>, mark: Mark, last: u64) -> Result<Self, fjall::Error> {
         let newest = library.newest_rows()?.into_iter().filter_map(|(id, seqno)| Some((id, seqno?)));
-        let folder = library::folder(dir);
         Ok(Self {
             mark,
             number: last,
             synced: last,
             newest_rows: newest.collect(),
-            bytes_unlisted: LIST_INTERVAL_BYTES,
-            journals: Journals { next: newest_journal(&folder)? + 1, folder },
+            replaced: Vec::new(),
+            journals: Journals::open(library::folder(dir))?,
             library,
         })
     }
@@ -152,35 +168,60 @@ impl Writer {
 
     /// Commits a batch. After an error nobody knows what the disk holds, and nothing may be committed any more.
     pub fn commit(&mut self, mut batch: Batch, sync: Sync) -> Result<(), fjall::Error> {
-        // The library numbers commits and new keyspaces alike; both happen on this thread only.
-        let seqno = self.library.db.seqno();
-        let row = CommitRow { number: self.number + 1, seqno, synced: self.synced };
-        batch.put(&self.library.meta, meta::COMMIT, row.to_bytes());
-        for id in &batch.keyspaces {
-            self.newest_rows.insert(*id, seqno);
+        let row = CommitRow { number: self.number + 1, synced: self.synced };
+        let meta = self.library.meta.clone();
+        batch.put(&meta, meta::COMMIT, row.to_bytes());
+        if let Some(begun) = self.journals.begun()? {
+            batch.put(&meta, meta::NEWEST_ROWS, self.newest_rows(begun).to_bytes());
         }
-        self.bytes_unlisted += batch.bytes;
-        if self.journals.has_new() || self.bytes_unlisted >= LIST_INTERVAL_BYTES {
-            batch.put(&self.library.meta, meta::NEWEST_ROWS, list_of(&self.newest_rows));
-            self.bytes_unlisted = 0;
-        }
+        let Batch { rows, keyspaces, .. } = batch;
         let mode = match sync {
             Sync::Yes => PersistMode::SyncData,
             Sync::No => PersistMode::Buffer,
         };
-        batch.rows.durability(Some(mode)).commit()?;
+        rows.durability(Some(mode)).commit()?;
         self.number = row.number;
         if sync == Sync::Yes {
             self.synced = self.number;
             self.mark.write(self.number)?;
         }
+        self.note_newest(keyspaces);
         Ok(())
+    }
+
+    /// Notes the sequence number of the last commit. Every batch has a row in `meta`, so its newest row has it.
+    fn note_newest(&mut self, keyspaces: Vec<u64>) {
+        let tree = &self.library.meta.tree;
+        let seqno = tree.get_highest_memtable_seqno().or_else(|| tree.get_highest_seqno());
+        let seqno = seqno.expect("a row was just committed");
+        self.replaced.clear();
+        for id in keyspaces {
+            self.replaced.push((id, self.newest_rows.insert(id, seqno)));
+        }
+    }
+
+    fn newest_rows(&self, begun: Begun) -> NewestRows {
+        let mut rows = self.newest_rows.clone();
+        let first = match begun {
+            Begun::Empty => self.number + 1,
+            Begun::WithOne => {
+                for (id, before) in &self.replaced {
+                    match before {
+                        Some(before) => rows.insert(*id, *before),
+                        None => rows.remove(id),
+                    };
+                }
+                self.number
+            }
+        };
+        NewestRows { first, rows: rows.into_iter().collect() }
     }
 
     /// Forgets keyspaces that are about to be deleted.
     pub fn forget(&mut self, keyspaces: &[Keyspace]) {
         for keyspace in keyspaces {
             self.newest_rows.remove(&keyspace.id());
+            self.replaced.retain(|(id, _)| *id != keyspace.id());
         }
     }
 
@@ -193,34 +234,60 @@ impl Writer {
     }
 }
 
-impl Journals {
-    fn has_new(&mut self) -> bool {
-        let mut has_new = false;
-        while self.folder.join(format!("{}.jnl", self.next)).exists() {
-            self.next += 1;
-            has_new = true;
+impl NewestRows {
+    /// Its stored form.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.first.to_be_bytes().to_vec();
+        for (id, seqno) in &self.rows {
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&seqno.to_be_bytes());
         }
-        has_new
+        bytes
+    }
+
+    /// Reads the stored form.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("8 bytes"));
+        let (first, rows) = bytes.split_first_chunk::<8>()?;
+        let (rows, rest) = rows.as_chunks::<16>();
+        let rows = rows.iter().map(|row| (number(&row[..8]), number(&row[8..]))).collect();
+        rest.is_empty().then_some(Self { first: u64::from_be_bytes(*first), rows })
     }
 }
 
-fn newest_journal(folder: &Path) -> Result<u64, fjall::Error> {
-    let mut newest = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        let id = name.to_str().and_then(|name| name.strip_suffix(".jnl")).and_then(|id| id.parse().ok());
-        newest = newest.max(id.unwrap_or(0));
+impl Journals {
+    fn open(folder: PathBuf) -> Result<Self, fjall::Error> {
+        let mut newest = 0;
+        for entry in std::fs::read_dir(&folder)? {
+            let name = entry?.file_name();
+            let id = name.to_str().and_then(|name| name.strip_suffix(".jnl")).and_then(|id| id.parse().ok());
+            newest = newest.max(id.unwrap_or(0));
+        }
+        let mut journals = Self { folder, next: newest + 1, is_empty: false };
+        journals.is_empty = !journals.has_batch(newest)?;
+        Ok(journals)
     }
-    Ok(newest)
-}
 
-fn list_of(newest_rows: &BTreeMap<u64, u64>) -> Vec<u8> {
-    newest_rows.iter().flat_map(|(id, seqno)| [id.to_be_bytes(), seqno.to_be_bytes()].concat()).collect()
-}
+    /// Whether a journal began that has no list yet.
+    fn begun(&mut self) -> Result<Option<Begun>, fjall::Error> {
+        if std::mem::take(&mut self.is_empty) {
+            return Ok(Some(Begun::Empty));
+        }
+        if !self.path(self.next).exists() {
+            return Ok(None);
+        }
+        self.next += 1;
+        Ok(Some(if self.has_batch(self.next - 1)? { Begun::WithOne } else { Begun::Empty }))
+    }
 
-/// Reads the list of newest rows: (keyspace, sequence number).
-pub fn list_from(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
-    let (pairs, rest) = bytes.as_chunks::<16>();
-    let half = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("8 of 16 bytes"));
-    rest.is_empty().then(|| pairs.iter().map(|pair| (half(&pair[..8]), half(&pair[8..]))).collect())
+    /// A journal is made full of zeros, and no batch begins with one.
+    fn has_batch(&self, id: u64) -> Result<bool, fjall::Error> {
+        let mut byte = [0];
+        let length = File::open(self.path(id))?.read_at(&mut byte, 0)?;
+        Ok(length > 0 && byte != [0])
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.folder.join(format!("{id}.jnl"))
+    }
 }
