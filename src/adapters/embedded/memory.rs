@@ -42,6 +42,10 @@ pub struct Shard {
     entry_bytes: usize,
     /// Which part of the entries the next eviction looks at.
     turn: u8,
+    /// How many entries the next eviction may pass.
+    visits_paid: usize,
+    #[cfg(test)]
+    looks: usize,
 }
 
 /// What memory knows about a key.
@@ -84,6 +88,9 @@ impl Memory {
                 tail_bytes: 0,
                 entry_bytes: 0,
                 turn: 0,
+                visits_paid: 0,
+                #[cfg(test)]
+                looks: 0,
             })
         };
         Self {

@@ -1,13 +1,18 @@
 //! How memory stays bounded: events leave once the limit has passed them, rows once nobody asked for them.
 //!
 //! Rows are evicted by second chance: a look marks every row unused, the next look drops those still unused. A look
-//! covers one part in sixteen of a shard, so that it stays short.
+//! covers one part in sixteen of a shard, so that it frees little more than is needed. Counters with recent events stay,
+//! so a shard may be over its bytes with nothing to drop; that is why a look is paid for in calls.
 
 use super::{Memory, SHARDS, Shard};
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 
 const PARTS: u8 = 16;
+
+/// The counters that one call may pass on average. A whole round of looks is then paid for by one call for every eighth
+/// counter, so a shard outgrows its bytes by an eighth at most while there is anything to drop.
+const VISITS_PER_CALL: usize = 256;
 
 impl Memory {
     /// How many shards a whole sweep takes.
@@ -41,16 +46,25 @@ impl Memory {
 }
 
 impl Shard {
-    /// Drops rows that nobody uses until the shard is within its bytes, or every row had its second chance.
+    /// Drops rows that nobody uses until the shard is within its bytes, as far as the calls have paid for.
     pub(super) fn evict(&mut self, bytes_max: usize) {
-        let mut looks = 0;
-        while self.entry_bytes > bytes_max && looks < 2 * PARTS {
+        if self.entry_bytes <= bytes_max {
+            self.visits_paid = 0;
+            return;
+        }
+        let round = 2 * usize::from(PARTS) * self.entries.len();
+        self.visits_paid = (self.visits_paid + VISITS_PER_CALL).min(round);
+        while self.entry_bytes > bytes_max && self.visits_paid > 0 && self.visits_paid >= self.entries.len() {
+            self.visits_paid -= self.entries.len().max(1);
             self.evict_part();
-            looks += 1;
         }
     }
 
     fn evict_part(&mut self) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         self.turn = (self.turn + 1) % PARTS;
         let turn = u64::from(self.turn);
         let mut freed = 0;
@@ -69,5 +83,60 @@ impl Shard {
             stays
         });
         self.entry_bytes -= freed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::embedded::memory::Found;
+    use crate::adapters::embedded::row::Row;
+    use crate::domain::counter::{Change, Counter, CounterName, Event, EventId, EventKey, NamespaceId, Provenance};
+
+    const DATASET: DatasetId = DatasetId(1);
+
+    fn counter(number: usize) -> Counter {
+        let name = CounterName::new(&format!("c{number}")).expect("a valid name");
+        Counter::new(NamespaceId(1), name)
+    }
+
+    fn load(memory: &Memory, counter: &Counter) {
+        let ticket = memory.begin_load(DATASET, counter);
+        memory.end_load(DATASET, counter, ticket, Found { row: Row::default(), disk_to: Timestamp::MIN });
+    }
+
+    fn entries(memory: &Memory) -> usize {
+        memory.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    #[test]
+    fn rows_in_use_once_leave_when_memory_is_short_and_little_more() {
+        let memory = Memory::new(1024 * 1024);
+        for number in 0..50_000 {
+            load(&memory, &counter(number));
+        }
+        let (_, rows) = memory.bytes();
+        assert!(rows <= 1024 * 1024 * 5 / 4, "{rows} bytes");
+        assert!(rows >= 1024 * 1024 / 2, "{rows} bytes: what fits stays");
+        assert!(entries(&memory) < 10_000);
+    }
+
+    #[test]
+    fn counters_that_cannot_leave_cost_a_call_little() {
+        let memory = Memory::new(0);
+        let key = EventKey { time: Timestamp::from_micros(5), id: EventId::text("t") };
+        let event = Event { key, change: Change::Add(1), provenance: Provenance::default() };
+        for number in 0..SHARDS * 600 {
+            memory.publish(DATASET, &counter(number), &event);
+        }
+        let looks_before: usize = memory.shards.iter().map(|shard| shard.lock().looks).sum();
+        let calls = 10_000;
+        for number in 0..calls {
+            load(&memory, &counter(number));
+        }
+        let looks: usize = memory.shards.iter().map(|shard| shard.lock().looks).sum();
+        let visits_per_call = (looks - looks_before) * 600 / calls;
+        assert!(visits_per_call <= 2 * VISITS_PER_CALL, "{visits_per_call}");
+        assert!(looks > looks_before, "it looks all the same");
     }
 }
