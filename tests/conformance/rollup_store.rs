@@ -3,12 +3,12 @@
 use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
 use tallystone::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{RollWrite, RollupRow, Stores};
+use tallystone::ports::{RollWrite, RollupRow, Settled, Stores};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{
-    DATASET, NAMESPACE, OTHER_DATASET, OTHER_NAMESPACE, all_events, append, at, checkpoint, counter, counter_name,
-    event, foreign, key, roll,
+    DATASET, NAMESPACE, OTHER_DATASET, OTHER_NAMESPACE, all_events, append, append_all, at, checkpoint, counter,
+    counter_name, event, foreign, key, of, roll,
 };
 
 fn bucket(start_millis: i64, rows: u64) -> BucketRecord {
@@ -232,6 +232,28 @@ async fn rollup_store_law_5_a_counter_that_was_only_asked_about_is_not_listed() 
         assert_eq!(names(&bench.stores, NAMESPACE, "").await, []);
         append(&bench.stores, &counter("asked"), event(1, "b", Change::Add(1))).await;
         assert_eq!(names(&bench.stores, NAMESPACE, "").await, [counter_name("asked")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_5_a_verdict_right_after_the_first_event_does_not_unlist_its_counter() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        for round in 0..30 {
+            // All of it lined up at once, so that a store that groups its writes takes it together; the crowd in between
+            // pushes the new counter out of a small memory.
+            let new = counter(&format!("new{round}"));
+            let first = append(stores, &new, event(1, "a", Change::Add(1)));
+            let crowd: Vec<_> =
+                (0..40).map(|n| of(&counter(&format!("r{round}.{n}")), event(1, "a", Change::Clear))).collect();
+            let crowd = append_all(stores, crowd);
+            let asked = key(0, "asked");
+            let verdict = stores.log.settle(DATASET, &new, &asked);
+            let (_, _, settled) = tokio::join!(first, crowd, verdict);
+            assert_eq!(settled.expect("a verdict"), Settled::Voided);
+            assert_eq!(names(stores, NAMESPACE, new.name().as_str()).await[0], *new.name());
+        }
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What is committed together: one batch, and for each command what to publish and to answer once it is committed.
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::{HashMap, HashSet, HashTable};
 
 use crate::adapters::embedded::command::{Answer, AppendAnswer, Prepared};
 use crate::adapters::embedded::slices::Place;
@@ -28,6 +28,8 @@ pub struct Group {
     pub as_of: HashMap<(DatasetId, Counter), Timestamp>,
     /// The staged clears.
     pub clears: HashMap<(DatasetId, Counter), EventKey>,
+    /// The counters whose names are staged to be listed.
+    pub names: HashSet<Counter>,
     /// The staged frontiers.
     pub frontiers: HashMap<DatasetId, Timestamp>,
     /// The slice that the last event went to.
@@ -78,6 +80,7 @@ impl Group {
             staged: HashTable::new(),
             as_of: HashMap::new(),
             clears: HashMap::new(),
+            names: HashSet::new(),
             frontiers: HashMap::new(),
             place: None,
         }

@@ -69,17 +69,22 @@ impl Committer {
             return Ok(Appended::Existing(held.change));
         }
         let spaces = self.spaces_of(group, place)?;
+        let is_newest_clear =
+            event.change == Change::Clear && self.is_newest_clear(group, dataset, counter, &event.key)?;
         let step = event.key.time.floor_to(STEP);
         let (touch, name) = self.note_use(dataset, counter, Some(step))?;
+        // From here on nothing fails, so that a refused event leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
         if touch {
             group.batch.put(&spaces.touches, key::of_touch(counter, step), LISTED);
         }
         if name != Named::Yes {
-            group.batch.put(&self.writer.library().names, key::of_counter(counter), LISTED);
+            self.stage_name(group, counter);
         }
-        if event.change == Change::Clear {
-            self.stage_clear(group, dataset, counter, &event.key)?;
+        if is_newest_clear {
+            let registers = &self.writer.library().registers;
+            group.batch.put(registers, key::of_row(dataset, counter), encode_key(&event.key));
+            group.clears.insert((dataset, counter.clone()), event.key.clone());
         }
         group.sync = Sync::Yes;
         group.note_staged(events, index);
@@ -113,8 +118,10 @@ impl Committer {
             return Ok(Some(held));
         }
         let spaces = self.spaces_of(group, place)?;
+        let is_new_name = self.is_new_name(group, dataset, counter)?;
+        // From here on nothing fails, so that a refused verdict leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
-        if self.is_new_name(dataset, counter)? {
+        if is_new_name {
             // The counter stays unlisted, but must not be taken for one without any row.
             group.batch.put(&self.writer.library().names, key::of_counter(counter), VOIDS_ONLY);
         }
@@ -184,8 +191,9 @@ impl Committer {
     }
 
     /// Whether a counter has no row in the list of names.
-    fn is_new_name(&self, dataset: DatasetId, counter: &Counter) -> Result<bool, StageError> {
-        if self.core.memory.named(dataset, counter) == Named::Yes {
+    fn is_new_name(&self, group: &Group, dataset: DatasetId, counter: &Counter) -> Result<bool, StageError> {
+        // Memory may have forgotten a name before it is committed.
+        if group.names.contains(counter) || self.core.memory.named(dataset, counter) == Named::Yes {
             return Ok(false);
         }
         Ok(self.writer.library().names.get(key::of_counter(counter))?.is_none())
@@ -204,28 +212,26 @@ impl Committer {
         }
     }
 
-    /// Stages the clear register, unless a newer clear is known.
-    fn stage_clear(
+    /// Stages the name of a counter as one to list.
+    fn stage_name(&self, group: &mut Group, counter: &Counter) {
+        group.batch.put(&self.writer.library().names, key::of_counter(counter), LISTED);
+        group.names.insert(counter.clone());
+    }
+
+    /// Whether a clear is newer than the one in the register, committed or staged.
+    fn is_newest_clear(
         &self,
-        group: &mut Group,
+        group: &Group,
         dataset: DatasetId,
         counter: &Counter,
         clear: &EventKey,
-    ) -> Result<(), StageError> {
-        let library = self.writer.library();
-        let row_key = key::of_row(dataset, counter);
-        let counter = (dataset, counter.clone());
-        let known = match group.clears.get(&counter) {
-            Some(staged) => Some(staged.clone()),
-            None => {
-                library.registers.get(&row_key)?.map(|bytes| decode_key(&bytes)).transpose().map_err(ReadError::from)?
-            }
-        };
-        if known.is_none_or(|known| known < *clear) {
-            group.batch.put(&library.registers, row_key, encode_key(clear));
-            group.clears.insert(counter, clear.clone());
+    ) -> Result<bool, StageError> {
+        if let Some(staged) = group.clears.get(&(dataset, counter.clone())) {
+            return Ok(staged < clear);
         }
-        Ok(())
+        let stored = self.writer.library().registers.get(key::of_row(dataset, counter))?;
+        let known = stored.map(|bytes| decode_key(&bytes)).transpose().map_err(ReadError::from)?;
+        Ok(known.is_none_or(|known| known < *clear))
     }
 
     /// Stages a frontier.
@@ -316,7 +322,7 @@ impl Committer {
             group.batch.put(&keyspace, key::of_time(&counter, step.start), encode_step(&step));
         }
         if self.note_use(dataset, &counter, None)?.1 != Named::Yes {
-            group.batch.put(&self.writer.library().names, key::of_counter(&counter), LISTED);
+            self.stage_name(group, &counter);
         }
         let bytes = encode_checkpoint(&checkpoint);
         group.batch.put(&self.writer.library().rollups, key::of_row(dataset, &counter), &bytes[..]);
