@@ -28,7 +28,6 @@ pub struct Plan {
 }
 
 /// What came of it.
-#[derive(Debug)]
 pub struct Outcome {
     /// Adds that were applied, per second.
     pub rate: f64,
@@ -36,8 +35,8 @@ pub struct Outcome {
     pub resident_max: u64,
     /// CPU of the server under load, in cores.
     pub cpu_cores: f64,
-    /// CPU of the rollups under load, in cores; none if the server does not say.
-    pub rollup_cores: Option<f64>,
+    /// How many rollup batches were under way, on average.
+    pub batch_share: f64,
     /// How much of a sample was right, by the time since the end of the load.
     pub convergence: Vec<(Duration, f64)>,
     /// The time that all counters have.
@@ -48,10 +47,33 @@ pub struct Outcome {
     pub wrong: usize,
 }
 
+impl Outcome {
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let steps: Vec<String> = self
+            .convergence
+            .iter()
+            .map(|(at, right)| format!("{:.1} s {:.1} %", at.as_secs_f64(), right * 100.0))
+            .collect();
+        format!(
+            "converge: {:.0} adds/s, {} MiB at most, {:.2} cores, {:.2} batches under way; right after the end: {}; \
+             {} of a sample late at {:.1} s, {} wrong in the end",
+            self.rate,
+            self.resident_max >> 20,
+            self.cpu_cores,
+            self.batch_share,
+            steps.join(", "),
+            self.late,
+            self.bound.as_secs_f64(),
+            self.wrong
+        )
+    }
+}
+
 const NAMESPACE: &str = "converge";
 const WORKERS: u64 = 16;
 const SAMPLE: usize = 2_000;
-const ROLLUP_CPU: &str = "tallystone_rollup_cpu_seconds_total";
+const BATCH_SECONDS: &str = "tallystone_rollup_batch_seconds_total";
 
 /// Runs it on a server.
 pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
@@ -60,11 +82,11 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
     namespaces::create(&mut connections.catalog(), &settings).await?;
     let bound = Duration::from_millis(settings.accept_limit_ms + 3 * u64::from(settings.coalesce_ms));
 
-    let before = (target::usage(target.pid())?, target::metric(&target.metrics()?, ROLLUP_CPU));
+    let before = (target::usage(target.pid())?, target::metric(&target.metrics()?, BATCH_SECONDS));
     let begun = Instant::now();
     let writers = load(&connections, plan).await?;
     let ended = Instant::now();
-    let after = (target::usage(target.pid())?, target::metric(&target.metrics()?, ROLLUP_CPU));
+    let after = (target::usage(target.pid())?, target::metric(&target.metrics()?, BATCH_SECONDS));
     let seconds = (ended - begun).as_secs_f64();
     let refused: u64 = writers.iter().map(|writer| writer.refused).sum();
     ensure!(refused == 0, "{refused} adds were refused for good");
@@ -75,17 +97,28 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
         .collect();
     let (convergence, late) = watch(&connections, &wanted, ended, bound).await?;
     let wrong = compare_all(&connections, wanted).await?;
-    let rollup = after.1 - before.1;
     Ok(Outcome {
         rate: plan.rate as f64 * plan.duration.as_secs_f64() / seconds,
         resident_max: target::usage(target.pid())?.resident_max,
         cpu_cores: cores(before.0, after.0, seconds),
-        rollup_cores: (rollup > 0.0).then_some(rollup / seconds),
+        batch_share: (after.1 - before.1) / seconds,
         convergence,
         bound,
         late,
         wrong,
     })
+}
+
+/// CPU of the server under the same load while no rollup runs, in cores.
+pub async fn cpu_without_rollups(target: &Target, plan: Plan) -> Result<f64> {
+    let connections = Connections::open(&target.url(), 4).await?;
+    let settings = Settings { cardinality: Cardinality::High, coalesce_ms: 600_000, ..Settings::dev(NAMESPACE) };
+    namespaces::create(&mut connections.catalog(), &settings).await?;
+    let before = target::usage(target.pid())?;
+    let begun = Instant::now();
+    load(&connections, plan).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(cores(before, target::usage(target.pid())?, seconds))
 }
 
 fn cores(before: Usage, after: Usage, seconds: f64) -> f64 {

@@ -75,9 +75,10 @@ const CONNECTIONS: usize = 4;
 const COUNTERS: u64 = 10_000;
 const SHAPE: StreamShape = StreamShape { streams: 4, items: 100, window: 16 };
 
-/// Rows as the event log of the embedded store has them, in commits as large as its committer makes them.
+/// Rows as the event log of the embedded store has them (namespace 8, name 12, end 1, time 8, token 17; kind and delta),
+/// in commits as large as its committer makes them.
 pub fn rows(producers: usize, batch: usize, counters: u64) -> Rows {
-    Rows { key_bytes: 60, value_bytes: 16, batch, producers, group: 4_096, counters }
+    Rows { key_bytes: 46, value_bytes: 4, batch, producers, group: 2_048, counters }
 }
 
 /// Runs everything and prints the table.
@@ -213,12 +214,17 @@ async fn convergence(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Ve
     let duration = Duration::from_secs(scale.converge_seconds);
     let plan = converge::Plan { counters: scale.counters, rate: 20_000, duration, items: 50 };
     let outcome = converge::run(&server, plan).await?;
-    eprintln!("{outcome:#?}");
+    eprintln!("{}", outcome.line());
     let mebibytes = outcome.resident_max as f64 / 1_048_576.0;
     let right_at = outcome.convergence.iter().find(|(_, right)| *right >= 1.0).map(|(at, _)| at.as_secs_f64());
     let right_at = right_at.map_or_else(|| "never".to_owned(), |at| format!("after {at:.1} s"));
     let what = format!("{} active counters, {:.0} adds/s", scale.counters, outcome.rate);
-    let rollups = outcome.rollup_cores.map_or_else(|| "not reported".to_owned(), |cores| format!("{cores:.2} cores"));
+    // The same load on a server whose rollups wait for longer than the run.
+    drop(server);
+    let without = folder.path().join("without");
+    let server = Target::server(binary, &without)?;
+    let baseline = converge::Plan { duration: duration.min(Duration::from_secs(60)), ..plan };
+    let without = converge::cpu_without_rollups(&server, baseline).await?;
     Ok(vec![
         figure(&format!("{what}: resident memory"), format!("{mebibytes:.0} MiB"), "< 1 GiB", mebibytes < 1_024.0),
         figure(
@@ -234,7 +240,12 @@ async fn convergence(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Ve
         ),
         figure(
             &format!("{what}: CPU"),
-            format!("{:.2} cores, rollups {rollups}", outcome.cpu_cores),
+            format!(
+                "{:.2} cores; {without:.2} without rollups, so {:.2} for them; batches under way {:.2} of the time",
+                outcome.cpu_cores,
+                outcome.cpu_cores - without,
+                outcome.batch_share
+            ),
             "(reported)",
             true,
         ),

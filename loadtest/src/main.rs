@@ -249,7 +249,7 @@ async fn on_a_server(place: &Place, command: Command) -> Result<()> {
     match (command, &started) {
         (Command::Converge { counters, rate, seconds }, Some(target)) => {
             let plan = converge::Plan { counters, rate, duration: Duration::from_secs(seconds), items: 50 };
-            println!("{:#?}", converge::run(target, plan).await?);
+            println!("{}", converge::run(target, plan).await?.line());
             Ok(())
         }
         (Command::Hot { counters, rate, seconds }, Some(target)) => {

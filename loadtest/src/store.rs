@@ -1,9 +1,12 @@
 //! The other ceiling: the store library alone, rows of the same size, group commit with one fsync.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use fjall::compaction::Leveled;
+use fjall::config::FilterPolicy;
 use fjall::{Database, KeyspaceCreateOptions, PersistMode};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -28,6 +31,8 @@ pub struct Rows {
     pub counters: u64,
 }
 
+const MIB: u64 = 1024 * 1024;
+
 struct Write {
     rows: Vec<(Vec<u8>, Vec<u8>)>,
     done: oneshot::Sender<()>,
@@ -35,9 +40,20 @@ struct Write {
 
 /// Commits rows as fast as their producers get answers.
 pub async fn run(folder: &Path, rows: Rows, span: Span) -> Result<Report> {
-    let database = Database::builder(folder.join("raw")).open()?;
-    let keyspace =
-        database.keyspace("events", || KeyspaceCreateOptions::default().max_memtable_size(16 * 1024 * 1024))?;
+    // As the embedded store has them: what is compared is the work above the library, not its settings.
+    let database = Database::builder(folder.join("raw"))
+        .manual_journal_persist(true)
+        .worker_threads(2)
+        .max_journaling_size(192 * MIB)
+        .open()?;
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .manual_journal_persist(true)
+            .max_memtable_size(16 * MIB)
+            .filter_policy(FilterPolicy::disabled())
+            .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(8)))
+    };
+    let keyspace = database.keyspace("events", options)?;
     let (sender, receiver) = mpsc::channel::<Write>(rows.producers);
     let committer = std::thread::spawn(move || commit_all(&database, &keyspace, receiver, rows.group));
     let from = Instant::now() + span.warm_up;
