@@ -11,6 +11,7 @@ use tallystone::domain::Reason;
 use tallystone::domain::reason::{Code, Effect, Retry};
 
 use crate::golden;
+use crate::harness::Launch;
 
 #[test]
 fn the_page_of_reasons_is_the_table() {
@@ -167,6 +168,26 @@ fn the_guarantees_name_tests_that_exist() {
     assert!(!named.is_empty(), "the page names tests in its last column");
     let missing: Vec<&&str> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
+}
+
+#[test]
+fn the_metrics_that_documents_name_exist() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).env("TALLYSTONE__STORAGE__KIND", "memory").start();
+    server.post("/tallystone.counter.v1.CounterService/GetCount", "{}"); // a call, so that calls are measured
+    let metrics = server.get("/metrics").body;
+    let mut pages = Vec::new();
+    collect(&root().join("docs"), "md", &mut pages);
+    let text: String = pages.iter().map(|page| fs::read_to_string(page).expect("a page is text")).collect();
+    let named: BTreeSet<&str> = text.split('`').filter(|word| is_metric(word)).collect();
+    assert!(!named.is_empty(), "documents name metrics");
+    let missing: Vec<&&str> = named.iter().filter(|name| !metrics.contains(&format!("\n{name}"))).collect();
+    assert!(missing.is_empty(), "no such metrics: {missing:?}\n{metrics}");
+}
+
+fn is_metric(word: &str) -> bool {
+    let plain = word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    plain && word.strip_prefix("tallystone_").is_some_and(|rest| !rest.is_empty())
 }
 
 /// The targets of `[text](target)`, code apart.
