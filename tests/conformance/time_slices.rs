@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use tallystone::domain::counter::{Change, NamespaceId};
 use tallystone::domain::rollup::{BucketRecord, SliceStatus};
 use tallystone::domain::time::Timestamp;
+use tallystone::ports::{ScanRange, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
-use crate::given::{DATASET, OTHER_DATASET, all_events, append, at, checkpoint, counter, event, roll, slice, slices};
+use crate::given::{
+    DATASET, OTHER_DATASET, all_events, append, append_all, at, checkpoint, counter, event, everything, key, of, roll,
+    slice, slices,
+};
 
 #[tokio::test]
 async fn time_slices_law_1_the_first_row_of_a_start_holds_and_never_changes() {
@@ -118,6 +122,56 @@ async fn time_slices_law_3_with_a_dropped_slice_its_events_touches_and_records_g
         assert_eq!(rows[1].status, SliceStatus::Dropped);
         let created = stores.slices.create(slice(DATASET, 0)).await.expect("a row");
         assert_eq!(created.status, SliceStatus::Dropped, "a dropped slice does not come back");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn time_slices_law_3_reads_and_writes_that_race_a_drop_see_all_of_the_slice_or_nothing() {
+    on_every_backend(async |bench| {
+        let stores = bench.stores;
+        let views = counter("views");
+        for round in 0..10 {
+            let start = 1_200_000 + round * 600_000;
+            stores.slices.create(slice(DATASET, start)).await.expect("a row");
+            for millis in 0..10 {
+                append(&stores, &views, event(start + millis, "a", Change::Add(1))).await;
+            }
+            stores.progress.publish(DATASET, at(start + 10)).await.expect("a limit");
+            let mut racing = JoinSet::new();
+            for _ in 0..2 {
+                let (stores, views) = (stores.clone(), views.clone());
+                racing.spawn(async move {
+                    let range = ScanRange { after: at(start - 1), to: at(start + 10), ..everything() };
+                    loop {
+                        let seen = stores.log.scan(DATASET, &views, range.clone()).await.expect("a scan").len();
+                        let rows = stores.log.scan_slice(DATASET, at(start), None, 9_999).await.expect("rows");
+                        let rows = rows.iter().filter(|row| row.counter == views).count();
+                        assert!(seen == 10 || seen == 0, "{seen} of 10 events");
+                        assert!(rows == seen || rows == 0, "what is gone stays gone: {rows} after {seen}");
+                        if seen == 0 {
+                            return;
+                        }
+                    }
+                });
+            }
+            let (writing, of_writer) = (stores.clone(), views.clone());
+            racing.spawn(async move {
+                for millis in 11.. {
+                    let late = vec![of(&counter("late"), event(start + millis, "b", Change::Add(1)))];
+                    if append_all(&writing, late).await[0].is_err() {
+                        break;
+                    }
+                }
+                let refused = writing.log.settle(DATASET, &of_writer, &key(start, "c")).await;
+                assert_eq!(refused.expect_err("the slice is gone").kind, StoreErrorKind::Conflict);
+            });
+            tokio::task::yield_now().await;
+            stores.slices.set_status(DATASET, at(start), SliceStatus::Dropped).await.expect("a drop");
+            assert_eq!(all_events(&stores, &views).await, []);
+            assert_eq!(all_events(&stores, &counter("late")).await, []);
+            racing.join_all().await;
+        }
     })
     .await;
 }
