@@ -6,6 +6,7 @@ use crate::domain::limits::SERIES_ROWS_MAX;
 use crate::domain::namespace::SeriesSettings;
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::rollup::checkpoint::{StepSum, silent_too_long};
+use crate::domain::rollup::window::FoldRules;
 use crate::domain::time::Timestamp;
 
 /// A validated question: which resolution to read and which steps to answer.
@@ -96,13 +97,14 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
 /// Puts rows together, one for each step, without gaps. Cost: O(steps + stored).
 ///
 /// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; steps that end after
-/// `as_of` are open. A silence longer than the TTL ends a value, judged by whole steps, and so wherever the range begins.
+/// `as_of` are open. After a silence longer than the TTL a row shows 0, judged by whole steps and by the slice that the row
+/// ends in, and so wherever the range begins.
 pub fn rows(
     plan: &SeriesPlan,
     stored: &[StepSum],
     before: Before,
     as_of: Timestamp,
-    ttl: Option<Duration>,
+    rules: &FoldRules,
 ) -> Vec<SeriesRow> {
     let mut rows = Vec::new();
     let mut stored = stored.iter().peekable();
@@ -116,10 +118,9 @@ pub fn rows(
             value = step.value;
             last = Some(step.end());
         }
-        if silent_too_long(last, end, ttl) {
-            value = 0;
-        }
-        rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
+        let ttl = rules.at(end.just_before().min(as_of)).ttl;
+        let shown = if silent_too_long(last, end, ttl) { 0 } else { value };
+        rows.push(SeriesRow { start, sum, value: shown, open: end > as_of.just_after() });
         start = end;
     }
     rows
@@ -127,11 +128,12 @@ pub fn rows(
 
 #[cfg(test)]
 mod tests {
-    use proptest::collection::btree_map;
+    use proptest::collection::{btree_map, vec};
     use proptest::option;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::rollup::window::SliceRule;
 
     const KEPT: [SeriesSettings; 2] = [
         SeriesSettings { step_seconds: 10, keep: Duration::from_secs(100) },
@@ -140,6 +142,17 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_secs(seconds)
+    }
+
+    /// Slices of 100 s, each with a TTL of its own.
+    fn rules(ttls: &[Option<u64>]) -> FoldRules {
+        let rule = |(start, ttl): (i64, &Option<u64>)| SliceRule {
+            start: at(start * 100),
+            end: at(start * 100 + 100),
+            bucket: Duration::from_secs(10),
+            ttl: ttl.map(Duration::from_secs),
+        };
+        FoldRules::new((0..).zip(ttls).map(rule).collect(), Vec::new())
     }
 
     #[test]
@@ -163,9 +176,17 @@ mod tests {
             StepSum { step_seconds: 10, start: at(0), sum: 5, value: 15 },
             StepSum { step_seconds: 10, start: at(30), sum: -1, value: 14 },
         ];
-        let rows = rows(&plan, &stored, Before { value: 10, last: None }, at(35), None);
+        let rows = rows(&plan, &stored, Before { value: 10, last: None }, at(35), &rules(&[None]));
         let shown: Vec<_> = rows.iter().map(|row| (row.sum, row.value, row.open)).collect();
         assert_eq!(shown, [(5, 15, false), (0, 15, false), (0, 15, false), (-1, 14, true)]);
+    }
+
+    #[test]
+    fn a_quiet_row_is_judged_by_the_slice_it_ends_in() {
+        let plan = SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(50), from: at(0), to: at(300) };
+        let stored = [StepSum { step_seconds: 10, start: at(0), sum: 5, value: 5 }];
+        let rows = rows(&plan, &stored, Before::default(), at(300), &rules(&[None, Some(20), None]));
+        assert_eq!(rows.iter().map(|row| row.value).collect::<Vec<_>>(), [5, 5, 0, 0, 5, 5]);
     }
 
     proptest! {
@@ -175,7 +196,7 @@ mod tests {
             width in 1_u32..4,
             cut in 0_i64..20,
             as_of in 0_i64..700,
-            ttl in option::of(10_u64..200),
+            ttls in vec(option::of(10_u64..200), 1..8),
         ) {
             let step = Duration::from_secs(10) * width;
             let resolution = KEPT[0];
@@ -190,10 +211,10 @@ mod tests {
                 value: step.value,
                 last: Some(step.end()),
             });
-            let (as_of, ttl) = (at(as_of), ttl.map(Duration::from_secs));
-            let mut expected = rows(&whole, &stored, Before::default(), as_of, ttl);
+            let (as_of, rules) = (at(as_of), rules(&ttls));
+            let mut expected = rows(&whole, &stored, Before::default(), as_of, &rules);
             expected.retain(|row| row.start >= part.from);
-            prop_assert_eq!(rows(&part, &stored[at_cut..], before, as_of, ttl), expected);
+            prop_assert_eq!(rows(&part, &stored[at_cut..], before, as_of, &rules), expected);
         }
     }
 }

@@ -76,8 +76,17 @@ impl FoldRules {
 
     /// The rule at a time; beyond the ends, that of the nearest slice.
     pub fn at(&self, time: Timestamp) -> &SliceRule {
-        let after = self.slices.partition_point(|slice| slice.start <= time);
-        &self.slices[after.saturating_sub(1)]
+        &self.slices[self.place_of(time)]
+    }
+
+    /// Whether one TTL holds from `first` to `last`, in every slice between them. Cost: O(slices between them).
+    pub fn one_ttl_holds(&self, first: Timestamp, last: Timestamp) -> bool {
+        let slices = &self.slices[self.place_of(first)..=self.place_of(last.max(first))];
+        slices.windows(2).all(|pair| pair[0].ttl == pair[1].ttl)
+    }
+
+    fn place_of(&self, time: Timestamp) -> usize {
+        self.slices.partition_point(|slice| slice.start <= time).saturating_sub(1)
     }
 
     /// The steps of the series that are kept, in seconds.
@@ -108,6 +117,22 @@ mod tests {
         assert_eq!(rules.at(Timestamp::from_secs(100)).bucket, Duration::from_secs(20));
         assert_eq!(rules.at(Timestamp::from_secs(999)).bucket, Duration::from_secs(20));
         assert_eq!(rules.at(Timestamp::from_secs(-9)).bucket, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_ttl_that_holds_at_both_ends_need_not_hold_in_between() {
+        let rule = |start: i64, ttl: Option<u64>| SliceRule {
+            start: Timestamp::from_secs(start),
+            end: Timestamp::from_secs(start + 100),
+            bucket: Duration::from_secs(10),
+            ttl: ttl.map(Duration::from_secs),
+        };
+        let rules = FoldRules::new(vec![rule(0, None), rule(100, Some(10)), rule(200, None), rule(300, None)], vec![]);
+        let holds = |first, last| rules.one_ttl_holds(Timestamp::from_secs(first), Timestamp::from_secs(last));
+        assert!(!holds(0, 299), "another TTL holds between the ends");
+        assert!(!holds(50, 100) && !holds(199, 200));
+        assert!(holds(0, 99) && holds(100, 199) && holds(200, 399));
+        assert!(holds(-9, 0) && holds(350, 999), "beyond the ends the nearest slice has its say");
     }
 
     #[test]

@@ -368,10 +368,9 @@ impl Known {
     }
 }
 
-/// Whether the sum of a tail says enough: one TTL holds in it, and no silence inside it can restart the count.
+/// Whether the sum of a tail says enough: one TTL holds all through it, and no silence inside it can restart the count.
 fn sums_up(scope: &Scope, tail: &TailSum) -> bool {
-    let ttl = scope.ttl_at(tail.first);
-    ttl == scope.ttl_at(tail.last) && tail.holds_under(ttl)
+    scope.rules.one_ttl_holds(tail.first, tail.last) && tail.holds_under(scope.ttl_at(tail.first))
 }
 
 /// The cache value of a row.

@@ -26,15 +26,14 @@ impl Counting {
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);
-        let ttl = scope.ttl_at(as_of);
-        let silent = silent_too_long(checkpoint.last_event_time, as_of, ttl);
+        let silent = silent_too_long(checkpoint.last_event_time, as_of, scope.ttl_at(as_of));
         let mut stored = self.steps(&counter, &plan, &checkpoint).await?;
         let before = self.value_before(&counter, &plan, &checkpoint, stored.first()).await?;
         // The count of a step that is not over ends with the silence, as a read of the counter would show.
         if let Some(open) = stored.last_mut().filter(|step| silent && step.end() > as_of.just_after()) {
             open.value = 0;
         }
-        Ok(SeriesAnswer { rows: series::rows(&plan, &stored, before, as_of, ttl), step: plan.step, as_of })
+        Ok(SeriesAnswer { rows: series::rows(&plan, &stored, before, as_of, &scope.rules), step: plan.step, as_of })
     }
 
     /// The steps of the plan's range, finished and open, oldest first.

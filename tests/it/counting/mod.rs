@@ -4,6 +4,7 @@ mod adds;
 mod clears;
 mod clock_jumps;
 mod cumulative;
+mod frozen_settings;
 mod history;
 mod races;
 mod reads;
