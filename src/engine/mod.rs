@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use crate::engine::core::Core;
 use crate::engine::counting::Counting;
-use crate::engine::loops::Supervisor;
 use crate::engine::loops::driver::Driver;
+use crate::engine::loops::{LeftoversLoop, Supervisor};
 use crate::engine::namespaces::Namespaces;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, ExportSink, StoreError, Stores};
@@ -72,6 +72,7 @@ impl Engine {
         let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone());
         supervisor.follow().await?;
         driver.start(supervisor);
+        driver.start(LeftoversLoop::new(Arc::clone(&core)));
         let counting = Counting::new(Arc::clone(&core), driver.clone());
         Ok(Self { core, driver, counting })
     }

@@ -41,7 +41,11 @@ pub struct RollWrite {
 /// 4. A put may be lost in a crash as long as no watermark was put after it; it is never torn.
 /// 5. `names` answers every counter of the namespace that has an acknowledged mutation or a checkpoint, in the order of
 ///    names, each once, up to the limit. A counter that was only asked about, and so has voids alone, is not listed.
-/// 6. After `forget`, nothing of the namespace is answered any more.
+/// 6. After `forget`, nothing of the namespace is answered any more, whatever arrives later. What writes under way at that
+///    time leave behind is removed by the next `forget`.
+/// 7. `namespaces` answers every namespace that anything is kept of beside events, forgotten or not, in the order of
+///    numbers, each once, up to the limit.
+/// 8. `series_resolutions` answers every resolution that finished steps are kept of, finest first.
 #[async_trait]
 pub trait RollupStore: Send + Sync + 'static {
     /// Reads what is kept of a counter.
@@ -79,6 +83,9 @@ pub trait RollupStore: Send + Sync + 'static {
     /// Removes finished steps of a resolution that start before a time, at least in whole storage periods.
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError>;
 
+    /// Lists the resolutions, in seconds, that finished steps are kept of; none where steps expire by themselves.
+    async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError>;
+
     /// Lists names with a prefix, above the given name.
     async fn names(
         &self,
@@ -88,6 +95,9 @@ pub trait RollupStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError>;
 
-    /// Removes everything of a namespace. Events go with their slices.
+    /// Lists the namespaces that anything is kept of, above the given number. Cost: O(limit).
+    async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError>;
+
+    /// Removes everything of a namespace; may be repeated. Events go with their slices.
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError>;
 }

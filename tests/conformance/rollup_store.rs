@@ -328,6 +328,82 @@ async fn rollup_store_law_6_what_is_forgotten_stays_so_over_a_restart() {
 }
 
 #[tokio::test]
+async fn rollup_store_law_6_what_arrives_after_forget_is_not_answered_and_the_next_forget_removes_it() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        fill_two_namespaces(stores).await;
+        stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        // Writes and a roll that were under way.
+        append(stores, &counter("views"), event(2, "c", Change::Add(1))).await;
+        append(stores, &counter("late"), event(3, "d", Change::Clear)).await;
+        let mut write = roll(&counter("late"), checkpoint(30_000, 7));
+        write.finished_buckets = vec![bucket(0, 2)];
+        write.finished_steps = vec![step(10, 0, 2)];
+        put(stores, write).await;
+        check_forgotten(stores).await;
+        assert_eq!(read(stores, &counter("late")).await, RollupRow::default());
+        assert_eq!(series(stores, &counter("late"), 10).await, []);
+        stores.rollups.forget(NAMESPACE).await.expect("it forgets again");
+        check_forgotten(stores).await;
+        let left = stores.rollups.namespaces(None, 9).await.expect("namespaces");
+        assert_eq!(left, [OTHER_NAMESPACE], "nothing is left");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_7_every_namespace_that_has_rows_is_listed_once_in_order() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        assert_eq!(stores.rollups.namespaces(None, 9).await.expect("namespaces"), []);
+        for id in [300, 2, 256, 7, 1] {
+            for name in ["a", "b"] {
+                let counter = Counter::new(NamespaceId(id), counter_name(name));
+                append(stores, &counter, event(0, "x", Change::Add(1))).await;
+            }
+        }
+        let rolled = Counter::new(NamespaceId(9), counter_name("rolled"));
+        put(stores, roll(&rolled, checkpoint(0, 1))).await;
+        let expected = [1, 2, 7, 9, 256, 300].map(NamespaceId);
+        for limit in [1, 2, 6, 9] {
+            let mut listed: Vec<NamespaceId> = Vec::new();
+            loop {
+                let page = stores.rollups.namespaces(listed.last().copied(), limit).await.expect("namespaces");
+                let is_last = page.len() < limit;
+                listed.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!(listed, expected, "by pages of {limit}");
+        }
+        let above = stores.rollups.namespaces(Some(NamespaceId(8)), 9).await.expect("namespaces");
+        assert_eq!(above, expected[3..], "above a number that is not there");
+        assert_eq!(stores.rollups.namespaces(Some(NamespaceId(u64::MAX)), 9).await.expect("namespaces"), []);
+        stores.rollups.forget(NamespaceId(7)).await.expect("it forgets");
+        assert_eq!(stores.rollups.namespaces(None, 3).await.expect("namespaces"), [1, 2, 9].map(NamespaceId));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_8_every_resolution_that_has_steps_is_listed_until_they_are_trimmed() {
+    on_every_backend(async |bench| {
+        let rollups = &bench.stores.rollups;
+        assert!(rollups.series_resolutions().await.expect("resolutions").is_empty());
+        let mut write = roll(&counter("views"), checkpoint(0, 1));
+        write.finished_steps = vec![step(3_600, 0, 1), step(10, 0, 1), step(10, 90_000_000, 1), step(60, 0, 1)];
+        put(&bench.stores, write).await;
+        assert_eq!(rollups.series_resolutions().await.expect("resolutions"), [10, 60, 3_600]);
+        rollups.trim_series(10, Timestamp::MAX).await.expect("a trim");
+        assert_eq!(rollups.series_resolutions().await.expect("resolutions"), [60, 3_600]);
+        assert_eq!(series(&bench.stores, &counter("views"), 10).await, []);
+        assert_eq!(series(&bench.stores, &counter("views"), 60).await.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn rollup_store_the_last_step_before_a_time_is_found_and_old_steps_can_be_trimmed() {
     on_every_backend(async |bench| {
         let views = counter("views");

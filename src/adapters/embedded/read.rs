@@ -1,6 +1,8 @@
 //! Reads that go to disk. They block, see everything that was committed before they began, and answer all of a range or
 //! an error.
 
+use std::ops::Bound;
+
 use fjall::{Guard, Keyspace};
 
 use super::error::{ReadError, foreign_key};
@@ -229,6 +231,22 @@ pub fn names(
         Ok(counter.name().clone())
     };
     listed.take(limit).map(read).collect()
+}
+
+/// The namespaces that have names, above one. Whatever is kept of a namespace has its counter's name beside it, and
+/// names are the last to go.
+pub fn namespaces(library: &Library, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, ReadError> {
+    let mut namespaces = Vec::new();
+    let mut next = above.map_or(Some(0), |above| above.0.checked_add(1));
+    while let Some(from) = next.filter(|_| namespaces.len() < limit) {
+        let keys = (Bound::Included(key::of_namespace(NamespaceId(from))), Bound::Unbounded);
+        let Some(row) = rows(&library.names, keys, Order::OldestFirst).next() else { break };
+        let (key, _) = row?;
+        let namespace = key::to_counter(&key).ok_or_else(|| foreign_key("name", &key))?.namespace();
+        namespaces.push(namespace);
+        next = namespace.0.checked_add(1);
+    }
+    Ok(namespaces)
 }
 
 /// The last commit that a store holds.

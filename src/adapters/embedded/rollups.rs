@@ -95,6 +95,10 @@ impl RollupStore for Store {
         self.ask("trim series", |answer| Command::TrimSeries(step_seconds, before, answer)).await
     }
 
+    async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
+        Ok(self.core.series.resolutions())
+    }
+
     async fn names(
         &self,
         namespace: NamespaceId,
@@ -108,6 +112,13 @@ impl RollupStore for Store {
         let (prefix, above) = (prefix.to_owned(), above.cloned());
         blocking::read(&self.core, "names", move |core| {
             core.read("names", |library| read::names(library, namespace, &prefix, above.as_ref(), limit))
+        })
+        .await
+    }
+
+    async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
+        blocking::read(&self.core, "namespaces", move |core| {
+            core.read("namespaces", |library| read::namespaces(library, above, limit))
         })
         .await
     }

@@ -63,6 +63,13 @@ impl Series {
         old.iter().filter_map(|period| periods.remove(period)).collect()
     }
 
+    /// The resolutions that have a period, finest first.
+    pub fn resolutions(&self) -> Vec<u32> {
+        let mut resolutions: Vec<u32> = self.periods.read().keys().map(|(step_seconds, _)| *step_seconds).collect();
+        resolutions.dedup();
+        resolutions
+    }
+
     /// All keyspaces.
     pub fn all(&self) -> Vec<Keyspace> {
         self.periods.read().values().cloned().collect()

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::command::Command;
+use super::log::Store;
 use super::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::adapters::memory::FastTable;
@@ -219,6 +221,44 @@ async fn a_forgotten_namespace_leaves_no_row() {
     assert!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").is_empty());
     assert_eq!(stores.rollups.read(DATASET, &counter("c0.0")).await.expect("readable"), Default::default());
     store.close();
+}
+
+/// The rows of a namespace beside its events, in all keyspaces that the store always has.
+fn rows_left(store: &Embedded) -> usize {
+    let count = |library: &super::library::Library| {
+        let mut left = 0;
+        for keyspace in [&library.names, &library.registers, &library.rollups] {
+            let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+            for row in super::read::rows(keyspace, everything, Order::OldestFirst) {
+                left += usize::from(row?.0.as_ref() != super::key::TIDIED);
+            }
+        }
+        Ok(left)
+    };
+    store.core.read("count", count).expect("readable")
+}
+
+#[tokio::test]
+async fn a_removal_of_a_namespace_that_was_cut_off_is_found_again() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 1_000).await;
+    append(&stores, (0..10).map(|n| add(&format!("c{n}"), 10, "t", 1)).collect()).await;
+    for n in 0..10 {
+        roll(&stores, &format!("c{n}"), 900).await;
+    }
+    assert_eq!(rows_left(&store), 20, "ten names and ten checkpoints");
+    let asked = Store { core: Arc::clone(&store.core) };
+    asked.ask("forget", |answer| Command::Forget(NAMESPACE, answer)).await.expect("marked");
+    // Ten checkpoints, ten steps of series, ten bucket records, and three of ten names.
+    let more = asked.ask("forget", |answer| Command::Tidy(NAMESPACE, 33, answer)).await.expect("begun");
+    assert!(more, "not all went at once");
+    store.close();
+    let (store, stores) = open_small(dir.path());
+    assert_eq!(rows_left(&store), 7);
+    assert_eq!(stores.rollups.namespaces(None, 9).await.expect("readable"), [NAMESPACE]);
+    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    assert_eq!((rows_left(&store), stores.rollups.namespaces(None, 9).await.expect("readable")), (0, Vec::new()));
 }
 
 #[tokio::test]

@@ -147,6 +147,9 @@ impl State {
         let change = event.change;
         events.insert(key.clone(), event);
         self.touches.insert((dataset, counter.touch_shard(), key.time.floor_to(STEP), counter.clone()));
+        if self.forgotten.contains(&counter.namespace()) {
+            return Ok(Appended::Inserted);
+        }
         if change.is_mutation() {
             self.names.insert((counter.namespace(), counter.name().clone()));
         }

@@ -67,6 +67,7 @@ struct State {
     /// By (counter, step in seconds, start).
     steps: BTreeMap<(Counter, u32, Timestamp), StepSum>,
     names: BTreeSet<(NamespaceId, CounterName)>,
+    forgotten: BTreeSet<NamespaceId>,
     limits: BTreeMap<DatasetId, Timestamp>,
 }
 

@@ -1,5 +1,6 @@
 //! Checkpoints, bucket records, series, names and limits in ordered maps.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -67,6 +68,11 @@ impl RollupStore for Store {
         Ok(())
     }
 
+    async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
+        let resolutions: BTreeSet<u32> = self.state.lock().steps.keys().map(|(_, seconds, _)| *seconds).collect();
+        Ok(resolutions.into_iter().collect())
+    }
+
     async fn names(
         &self,
         namespace: NamespaceId,
@@ -80,8 +86,15 @@ impl RollupStore for Store {
         Ok(rest.take(limit).cloned().collect())
     }
 
+    async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
+        let state = self.state.lock();
+        let all: BTreeSet<NamespaceId> = state.names.iter().map(|(of, _)| *of).collect();
+        Ok(all.into_iter().filter(|id| above.is_none_or(|above| *id > above)).take(limit).collect())
+    }
+
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut state = self.state.lock();
+        state.forgotten.insert(namespace);
         state.rows.retain(|(_, counter), _| counter.namespace() != namespace);
         state.buckets.retain(|(_, counter, _), _| counter.namespace() != namespace);
         state.steps.retain(|(counter, _, _), _| counter.namespace() != namespace);
@@ -107,6 +120,9 @@ impl Progress for Store {
 impl State {
     fn put(&mut self, dataset: DatasetId, write: RollWrite) {
         let RollWrite { counter, checkpoint, finished_buckets, finished_steps } = write;
+        if self.forgotten.contains(&counter.namespace()) {
+            return;
+        }
         let row = self.rows.entry((dataset, counter.clone())).or_default();
         if row.checkpoint.as_ref().is_some_and(|held| held.as_of >= checkpoint.as_of) {
             return;

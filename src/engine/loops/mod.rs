@@ -2,12 +2,14 @@
 //! driver.
 
 pub mod driver;
+mod leftovers;
 mod limits;
 mod replay;
 mod retention;
 mod supervisor;
 mod watermarks;
 
+pub use leftovers::LeftoversLoop;
 pub use limits::LimitLoop;
 pub use replay::replay_lost;
 pub use retention::RetentionLoop;

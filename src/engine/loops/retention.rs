@@ -124,17 +124,34 @@ impl RetentionLoop {
 
     /// Drops series rows that no namespace keeps any longer.
     async fn trim_series(&self, now: Timestamp) -> Result<(), StoreError> {
-        let mut keep: HashMap<u32, Duration> = HashMap::new();
+        let rollups = &self.core.stores.rollups;
+        for (step_seconds, keep) in self.kept_series() {
+            rollups.trim_series(step_seconds, now - keep).await?;
+        }
+        let stored = rollups.series_resolutions().await?;
+        let kept = self.kept_series();
+        if stored.iter().all(|step_seconds| kept.contains_key(step_seconds)) {
+            return Ok(());
+        }
+        // A namespace that begins to keep such a resolution in this moment would lose its first steps.
+        let Some(_still) = self.core.namespaces.hold_still().await else { return Ok(()) };
+        let kept = self.kept_series();
+        for step_seconds in stored.into_iter().filter(|step_seconds| !kept.contains_key(step_seconds)) {
+            rollups.trim_series(step_seconds, Timestamp::MAX).await?;
+        }
+        Ok(())
+    }
+
+    /// How long the steps of each resolution are kept, by the namespace that keeps them longest.
+    fn kept_series(&self) -> HashMap<u32, Duration> {
+        let mut kept: HashMap<u32, Duration> = HashMap::new();
         for namespace in self.core.namespaces.all().iter() {
             for series in &namespace.spec.series {
-                let longest = keep.entry(series.step_seconds).or_default();
+                let longest = kept.entry(series.step_seconds).or_default();
                 *longest = series.keep.max(*longest);
             }
         }
-        for (step_seconds, keep) in keep {
-            self.core.stores.rollups.trim_series(step_seconds, now - keep).await?;
-        }
-        Ok(())
+        kept
     }
 }
 

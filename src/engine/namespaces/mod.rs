@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use quick_cache::sync::Cache;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
@@ -229,6 +229,12 @@ impl Namespaces {
     pub async fn refresh(&self) -> Result<(), StoreError> {
         let _permit = self.shared.admit().await;
         self.shared.reload().await
+    }
+
+    /// Keeps the catalog as it is until the answer is dropped: no change of this server commits meanwhile. None once the
+    /// service drains.
+    pub async fn hold_still(&self) -> Option<SemaphorePermit<'_>> {
+        self.shared.admit().await
     }
 
     /// Waits until every change that began has ended. Call it once, before the store closes.

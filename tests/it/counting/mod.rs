@@ -6,6 +6,7 @@ mod clock_jumps;
 mod cumulative;
 mod frozen_settings;
 mod history;
+mod leftovers;
 mod races;
 mod reads;
 mod retention;

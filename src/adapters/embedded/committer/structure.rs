@@ -126,7 +126,8 @@ impl Committer {
         Ok(removed == rows_max)
     }
 
-    /// Where the rows of a namespace are, beside its events.
+    /// Where the rows of a namespace are, beside its events. Names come last: as long as one is there, a tidying that was
+    /// cut off is found again.
     fn rows_of(&self, namespace: NamespaceId) -> Vec<(Keyspace, KeyRange)> {
         let library = self.writer.library();
         let mut places = Vec::new();
@@ -136,8 +137,8 @@ impl Committer {
             }
         }
         let mut keyspaces = self.core.series.all();
-        keyspaces.push(library.names.clone());
         keyspaces.extend(self.core.slices.all_spaces().into_iter().map(|Spaces { buckets, .. }| buckets));
+        keyspaces.push(library.names.clone());
         places.extend(keyspaces.into_iter().map(|keyspace| (keyspace, key::of_names(namespace, ""))));
         places
     }

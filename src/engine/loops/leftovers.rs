@@ -1,0 +1,100 @@
+//! Removes what is left of deleted namespaces.
+//!
+//! The supervisor forgets a namespace as soon as it sees the deletion. What a crash kept it from, and what calls under way
+//! at that time wrote, is found here: by a look at the start, and by one some time after each change of the catalog, which
+//! is repeated until it finds nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::domain::counter::NamespaceId;
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::engine::core::Core;
+use crate::engine::loops::driver::{Activity, Next};
+use crate::ports::StoreError;
+
+/// After a change of the catalog the look waits this long, so that calls under way end before it.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The loop.
+pub struct LeftoversLoop {
+    core: Arc<Core>,
+    changes: Mutex<watch::Receiver<u64>>,
+    /// Whether the next activation looks, or only begins the pause before the look.
+    due: bool,
+}
+
+impl LeftoversLoop {
+    /// Makes the loop; its first activation looks at once.
+    pub fn new(core: Arc<Core>) -> Self {
+        let changes = Mutex::new(core.namespaces.changes());
+        Self { core, changes, due: true }
+    }
+
+    /// Forgets what is kept of namespaces that are not in the catalog; answers of how many.
+    async fn step(&self) -> Result<usize, StoreError> {
+        let rollups = &self.core.stores.rollups;
+        let (mut above, mut forgotten) = (None, 0);
+        loop {
+            let page = rollups.namespaces(above, PAGE_ROWS_MAX).await?;
+            for id in self.deleted(&page).await? {
+                rollups.forget(id).await?;
+                self.core.top.forget(id);
+                forgotten += 1;
+                tracing::info!(namespace = id.0, "what was left of a deleted namespace was removed");
+            }
+            above = page.last().copied();
+            if page.len() < PAGE_ROWS_MAX {
+                return Ok(forgotten);
+            }
+        }
+    }
+
+    /// Those that are not in the catalog.
+    async fn deleted(&self, kept: &[NamespaceId]) -> Result<Vec<NamespaceId>, StoreError> {
+        let namespaces = &self.core.namespaces;
+        let is_deleted = |id: &&NamespaceId| namespaces.by_id(**id).is_none();
+        if !kept.iter().any(|id| is_deleted(&id)) {
+            return Ok(Vec::new());
+        }
+        // A namespace is in the catalog before anything of it is kept, so the store's catalog is asked after its rows.
+        namespaces.refresh().await?;
+        Ok(kept.iter().filter(is_deleted).copied().collect())
+    }
+}
+
+#[async_trait]
+impl Activity for LeftoversLoop {
+    fn name(&self) -> &'static str {
+        "leftovers"
+    }
+
+    async fn woken(&self) {
+        let mut changes = self.changes.lock().clone();
+        // The catalog lives as long as the engine, so this ends with a change.
+        let _ = changes.changed().await;
+    }
+
+    async fn activate(&mut self) -> Next {
+        if !self.due {
+            self.due = true;
+            self.changes.lock().mark_unchanged();
+            return Next::After(PAUSE);
+        }
+        match self.step().await {
+            Ok(0) => {
+                self.due = false;
+                Next::Woken
+            }
+            Ok(_) => Next::After(PAUSE),
+            Err(error) => {
+                tracing::warn!(error = %error, "what is left of deleted namespaces cannot be removed yet");
+                Next::After(PAUSE)
+            }
+        }
+    }
+}
