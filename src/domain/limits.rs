@@ -75,6 +75,8 @@ pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 pub const TOUCH_SHARDS: u32 = 64;
 /// The step of touches and the grain of buckets and slices; fixed for ever, because steps are stored.
 pub const STEP: Duration = Duration::from_secs(10);
+/// The time slices that a gap between others is filled with one by one; a longer gap becomes one slice.
+pub const GAP_SLICES_MAX: u32 = 64;
 /// A hold older than this is given up alone, where the engine can leave an outcome unknown.
 pub const HOLD_AGE_MAX: Duration = Duration::from_secs(30);
 

@@ -154,20 +154,16 @@ impl Core {
         self.datasets.open(&dataset, &self.stores).await
     }
 
-    /// Makes the slice rows of the present, from the oldest event that may still be admitted.
+    /// Makes the slice rows of the present.
     pub async fn begin_slices(&self, dataset: &DatasetState) -> Result<(), StoreError> {
-        let now = self.now();
-        let first = dataset.closing.closed(now).min(now);
-        self.ensure_slices(dataset, first, now).await
+        self.ensure_slices(dataset, self.now()).await
     }
 
-    /// Makes the slice rows around a range, and two ahead.
-    pub async fn ensure_slices(
-        &self,
-        dataset: &DatasetState,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<(), StoreError> {
+    /// Makes the slice rows around a time, from the oldest event that may still be admitted, and two ahead.
+    pub async fn ensure_slices(&self, dataset: &DatasetState, time: Timestamp) -> Result<(), StoreError> {
+        let now = self.now();
+        // Below the closed timestamp nothing but voids is written any more, so only a gap below it may become one slice.
+        let from = time.min(dataset.closing.closed(now));
         let versions: BTreeMap<NamespaceId, u64> = self
             .namespaces
             .all()
@@ -175,7 +171,7 @@ impl Core {
             .filter(|namespace| namespace.dataset_id == dataset.id())
             .map(|namespace| (namespace.id, namespace.version))
             .collect();
-        dataset.slices.ensure(from, to, &versions, self.now(), self.stores.slices.as_ref()).await
+        dataset.slices.ensure(from, time, &versions, now, self.stores.slices.as_ref()).await
     }
 
     async fn rules(&self, namespace: &Namespace, rows: &[TimeSlice]) -> Result<FoldRules, StoreError> {

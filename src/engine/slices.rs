@@ -1,9 +1,11 @@
 //! The slice rows of one dataset, as this server knows them, and the fold rules that they freeze.
 //!
 //! The rows this server knows touch without a gap, from the first ever written to two slices ahead; a roll over a range
-//! that they do not cover is refused, never treated as empty.
+//! that they do not cover is refused, never treated as empty. A gap that a long standstill left, where nothing but voids is
+//! ever written any more, becomes one long slice: it can be answered for like any other and costs one row.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 
 use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::limits::GAP_SLICES_MAX;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::domain::{Timestamp, rollup::window::slice_start};
 use crate::ports::{StoreError, TimeSlices};
@@ -57,7 +60,8 @@ impl SliceTable {
         due.min(live.unwrap_or(due)).max(dropped.unwrap_or(Timestamp::MIN))
     }
 
-    /// Makes the rows from `from` to two slices beyond `to` that are missing, and those between them and the known ones.
+    /// Makes the rows from `from` to two slices beyond `to` that are missing, and those between them and the known ones:
+    /// one by one, or as one long slice where there are too many. Cost: O(known rows), and a bounded number of new ones.
     ///
     /// `versions` are frozen into each new row.
     pub async fn ensure(
@@ -70,8 +74,8 @@ impl SliceTable {
     ) -> Result<(), StoreError> {
         let _turn = self.making.acquire().await.expect("the semaphore is never closed");
         let known = self.rows.load_full();
-        let mut start = slice_start(from, self.width);
-        let mut end = slice_start(to, self.width) + self.width * (1 + AHEAD);
+        let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
+        let (mut start, mut end) = (asked.start, asked.end);
         if let (Some(first), Some(last)) = (known.first(), known.last()) {
             start = start.min(first.start);
             end = end.max(last.end);
@@ -79,14 +83,27 @@ impl SliceTable {
         let mut rows = Vec::with_capacity(known.len() + 4);
         let mut known = known.iter().peekable();
         while start < end {
-            match known.next_if(|row| row.start == start) {
-                Some(row) => rows.push(row.clone()),
-                None => rows.push(store.create(self.new_row(start, versions, now)).await?),
-            }
-            start = start + self.width;
+            let row = match known.next_if(|row| row.start == start) {
+                Some(row) => row.clone(),
+                None => {
+                    let gap = start..known.peek().map_or(end, |next| next.start);
+                    let slice = start..self.end_of_new(gap, &asked);
+                    store.create(self.new_row(slice, versions, now)).await?
+                }
+            };
+            start = row.end;
+            rows.push(row);
         }
         self.merge(rows);
         Ok(())
+    }
+
+    /// Where the first new slice of a gap ends. What was asked for and what lies before and behind it are filled apart, so
+    /// that the slices of the present are short however long the gap before them is.
+    fn end_of_new(&self, gap: Range<Timestamp>, asked: &Range<Timestamp>) -> Timestamp {
+        let piece_end =
+            [asked.start, asked.end].into_iter().find(|edge| gap.start < *edge).unwrap_or(gap.end).min(gap.end);
+        if piece_end.since(gap.start) > self.width * GAP_SLICES_MAX { piece_end } else { gap.start + self.width }
     }
 
     /// Notes that a slice moved on in its life.
@@ -100,9 +117,9 @@ impl SliceTable {
         });
     }
 
-    fn new_row(&self, start: Timestamp, versions: &BTreeMap<NamespaceId, u64>, now: Timestamp) -> TimeSlice {
-        let status = if start > now { SliceStatus::Future } else { SliceStatus::Open };
-        TimeSlice { dataset: self.dataset, start, end: start + self.width, status, versions: versions.clone() }
+    fn new_row(&self, slice: Range<Timestamp>, versions: &BTreeMap<NamespaceId, u64>, now: Timestamp) -> TimeSlice {
+        let status = if slice.start > now { SliceStatus::Future } else { SliceStatus::Open };
+        TimeSlice { dataset: self.dataset, start: slice.start, end: slice.end, status, versions: versions.clone() }
     }
 
     /// Takes rows in; their status may have moved on meanwhile.
@@ -115,5 +132,108 @@ impl SliceTable {
             }
             rows.into_values().collect::<Vec<_>>()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Rows by their start, of one dataset.
+    #[derive(Default)]
+    struct Rows(Mutex<BTreeMap<Timestamp, TimeSlice>>);
+
+    #[async_trait]
+    impl TimeSlices for Rows {
+        async fn list(&self, _: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+            Ok(self.0.lock().values().cloned().collect())
+        }
+
+        async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
+            Ok(self.0.lock().entry(slice.start).or_insert(slice).clone())
+        }
+
+        async fn set_status(&self, _: DatasetId, _: Timestamp, _: SliceStatus) -> Result<(), StoreError> {
+            unreachable!("only retention moves slices on")
+        }
+    }
+
+    const DATASET: DatasetId = DatasetId(1);
+    const WIDTH: Duration = Duration::from_secs(10);
+
+    fn at(slice: i64) -> Timestamp {
+        Timestamp::from_secs(slice * 10)
+    }
+
+    async fn ensure(table: &SliceTable, store: &dyn TimeSlices, from: i64, to: i64) -> usize {
+        let before = table.rows().len();
+        table.ensure(at(from), at(to), &BTreeMap::new(), at(to), store).await.expect("rows do not fail");
+        table.rows().len() - before
+    }
+
+    fn touch(rows: &[TimeSlice]) -> bool {
+        rows.windows(2).all(|pair| pair[0].end == pair[1].start)
+    }
+
+    #[tokio::test]
+    async fn a_gap_is_filled_slice_by_slice_up_to_the_bound_and_by_one_slice_beyond_it() {
+        let store = Rows::default();
+        let table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+        assert_eq!(ensure(&table, &store, 0, 0).await, 3);
+        let bound = i64::from(GAP_SLICES_MAX);
+        // The known rows end with slice 3.
+        assert_eq!(ensure(&table, &store, 3 + bound, 3 + bound).await, usize::try_from(bound).expect("small") + 3);
+        let last = 6 + bound;
+        assert_eq!(ensure(&table, &store, last + bound + 1, last + bound + 1).await, 1 + 3);
+        let rows = table.rows();
+        let long: Vec<_> = rows.iter().filter(|row| row.end > row.start + WIDTH).collect();
+        assert_eq!(long.len(), 1);
+        assert_eq!((long[0].start, long[0].end), (at(last), at(last + bound + 1)));
+        assert!(touch(&rows));
+    }
+
+    #[tokio::test]
+    async fn a_filling_that_was_cut_off_is_finished() {
+        let store = Rows::default();
+        let table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+        for start in [0, 1, 3, 500] {
+            let row = table.new_row(at(start)..at(start + 1), &BTreeMap::new(), at(0));
+            store.create(row).await.expect("rows do not fail");
+        }
+        let table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+        assert_eq!(ensure(&table, &store, 500, 500).await, 4, "slice 2, the long one, and two ahead");
+        assert!(touch(&table.rows()));
+    }
+
+    proptest! {
+        #[test]
+        fn rows_touch_and_stay_and_few_are_made_however_far_apart_the_times_are(
+            asked in vec((-1_000_000_i64..1_000_000, 0_i64..70), 1..8),
+            crash_after in 0_usize..12,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(async {
+                let store = Rows::default();
+                let mut table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+                for (n, (from, many)) in asked.into_iter().enumerate() {
+                    if n == crash_after {
+                        table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+                    }
+                    let before = table.rows();
+                    let made = ensure(&table, &store, from, from + many).await;
+                    assert!(made <= 2 * GAP_SLICES_MAX as usize + 3 + 70, "{made} rows were made");
+                    let rows = table.rows();
+                    assert!(touch(&rows), "{rows:?}");
+                    assert!(before.iter().all(|row| rows.contains(row)), "a row that was made stays as it is");
+                    assert!(rows[0].start <= at(from) && rows[rows.len() - 1].end >= at(from + many + 3));
+                }
+            });
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Time slices and the rules that each freezes.
 //!
-//! A dataset's slices have one width and touch without gaps from 1970 on, so the slice of an event is a function of its
-//! time. A slice's row freezes the version of every namespace known when it was created; a namespace that is not in it
+//! A dataset's slices touch without gaps and have one width, aligned to multiples of it since 1970; only a long standstill,
+//! in which nothing was written, lies in one longer slice. So the slice of an event is a function of its time and of rows
+//! that never change. A slice's row freezes the version of every namespace known when it was created; a namespace that is not in it
 //! uses its first version there. Nobody writes into a slice before its row exists.
 
 use std::collections::BTreeMap;

@@ -163,7 +163,7 @@ impl Counting {
         for event in events {
             let time = event.event.key.time;
             if !scope.dataset.slices.has(time) {
-                self.core.ensure_slices(&scope.dataset, time, time).await?;
+                self.core.ensure_slices(&scope.dataset, time).await?;
             }
         }
         Ok(())

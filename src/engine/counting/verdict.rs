@@ -72,7 +72,7 @@ impl Counting {
         }
         self.core.stats.verdicts.one();
         if !scope.dataset.slices.has(key.time) {
-            self.core.ensure_slices(&scope.dataset, key.time, key.time).await?;
+            self.core.ensure_slices(&scope.dataset, key.time).await?;
         }
         match self.core.stores.log.settle(scope.dataset.id(), counter, key).await {
             Ok(Settled::Found(event)) => Ok(Standing::Found { change: event.change, event_time: event.key.time }),

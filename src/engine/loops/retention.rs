@@ -35,7 +35,7 @@ impl RetentionLoop {
 
     async fn step(&self) -> Result<(), StoreError> {
         let now = self.core.now();
-        self.core.ensure_slices(&self.dataset, now, now).await?;
+        self.core.ensure_slices(&self.dataset, now).await?;
         let settings = &self.dataset.dataset.settings;
         for row in self.dataset.slices.rows().iter() {
             let status = match row.status {

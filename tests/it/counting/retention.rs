@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use tallystone::domain::rollup::SliceStatus;
+use tallystone::domain::Timestamp;
+use tallystone::domain::limits::GAP_SLICES_MAX;
+use tallystone::domain::namespace::NamespaceSpec;
+use tallystone::domain::rollup::{SliceStatus, TimeSlice};
+use tallystone::engine::counting::{TokenVerdict, WriteOutcome};
 
-use super::{House, SECOND, counter, spec};
+use super::{House, SECOND, applied, counter, spec, token};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -44,4 +48,77 @@ async fn a_slice_past_its_time_is_dropped_and_the_count_stays() {
     assert_eq!(house.get("views").await.count, 7);
     let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.complete), (7, 7, false));
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The smallest slices there are, kept for long.
+fn tiny_slices() -> NamespaceSpec {
+    let mut tiny = spec("shop");
+    tiny.dataset.seconds_per_slice = 10;
+    tiny.dataset.close_after = 20 * SECOND;
+    tiny.dataset.delete_after = 90 * DAY;
+    tiny.partition.seconds_per_bucket = 10;
+    tiny
+}
+
+async fn slice_rows(house: &House) -> Vec<TimeSlice> {
+    let dataset = house.engine.namespaces().datasets()[0].id;
+    let rows = house.stores.slices.list(dataset).await.expect("rows");
+    assert!(rows.windows(2).all(|pair| pair[0].end == pair[1].start), "slices touch without a gap");
+    rows
+}
+
+async fn verdict(house: &House, text: &str, time: Timestamp) -> TokenVerdict {
+    let check = house.counting.check_token(&house.shop, counter("views"), token(text, time));
+    house.drive(check).await.expect("a check that works")
+}
+
+#[tokio::test]
+async fn a_long_standstill_costs_few_slices_and_every_token_of_it_is_answered() {
+    let house = House::with(tiny_slices()).await;
+    let began = house.now();
+    house.add("views", 5, Some(token("before", began))).await.expect("an add that works");
+    house.engine.abandon().await;
+    house.clock.advance(60 * DAY);
+    let house = House::on(tiny_slices(), house.clock.clone(), house.stores.clone(), None).await;
+    let rows = slice_rows(&house).await;
+    assert!(rows.len() <= 2 * GAP_SLICES_MAX as usize, "{} rows for sixty days of ten seconds each", rows.len());
+    let width = |row: &TimeSlice| row.end.since(row.start);
+    let now = house.now();
+    assert!(rows.iter().filter(|row| row.end > now - 5 * SECOND).all(|row| width(row) == 10 * SECOND), "{rows:?}");
+    house.add("views", 2, None).await.expect("an add that works");
+    house.pass(10 * SECOND).await;
+    let reading = house.get("views").await;
+    assert_eq!((reading.count, reading.behind), (7, false));
+    let again = house.add("views", 5, Some(token("before", began))).await;
+    assert_eq!(applied(&again), Some(WriteOutcome::AlreadyApplied), "what came before the standstill is still known");
+    for days in [1, 30, 59] {
+        let time = began + days * DAY;
+        assert_eq!(verdict(&house, "meanwhile", time).await, TokenVerdict::NotApplied, "day {days}");
+        assert!(house.add("views", 1, Some(token("meanwhile", time))).await.is_err(), "and that is final");
+    }
+    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    assert_eq!((recount.before, recount.after, recount.complete), (7, 7, true));
+    house.clock.advance(91 * DAY);
+    house.pass(40 * SECOND).await;
+    house.pass(40 * SECOND).await;
+    let long = slice_rows(&house).await.into_iter().find(|row| width(row) > DAY).expect("the long slice keeps its row");
+    assert_eq!(long.status, SliceStatus::Dropped, "it leaves like any other");
+    assert_eq!(house.get("views").await.count, 7);
+    assert_eq!(verdict(&house, "meanwhile", began + 30 * DAY).await, TokenVerdict::TooOld);
+}
+
+#[tokio::test]
+async fn a_token_from_long_before_the_first_slice_costs_few_slices() {
+    let house = House::with(tiny_slices()).await;
+    for days in [1, 80, 40, 0] {
+        let time = house.now() - days * DAY - 60 * SECOND;
+        assert_eq!(verdict(&house, &format!("t{days}"), time).await, TokenVerdict::NotApplied, "{days} days ago");
+    }
+    let rows = slice_rows(&house).await;
+    assert!(rows.len() <= 8 * GAP_SLICES_MAX as usize, "{} rows for eighty days of ten seconds each", rows.len());
+    house.add("views", 2, None).await.expect("an add that works");
+    house.pass(10 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 2);
 }
