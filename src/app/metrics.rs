@@ -56,7 +56,7 @@ const COUNTS: &[Row] = &[
     ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
     (
         "tallystone_acknowledged_below_limit",
-        "Acknowledged events found at or below a limit that had been told; must stay 0",
+        "Events acknowledged at or below a limit that was told while they were held; must stay 0",
         |s| s.acknowledged_below_limit.get(),
     ),
 ];

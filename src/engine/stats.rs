@@ -70,6 +70,6 @@ pub struct Stats {
     pub slices_dropped: Count,
     /// Slices past their time that something still needs.
     pub slices_kept_back: Count,
-    /// Rows that the fold met at or below a limit that had been told; must stay 0.
+    /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
     pub acknowledged_below_limit: Count,
 }

@@ -1,6 +1,6 @@
 //! The one way into the log: admit, append, answer; verdicts for what came too late.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -10,7 +10,7 @@ use crate::domain::namespace::CounterType;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::ports::{Appended, NewEvent};
+use crate::ports::{Appended, NewEvent, StoreError};
 
 /// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
 /// rollup signals first and ends the holds second, so a limit never passes an event that nobody waits for.
@@ -19,6 +19,8 @@ struct WriteHold {
     scope: Arc<Scope>,
     holds: [Option<Timestamp>; 2],
     signals: Vec<(Counter, Timestamp)>,
+    /// The limit that had been told when the holds ended; its events must all lie above.
+    limit_at_end: Arc<OnceLock<Timestamp>>,
     /// The turn of the source of a report; the next begins when this write is decided.
     _turn: Option<OwnedSemaphorePermit>,
 }
@@ -32,6 +34,8 @@ impl Drop for WriteHold {
                 self.core.watchers.wake(counter);
             }
         }
+        let limit = self.scope.dataset.limit();
+        self.limit_at_end.get_or_init(|| limit);
         for hold in self.holds.into_iter().flatten() {
             self.scope.dataset.closing.release(hold);
         }
@@ -104,6 +108,7 @@ impl Counting {
             scope: Arc::clone(scope),
             holds: [admission.hold, own.as_ref().map(|own| own.time)],
             signals: Vec::with_capacity(submissions.len()),
+            limit_at_end: Arc::default(),
             _turn: turn,
         };
         if let Some(mut own) = own {
@@ -149,17 +154,35 @@ impl Counting {
         if events.is_empty() {
             return Vec::new();
         }
-        let changes: Vec<Change> = events.iter().map(|event| event.event.change).collect();
+        let asked: Vec<(Change, Timestamp)> =
+            events.iter().map(|event| (event.event.change, event.event.key.time)).collect();
         if let Err(error) = self.cover(scope, &events).await {
-            let failed = |_| Err(CountingError::Store(crate::ports::StoreError::not_applied(error.kind, error.op)));
-            return changes.iter().map(failed).collect();
+            let failed = |_| Err(CountingError::Store(StoreError::not_applied(error.kind, error.op)));
+            return asked.iter().map(failed).collect();
         }
+        let limit_at_end = Arc::clone(&hold.limit_at_end);
         let answers = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold)).await;
-        answers.into_iter().zip(changes).map(|(answer, asked)| self.outcome(answer?, asked)).collect()
+        let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
+        let outcome = |(answer, (asked, time)): (Result<Appended, StoreError>, (Change, Timestamp))| {
+            let outcome = self.outcome(answer?, asked)?;
+            self.check_above(scope, time, limit);
+            Ok(outcome)
+        };
+        answers.into_iter().zip(asked).map(outcome).collect()
+    }
+
+    /// Counts an event that is acknowledged although a limit at or above it was told while it was held: rolls and
+    /// verdicts may have passed it. It means that holds or the published limit are broken.
+    fn check_above(&self, scope: &Scope, time: Timestamp, limit: Timestamp) {
+        if time <= limit {
+            self.core.stats.acknowledged_below_limit.one();
+            let dataset = &scope.dataset.dataset.name;
+            tracing::error!(%dataset, event_time = ?time, ?limit, "an event was acknowledged at or below a told limit");
+        }
     }
 
     /// Makes the slice rows of the events before anything is written into them.
-    async fn cover(&self, scope: &Scope, events: &[NewEvent]) -> Result<(), crate::ports::StoreError> {
+    async fn cover(&self, scope: &Scope, events: &[NewEvent]) -> Result<(), StoreError> {
         for event in events {
             let time = event.event.key.time;
             if !scope.dataset.slices.has(time) {

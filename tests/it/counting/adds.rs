@@ -1,12 +1,17 @@
 //! Adds: counted once, whatever is repeated.
 
+use std::sync::Arc;
+
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
 use tallystone::domain::Reason;
 use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::CounterType;
 use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, WriteOutcome};
 use tallystone::engine::namespaces::Author;
 
-use super::{House, SECOND, applied, counter, spec, token};
+use super::faulty_progress::{Fault, FaultyProgress};
+use super::{House, SECOND, START, applied, counter, spec, token};
 
 #[tokio::test]
 async fn an_add_is_visible_to_an_up_to_date_read_at_once_and_to_others_after_the_window() {
@@ -170,4 +175,25 @@ async fn namespaces_of_the_service_take_no_writes_of_users() {
     );
     let read = house.drive(house.counting.get(&own.name, counter("views"), ReadOptions::default())).await;
     assert_eq!(read.expect("a read that works").count, 0);
+}
+
+#[tokio::test]
+async fn an_add_acknowledged_at_or_below_a_told_limit_is_counted_as_what_must_not_be() {
+    let clock = ManualClock::at(START + 3_600 * SECOND);
+    let mut stores = memory::stores_on(Arc::new(clock.clone()));
+    let progress = FaultyProgress::before(&mut stores);
+    let house = House::on(spec("shop"), clock, stores, None).await;
+    let broken = || house.engine.stats().acknowledged_below_limit.get();
+    house.add("views", 1, None).await.expect("an add that works");
+    house.pass(10 * SECOND).await;
+    house.get("views").await;
+    house.add("views", 1, None).await.expect("an add that works");
+    assert_eq!(broken(), 0);
+    progress.set(Fault::Ahead(60 * SECOND));
+    house.pass(10 * SECOND).await;
+    house.get("views").await;
+    house.add("views", 1, None).await.expect("an add that works");
+    assert_eq!(broken(), 1, "a limit above what this writer had closed was told");
+    house.clear("views", None).await.expect("a clear that works");
+    assert_eq!(broken(), 2);
 }

@@ -375,6 +375,7 @@ impl History {
         assert_eq!(self.house.engine.rollup_sets(), (0, 0), "nothing waits and no bytes are leaked");
         assert_eq!(self.house.engine.datasets()[0].holds, 0, "nothing is held");
         assert_eq!(self.house.engine.loop_panics(), 0);
+        assert_eq!(self.house.engine.stats().acknowledged_below_limit.get(), 0);
         if self.ground == Ground::ShortSlices {
             let dataset = self.house.engine.namespaces().datasets()[0].id;
             let rows = self.house.stores.slices.list(dataset).await.expect("rows");

@@ -4,6 +4,7 @@ mod adds;
 mod clears;
 mod clock_jumps;
 mod cumulative;
+mod faulty_progress;
 mod frozen_settings;
 mod history;
 mod leftovers;
