@@ -66,6 +66,10 @@ pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const VERDICTS_AT_ONCE_MAX: usize = 256;
 /// The bytes of all rollup Sets of one roller.
 pub const ROLLUP_SETS_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// The counters one batch or list reads at once.
+pub const CALL_READS_AT_ONCE_MAX: usize = 16;
+/// The late items of one batch that are settled at once; few enough that one full stream leaves no verdict to RETRY_LATER.
+pub const CALL_VERDICTS_AT_ONCE_MAX: usize = 16;
 /// The partitions a rollup batch reads at once, at most.
 pub const ROLLUP_READS_AT_ONCE_MAX: usize = 64;
 /// The batches of a stream that may wait for the store at once.
@@ -86,7 +90,7 @@ pub const DURATION_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 pub const ACCEPT_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// The least future limit by default; the default is the greater of this and the accept limit.
 pub const FUTURE_LIMIT_FLOOR: Duration = Duration::from_secs(5);
-/// How long a read may spend on an inline roll.
+/// How long one call that reads may wait for limits and inline rolls, all its counters together.
 pub const INLINE_ROLL_BUDGET: Duration = Duration::from_millis(20);
 /// The deadline of a call that brings none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(2);
@@ -123,3 +127,8 @@ pub const COALESCE_MS_MAX: u32 = 600_000;
 pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
+
+const _: () = assert!(
+    CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,
+    "the batches of one stream may ask for more verdicts than a server gives at once"
+);

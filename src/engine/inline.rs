@@ -19,8 +19,12 @@ pub struct InlineRolls {
 
 /// Rolls a counter up to the limit, or waits for the roll that is under way; not longer than the budget.
 ///
-/// The roll itself is never cut short: it ends in the background and the next reader finds its checkpoint.
+/// The roll itself is never cut short: it ends in the background and the next reader finds its checkpoint. Where nothing
+/// is left of the budget none is begun, so that what one call begins is bounded too.
 pub async fn roll_inline(core: &Arc<Core>, driver: &Driver, scope: &Arc<Scope>, counter: &Counter, budget: Duration) {
+    if budget.is_zero() {
+        return;
+    }
     let mut done = match core.inline.running.entry(counter.clone()) {
         Entry::Occupied(running) => running.get().clone(),
         Entry::Vacant(vacant) => {

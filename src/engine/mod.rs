@@ -3,6 +3,7 @@
 //! `Engine` is what the composition root builds and the API calls. Everything it does in the background runs under one
 //! driver, so stopping it is: stop taking calls, `drain`, done.
 
+mod budget;
 mod closing;
 mod core;
 pub mod counting;

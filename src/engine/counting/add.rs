@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, NamespaceName, Token};
 use crate::domain::namespace::CounterType;
+use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::submit::{OwnTime, Submission};
 use crate::engine::counting::{
@@ -37,7 +38,8 @@ impl Counting {
         let counter = scope.counter(add.name.clone());
         let written = self.add_one(&scope, add).await?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
-        let mut reading = self.read(&scope, &counter, options).await.map_err(unread)?;
+        let mut reading =
+            self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await.map_err(unread)?;
         let estimate = match freshness {
             Freshness::UpToDate => false,
             Freshness::ByType | Freshness::RolledUp => scope.namespace.spec.counter_type == CounterType::Eventual,

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX};
 use crate::domain::rollup::checkpoint::clamp_count;
+use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{
-    CounterSummary, Counting, CountingError, Freshness, ReadOptions, TopAnswer, is_best_effort,
+    CounterSummary, Counting, CountingError, Freshness, ReadOptions, Reading, TopAnswer, is_best_effort,
 };
 use crate::engine::top::TopTable;
 use crate::ports::StoreError;
@@ -33,12 +36,13 @@ impl Counting {
             stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         };
         let options = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let mut counters = Vec::with_capacity(names.len());
-        for name in names {
-            let reading = self.read(&scope, &scope.counter(name.clone()), options).await?;
-            counters.push(CounterSummary { name, count: reading.count, as_of: reading.as_of });
-        }
-        Ok(counters)
+        let budget = Budget::begin(self.core.clock.as_ref());
+        let (this, scope) = (self, &scope);
+        let summary = |name: CounterName| async move {
+            let Reading { count, as_of, .. } = this.read(scope, &scope.counter(name.clone()), options, budget).await?;
+            Ok(CounterSummary { name, count, as_of })
+        };
+        stream::iter(names).map(summary).buffered(CALL_READS_AT_ONCE_MAX).try_collect().await
     }
 
     /// The greatest counters by their checkpoints.

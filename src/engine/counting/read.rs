@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
+
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TAIL_EVENTS_MAX};
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
 use crate::domain::rollup::{Checkpoint, Folder, TailSum};
 use crate::domain::{Reject, Timestamp};
+use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
 use crate::engine::inline::roll_inline;
@@ -27,10 +30,10 @@ impl Counting {
     ) -> Result<Reading, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options).await
+        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await
     }
 
-    /// Reads each counter.
+    /// Reads each counter, some at once, within one budget, and answers in the order of the names.
     pub async fn batch_get(
         &self,
         namespace: &NamespaceName,
@@ -38,14 +41,12 @@ impl Counting {
         options: ReadOptions,
     ) -> Result<Vec<Result<Reading, CountingError>>, CountingError> {
         let scope = self.core.scope(namespace).await?;
-        let mut answers = Vec::with_capacity(names.len());
-        for name in names {
-            answers.push(match name {
-                Ok(name) => self.read(&scope, &scope.counter(name), options).await,
-                Err(reject) => Err(reject.into()),
-            });
-        }
-        Ok(answers)
+        let budget = Budget::begin(self.core.clock.as_ref());
+        let (this, scope) = (self, &scope);
+        let read = |name: Result<CounterName, Reject>| async move {
+            this.read(scope, &scope.counter(name?), options, budget).await
+        };
+        Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
     }
 
     /// Reads a counter of a scope.
@@ -54,6 +55,7 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
         options: ReadOptions,
+        budget: Budget,
     ) -> Result<Reading, CountingError> {
         if is_best_effort(scope) {
             return Ok(self.fast_reading(self.core.stores.fast.get(counter).await?));
@@ -63,20 +65,20 @@ impl Counting {
             Freshness::RolledUp => false,
             Freshness::ByType => scope.namespace.spec.counter_type == CounterType::Accurate,
         };
-        let limit = self.limit_for_read(scope).await;
+        let limit = self.limit_for_read(scope, budget).await;
         let mut known = self.load(scope, counter).await?;
         if known.may_have_fallen_silent(scope, limit) {
             known = self.load_from_store(scope, counter).await?;
         }
         let reading = self.rolled_up(scope, counter, &known, limit).await?;
         let (known, mut reading) = if self.must_roll(&reading, &options) {
-            self.rolled_first(scope, counter, &options).await?
+            self.rolled_first(scope, counter, &options, budget).await?
         } else {
             (known, reading)
         };
         if up_to_date {
             let as_of = reading.as_of;
-            reading = self.with_tail(scope, counter, known, reading).await?;
+            reading = self.with_tail(scope, counter, known, reading, budget).await?;
             reading.as_of = reading.as_of.max(as_of);
         } else if reading.behind {
             // The read heals a counter whose earlier signal was lost.
@@ -90,13 +92,14 @@ impl Counting {
     }
 
     /// The limit; when nobody kept it going, it is moved once before it is told.
-    pub(super) async fn limit_for_read(&self, scope: &Scope) -> Timestamp {
+    pub(super) async fn limit_for_read(&self, scope: &Scope, budget: Budget) -> Timestamp {
         let limit = scope.dataset.limit();
         let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
         if limit >= due {
             return limit;
         }
-        scope.dataset.fresh_limit(self.core.clock.as_ref(), INLINE_ROLL_BUDGET).await
+        let clock = self.core.clock.as_ref();
+        scope.dataset.fresh_limit(clock, budget.left(clock)).await
     }
 
     /// The cached value, or what the store holds, which then fills the cache.
@@ -215,17 +218,18 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
         options: &ReadOptions,
+        budget: Budget,
     ) -> Result<(Known, Reading), CountingError> {
+        let clock = self.core.clock.as_ref();
         let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
         let closable = scope.dataset.closing.closed(self.core.now());
         if closable > scope.dataset.limit() {
-            let clock = self.core.clock.as_ref();
-            scope.dataset.limit_at_least(wanted.min(closable), clock, INLINE_ROLL_BUDGET).await;
+            scope.dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
         }
         let mut known = self.load_from_store(scope, counter).await?;
         // Where the limit was reached nothing is left that a roll could take in.
         if known.rolled_to < scope.dataset.limit() {
-            roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
+            roll_inline(&self.core, &self.driver, scope, counter, budget.left(clock)).await;
             known = self.load_from_store(scope, counter).await?;
         }
         let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit()).await?;
@@ -239,6 +243,7 @@ impl Counting {
         counter: &Counter,
         known: Known,
         reading: Reading,
+        budget: Budget,
     ) -> Result<Reading, CountingError> {
         let Known { value: known, rolled_to, .. } = known;
         if scope.namespace.spec.temporality == Temporality::Delta {
@@ -261,7 +266,7 @@ impl Counting {
                 Tail::Sum(_) | Tail::Unknown => {}
             }
         }
-        self.scan_tail(scope, counter, reading).await
+        self.scan_tail(scope, counter, reading, budget).await
     }
 
     /// Adds the tail event by event, rolling first when it is too long.
@@ -270,10 +275,11 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
         reading: Reading,
+        budget: Budget,
     ) -> Result<Reading, CountingError> {
         let (folded, more) = self.fold_tail(scope, counter).await?;
         let (folded, more) = if more {
-            roll_inline(&self.core, &self.driver, scope, counter, INLINE_ROLL_BUDGET).await;
+            roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
             self.fold_tail(scope, counter).await?
         } else {
             (folded, more)

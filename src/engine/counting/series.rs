@@ -5,6 +5,7 @@ use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::checkpoint::silent_too_long;
 use crate::domain::rollup::series::{self, Before, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
+use crate::engine::budget::Budget;
 use crate::engine::counting::{Counting, CountingError, SeriesAnswer, SeriesQuestion};
 
 impl Counting {
@@ -20,7 +21,7 @@ impl Counting {
         let kept = &scope.namespace.spec.series;
         let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
         // The reading's as_of may lie above the checkpoint's: then nothing was written in between.
-        let limit = self.limit_for_read(&scope).await;
+        let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
         let known = self.load_from_store(&scope, &counter).await?;
         let reading = self.rolled_up(&scope, &counter, &known, limit).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;

@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use futures_util::{StreamExt, stream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, Token};
+use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
+use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
@@ -136,13 +139,25 @@ impl Counting {
         }
         // The verdicts come second: they may wait for the limit, and the hold keeps it back.
         let mut appended = self.append(scope, events, hold).await.into_iter();
-        for (at, event) in &late {
-            answers[*at] = Some(self.late(scope, event).await);
+        for (at, answer) in self.settle_late(scope, late).await {
+            answers[at] = Some(answer);
         }
         answers
             .into_iter()
             .map(|answer| answer.or_else(|| appended.next()).unwrap_or(Err(CountingError::ShuttingDown)))
             .collect()
+    }
+
+    /// Gives the verdicts of late events, some at once and within one budget, each with its place.
+    async fn settle_late(
+        &self,
+        scope: &Scope,
+        late: Vec<(usize, NewEvent)>,
+    ) -> Vec<(usize, Result<WriteOutcome, CountingError>)> {
+        let budget = Budget::begin(self.core.clock.as_ref());
+        let this = self;
+        let settle = |(at, event): (usize, NewEvent)| async move { (at, this.late(scope, &event, budget).await) };
+        stream::iter(late).map(settle).buffered(CALL_VERDICTS_AT_ONCE_MAX).collect().await
     }
 
     async fn append(

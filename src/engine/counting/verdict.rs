@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
-use crate::domain::limits::{INLINE_ROLL_BUDGET, LIMIT_PUBLISH_INTERVAL};
+use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
+use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome};
 use crate::ports::{NewEvent, Settled, StoreErrorKind};
@@ -31,7 +32,8 @@ impl Counting {
     ) -> Result<TokenVerdict, CountingError> {
         let scope = self.durable_scope(namespace, "CheckToken").await?;
         let counter = scope.counter(name);
-        Ok(match self.standing(&scope, &counter, &token.key).await? {
+        let budget = Budget::begin(self.core.clock.as_ref());
+        Ok(match self.standing(&scope, &counter, &token.key, budget).await? {
             Standing::Found { change: Change::Void, .. } | Standing::Voided => TokenVerdict::NotApplied,
             Standing::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
             Standing::AboveLimit => TokenVerdict::Pending { retry_after: self.limit_passes_in(&scope, token.key.time) },
@@ -40,9 +42,14 @@ impl Counting {
     }
 
     /// What a write is told whose time is closed.
-    pub(super) async fn late(&self, scope: &Scope, event: &NewEvent) -> Result<WriteOutcome, CountingError> {
+    pub(super) async fn late(
+        &self,
+        scope: &Scope,
+        event: &NewEvent,
+        budget: Budget,
+    ) -> Result<WriteOutcome, CountingError> {
         let key = &event.event.key;
-        match self.standing(scope, &event.counter, key).await? {
+        match self.standing(scope, &event.counter, key, budget).await? {
             Standing::Found { change, .. } => self.repeated(change, event.event.change),
             Standing::Voided => Err(CountingError::NotApplied { server_time: self.core.now() }),
             Standing::AboveLimit => Err(CountingError::Pending { retry_after: self.limit_passes_in(scope, key.time) }),
@@ -50,7 +57,13 @@ impl Counting {
         }
     }
 
-    async fn standing(&self, scope: &Scope, counter: &Counter, key: &EventKey) -> Result<Standing, CountingError> {
+    async fn standing(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        key: &EventKey,
+        budget: Budget,
+    ) -> Result<Standing, CountingError> {
         let settings = &scope.dataset.dataset.settings;
         let oldest = scope.dataset.slices.oldest_live(self.core.now(), settings.delete_after);
         if key.time < oldest {
@@ -66,7 +79,7 @@ impl Counting {
             }
             let closable = scope.dataset.closing.closed(self.core.now()) >= key.time;
             let clock = self.core.clock.as_ref();
-            if !closable || scope.dataset.limit_at_least(key.time, clock, INLINE_ROLL_BUDGET).await < key.time {
+            if !closable || scope.dataset.limit_at_least(key.time, clock, budget.left(clock)).await < key.time {
                 return Ok(Standing::AboveLimit);
             }
         }

@@ -9,6 +9,7 @@ use futures_util::{Stream, stream};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading};
 use crate::engine::watchers::Watch;
@@ -82,7 +83,8 @@ impl Watching {
                 continue;
             };
             self.follow_namespace().await?;
-            let reading = self.counting.read(&self.scope, &counter, ReadOptions::default()).await?;
+            let budget = Budget::begin(self.core.clock.as_ref());
+            let reading = self.counting.read(&self.scope, &counter, ReadOptions::default(), budget).await?;
             let shows = (reading.count, reading.as_of);
             let known = self.shown.insert(counter.clone(), shows);
             if known.is_none_or(|known| known.0 != shows.0 || known.1 < shows.1) {

@@ -1,6 +1,7 @@
 //! The counter use cases on the memory stores and a clock moved by hand.
 
 mod adds;
+mod budgets;
 mod clears;
 mod clock_jumps;
 mod cumulative;

@@ -1,7 +1,7 @@
 //! An event log whose appends wait at a gate, and which keeps no tail: what calls in flight and large stores look like.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
@@ -16,13 +16,23 @@ pub struct SlowLog {
     inner: Arc<dyn EventLog>,
     gate: Arc<Semaphore>,
     tail: AtomicBool,
+    lingers: AtomicBool,
+    under_way: AtomicUsize,
+    most_at_once: AtomicUsize,
 }
 
 impl SlowLog {
     /// Puts an open gate before the log of some stores.
     pub fn before(stores: &mut Stores) -> Arc<Self> {
         let gate = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
-        let log = Arc::new(Self { inner: Arc::clone(&stores.log), gate, tail: AtomicBool::new(true) });
+        let log = Arc::new(Self {
+            inner: Arc::clone(&stores.log),
+            gate,
+            tail: AtomicBool::new(true),
+            lingers: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+        });
         stores.log = log.clone();
         log
     }
@@ -40,6 +50,26 @@ impl SlowLog {
     /// From now on it knows no tail.
     pub fn forget_tail(&self) {
         self.tail.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on scans and verdicts take a while, so that those of one call meet.
+    pub fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
+    }
+
+    /// The most scans and verdicts that were under way at once since then.
+    pub fn most_at_once(&self) -> usize {
+        self.most_at_once.load(Ordering::Relaxed)
+    }
+
+    async fn take_a_while(&self) {
+        if !self.lingers.load(Ordering::Relaxed) {
+            return;
+        }
+        let under_way = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_at_once.fetch_max(under_way, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -60,6 +90,7 @@ impl EventLog for SlowLog {
     }
 
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+        self.take_a_while().await;
         self.inner.settle(dataset, counter, key).await
     }
 
@@ -68,6 +99,7 @@ impl EventLog for SlowLog {
     }
 
     async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
+        self.take_a_while().await;
         self.inner.scan(dataset, counter, range).await
     }
 
