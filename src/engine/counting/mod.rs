@@ -57,9 +57,7 @@ impl Counting {
 
     /// The scope of a namespace that takes deltas from users.
     async fn delta_scope(&self, namespace: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
-        if is_reserved(namespace) {
-            return Err(CountingError::NamespaceReadOnly { name: namespace.to_string() });
-        }
+        refuse_reserved(namespace)?;
         let scope = self.core.scope(namespace).await?;
         match scope.namespace.spec.temporality {
             Temporality::Delta => Ok(scope),
@@ -82,6 +80,14 @@ impl Counting {
             )
             .into()),
         }
+    }
+}
+
+/// Refuses what may write where users only read.
+fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
+    match is_reserved(namespace) {
+        true => Err(CountingError::NamespaceReadOnly { name: namespace.to_string() }),
+        false => Ok(()),
     }
 }
 

@@ -15,8 +15,7 @@ use crate::domain::{Reason, Reject};
 use crate::engine::core::Scope;
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::submit::Submission;
-use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written};
-use crate::engine::namespaces::is_reserved;
+use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written, refuse_reserved};
 use crate::ports::NewEvent;
 
 impl Counting {
@@ -27,9 +26,7 @@ impl Counting {
         report: Report,
         items: Vec<Result<(CounterName, i64), Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
-        if is_reserved(namespace) {
-            return Err(CountingError::NamespaceReadOnly { name: namespace.to_string() });
-        }
+        refuse_reserved(namespace)?;
         let scope = self.durable_scope(namespace, "ReportTotals").await?;
         if scope.namespace.spec.temporality != Temporality::Cumulative {
             let message = format!("namespace {namespace} takes deltas: use AddCount, not ReportTotals");

@@ -7,7 +7,7 @@ use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
-use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome};
+use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
 use crate::ports::{NewEvent, Settled, StoreErrorKind};
 
 /// What stands at a key whose time is closed.
@@ -23,13 +23,14 @@ enum Standing {
 }
 
 impl Counting {
-    /// Settles what became of a token.
+    /// Settles what became of a token. It may write a void, so a namespace that users only read takes none.
     pub async fn check_token(
         &self,
         namespace: &NamespaceName,
         name: crate::domain::counter::CounterName,
         token: Token,
     ) -> Result<TokenVerdict, CountingError> {
+        refuse_reserved(namespace)?;
         let scope = self.durable_scope(namespace, "CheckToken").await?;
         let counter = scope.counter(name);
         let budget = Budget::begin(self.core.clock.as_ref());

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::Reason;
-use tallystone::domain::counter::Provenance;
+use tallystone::domain::counter::{Counter, Provenance, Source};
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, WriteOutcome};
+use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, Report, WriteOutcome};
 use tallystone::engine::namespaces::Author;
 
 use super::faulty_progress::{Fault, FaultyProgress};
@@ -173,6 +173,17 @@ async fn namespaces_of_the_service_take_no_writes_of_users() {
         house.counting.clear(&own.name, clear).await.expect_err("read only").reason(),
         Reason::NamespaceReadOnly
     );
+    let late = token("t1", house.now() - 30 * SECOND);
+    let refused = house.counting.check_token(&own.name, counter("views"), late.clone()).await.expect_err("read only");
+    assert_eq!(refused.reason(), Reason::NamespaceReadOnly);
+    let stands = Counter::new(house.engine.namespaces().get(&own.name).expect("it is there").id, counter("views"));
+    let dataset = house.engine.namespaces().get(&own.name).expect("it is there").dataset_id;
+    let found = house.stores.log.find(dataset, &stands, &late.key).await.expect("a look that works");
+    assert_eq!(found, None, "no void was written");
+    let report = Report { source: Source::new("web-1").expect("a valid source"), epoch: 1, serial: 1 };
+    let totals = vec![Ok((counter("views"), 1))];
+    let refused = house.counting.report_totals(&own.name, report, totals).await.expect_err("read only");
+    assert_eq!(refused.reason(), Reason::NamespaceReadOnly);
     let read = house.drive(house.counting.get(&own.name, counter("views"), ReadOptions::default())).await;
     assert_eq!(read.expect("a read that works").count, 0);
 }
