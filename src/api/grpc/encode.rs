@@ -144,11 +144,16 @@ pub fn verdict(verdict: TokenVerdict, server_time: Timestamp) -> wire::CheckToke
 }
 
 pub fn series(answer: &SeriesAnswer, cumulative: bool) -> wire::GetCountSeriesResponse {
-    let row = |row: &SeriesRow| wire::SeriesRow {
-        step_start: Some(time::write(row.start)),
-        sum: clamp(row.sum),
-        value: cumulative.then(|| clamp(row.value)),
-        open: row.open,
+    let row = |row: &SeriesRow| {
+        let (sum, sum_saturated) = clamp_count(row.sum);
+        let (value, value_saturated) = clamp_count(row.value);
+        wire::SeriesRow {
+            step_start: Some(time::write(row.start)),
+            sum,
+            value: cumulative.then_some(value),
+            open: row.open,
+            saturated: sum_saturated || (cumulative && value_saturated),
+        }
     };
     wire::GetCountSeriesResponse {
         rows: answer.rows.iter().map(row).collect(),
@@ -162,6 +167,7 @@ pub fn summary(summary: &CounterSummary) -> wire::CounterSummary {
         counter_name: summary.name.as_str().to_owned(),
         count: summary.count,
         as_of: time::write_reached(summary.as_of),
+        saturated: summary.saturated,
     }
 }
 
@@ -183,26 +189,33 @@ pub fn event(event: &Event) -> wire::CountEvent {
 }
 
 pub fn recount(recount: &Recount) -> wire::RecountCounterResponse {
+    let (count_before, saturated_before) = clamp_count(recount.before);
+    let (count_after, saturated_after) = clamp_count(recount.after);
     wire::RecountCounterResponse {
-        count_before: recount.before,
-        count_after: recount.after,
+        count_before,
+        count_after,
         as_of: time::write_reached(recount.as_of),
         complete: recount.complete,
         differences: recount.differences.iter().map(difference).collect(),
         buckets_compared: whole(recount.buckets_compared),
         events_read: whole(recount.events_read),
         repaired: false,
+        saturated_before,
+        saturated_after,
     }
 }
 
 fn difference(difference: &BucketDifference) -> wire::BucketDifference {
     let (recorded, found) = (difference.recorded.as_ref(), difference.found.as_ref());
+    let (sum_recorded, recorded_saturated) = clamp_count(recorded.map_or(0, |record| record.sum));
+    let (sum_found, found_saturated) = clamp_count(found.map_or(0, |record| record.sum));
     wire::BucketDifference {
         bucket_start: Some(time::write(difference.start)),
         rows_recorded: recorded.map_or(0, |record| whole(record.rows)),
         rows_found: found.map_or(0, |record| whole(record.rows)),
-        sum_recorded: recorded.map_or(0, |record| clamp(record.sum)),
-        sum_found: found.map_or(0, |record| clamp(record.sum)),
+        sum_recorded,
+        sum_found,
+        saturated: recorded_saturated || found_saturated,
     }
 }
 
@@ -210,6 +223,62 @@ fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn clamp(sum: i128) -> i64 {
-    clamp_count(sum).0
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::rollup::BucketRecord;
+
+    const BEYOND: i128 = i64::MAX as i128 + 1;
+    const START: Timestamp = Timestamp::from_secs(1_795_132_800);
+
+    #[test]
+    fn a_series_says_where_a_number_it_shows_was_clamped() {
+        let row = |sum, value| SeriesRow { start: START, sum, value, open: false };
+        let rows = vec![row(1, 1), row(BEYOND, 1), row(1, BEYOND), row(-BEYOND - 1, -BEYOND - 1)];
+        let answer = SeriesAnswer { rows, step: Duration::from_secs(10), as_of: START };
+        let shown = |cumulative| -> Vec<(i64, Option<i64>, bool)> {
+            let rows = series(&answer, cumulative).rows;
+            rows.iter().map(|row| (row.sum, row.value, row.saturated)).collect()
+        };
+        let (most, least) = (i64::MAX, i64::MIN);
+        assert_eq!(shown(false), [(1, None, false), (most, None, true), (1, None, false), (least, None, true)]);
+        assert_eq!(
+            shown(true),
+            [(1, Some(1), false), (most, Some(1), true), (1, Some(most), true), (least, Some(least), true)]
+        );
+    }
+
+    #[test]
+    fn a_recount_says_which_of_its_numbers_were_clamped() {
+        let record = |sum| Some(BucketRecord { start: START, rows: 2, sum, clear: None, digest: 0 });
+        let recounted = |before, after| {
+            recount(&Recount {
+                before,
+                after,
+                as_of: START,
+                complete: true,
+                differences: vec![BucketDifference { start: START, recorded: record(before), found: record(after) }],
+                buckets_compared: 1,
+                events_read: 2,
+            })
+        };
+        let shown = recounted(7, BEYOND);
+        assert_eq!((shown.count_before, shown.saturated_before), (7, false));
+        assert_eq!((shown.count_after, shown.saturated_after), (i64::MAX, true));
+        assert_eq!((shown.differences[0].sum_found, shown.differences[0].saturated), (i64::MAX, true));
+        let shown = recounted(-BEYOND - 1, 7);
+        assert_eq!((shown.count_before, shown.saturated_before), (i64::MIN, true));
+        assert_eq!((shown.count_after, shown.saturated_after), (7, false));
+        assert!(shown.differences[0].saturated && !recounted(7, 7).differences[0].saturated);
+    }
+
+    #[test]
+    fn a_summary_says_that_it_was_clamped() {
+        let name = crate::domain::counter::CounterName::new("views").expect("a valid name");
+        let clamped = CounterSummary { name, count: i64::MAX, saturated: true, as_of: START };
+        assert!(summary(&clamped).saturated);
+        assert!(!summary(&CounterSummary { saturated: false, ..clamped }).saturated);
+    }
 }

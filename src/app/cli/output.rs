@@ -214,7 +214,8 @@ mod tests {
     use crate::proto::counter::v1::{CounterSummary, ListCountersResponse};
 
     fn response() -> ListCountersResponse {
-        let counters = ["a", "b"].map(|name| CounterSummary { counter_name: name.to_owned(), count: 0, as_of: None });
+        let counter = |name: &str| CounterSummary { counter_name: name.to_owned(), ..CounterSummary::default() };
+        let counters = ["a", "b"].map(counter);
         ListCountersResponse { counters: counters.into(), next_page_token: String::new() }
     }
 
@@ -224,7 +225,10 @@ mod tests {
         let json = answer.json().to_string();
         assert_eq!(
             json,
-            r#"{"counters":[{"counterName":"a","count":"0"},{"counterName":"b","count":"0"}],"nextPageToken":""}"#
+            concat!(
+                r#"{"counters":[{"counterName":"a","count":"0","saturated":false},"#,
+                r#"{"counterName":"b","count":"0","saturated":false}],"nextPageToken":""}"#
+            )
         );
         assert_eq!(answer.lines().len(), 2);
     }

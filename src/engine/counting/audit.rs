@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::SCAN_PAGE_EVENTS;
-use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::rollup::{BucketRecord, Checkpoint, Folder, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::core::Scope;
@@ -67,8 +66,8 @@ impl Counting {
             served.count + differences.iter().map(sum_changed).sum::<i128>()
         };
         Ok(Recount {
-            before: clamp_count(served.count).0,
-            after: clamp_count(after).0,
+            before: served.count,
+            after,
             as_of: served.as_of,
             complete,
             differences,

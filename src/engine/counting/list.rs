@@ -39,8 +39,9 @@ impl Counting {
         let budget = Budget::begin(self.core.clock.as_ref());
         let (this, scope) = (self, &scope);
         let summary = |name: CounterName| async move {
-            let Reading { count, as_of, .. } = this.read(scope, &scope.counter(name.clone()), options, budget).await?;
-            Ok(CounterSummary { name, count, as_of })
+            let Reading { count, saturated, as_of, .. } =
+                this.read(scope, &scope.counter(name.clone()), options, budget).await?;
+            Ok(CounterSummary { name, count, saturated, as_of })
         };
         stream::iter(names).map(summary).buffered(CALL_READS_AT_ONCE_MAX).try_collect().await
     }
@@ -60,10 +61,9 @@ impl Counting {
             Some(ranked) => ranked,
             None => of(self.rank(&scope).await?).ok_or_else(being_ranked)?,
         };
-        let summary = |ranked: crate::engine::top::Ranked| CounterSummary {
-            name: ranked.name,
-            count: clamp_count(ranked.value).0,
-            as_of: ranked.as_of.max(as_of),
+        let summary = |ranked: crate::engine::top::Ranked| {
+            let (count, saturated) = clamp_count(ranked.value);
+            CounterSummary { name: ranked.name, count, saturated, as_of: ranked.as_of.max(as_of) }
         };
         Ok(TopAnswer { counters: ranked.into_iter().map(summary).collect(), as_of })
     }

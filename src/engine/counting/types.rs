@@ -169,6 +169,8 @@ pub struct CounterSummary {
     pub name: CounterName,
     /// The count, clamped to 64 bits.
     pub count: i64,
+    /// Whether it had to be clamped.
+    pub saturated: bool,
     /// Every event up to here is in it.
     pub as_of: Timestamp,
 }
@@ -209,10 +211,10 @@ pub struct BucketDifference {
 /// A recount.
 #[derive(Clone, Debug)]
 pub struct Recount {
-    /// The rolled-up count as served, clamped.
-    pub before: i64,
-    /// The count that the log gives for the same `as_of`, clamped.
-    pub after: i64,
+    /// The rolled-up count as served, whole.
+    pub before: i128,
+    /// The count that the log gives for the same `as_of`, whole.
+    pub after: i128,
     /// Both hold up to here.
     pub as_of: Timestamp,
     /// Whether the log reaches back to the counter's first event or to a clear.

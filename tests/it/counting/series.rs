@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{EventsQuestion, SeriesQuestion};
+use tallystone::engine::counting::{CounterSummary, EventsQuestion, SeriesQuestion};
 use tallystone::engine::namespaces::Author;
 
 use super::{House, SECOND, counter, spec, token};
@@ -202,4 +202,37 @@ async fn a_watch_of_an_accurate_counter_shows_an_add_before_it_is_rolled_up() {
     assert_eq!(second.count, 2);
     let took = house.now().since(before);
     assert!(took >= Duration::from_millis(900) && took <= 2 * SECOND, "at most one in coalesce_ms, after {took:?}");
+}
+
+#[tokio::test]
+async fn every_answer_with_a_count_keeps_and_says_what_lies_beyond_64_bits() {
+    let mut kept = spec("shop");
+    kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(86_400) }];
+    let house = House::with(kept).await;
+    let from = house.now();
+    for delta in [i64::MAX, i64::MAX] {
+        house.add("high", delta, None).await.expect("an add that works");
+    }
+    for delta in [i64::MIN, i64::MIN] {
+        house.add("low", delta, None).await.expect("an add that works");
+    }
+    house.add("plain", i64::MAX, None).await.expect("an add that works");
+    house.pass(20 * SECOND).await;
+    let expected = [("high", i64::MAX, true), ("low", i64::MIN, true), ("plain", i64::MAX, false)];
+    let shown = |counters: Vec<CounterSummary>| -> Vec<(String, i64, bool)> {
+        counters.into_iter().map(|one| (one.name.as_str().to_owned(), one.count, one.saturated)).collect()
+    };
+    let expected = expected.map(|(name, count, saturated)| (name.to_owned(), count, saturated));
+    let listed = house.drive(house.counting.list(&house.shop, "", None, 10)).await.expect("a page");
+    assert_eq!(shown(listed), expected);
+    let mut top = shown(house.drive(house.counting.top(&house.shop, 10)).await.expect("a ranking").counters);
+    assert_eq!(top[0].0, "high", "the true counts are ranked");
+    top.sort();
+    assert_eq!(top, expected);
+    let whole = 2 * i128::from(i64::MAX);
+    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let series = house.drive(house.counting.series(&house.shop, counter("high"), question)).await.expect("a series");
+    assert_eq!((series.rows[0].sum, series.rows[1].value), (whole, whole));
+    let recount = house.counting.recount(&house.shop, counter("high"), None, None).await.expect("a recount");
+    assert_eq!((recount.before, recount.after, recount.differences.len()), (whole, whole, 0));
 }

@@ -58,7 +58,7 @@ pub struct RecountArgs {
 }
 
 const EVENTS: &[&str] = &["counter_name", "event_time", "kind", "delta", "token", "provenance"];
-const DIFFERENCES: &[&str] = &["bucket_start", "rows_recorded", "rows_found", "sum_recorded", "sum_found"];
+const DIFFERENCES: &[&str] = &["bucket_start", "rows_recorded", "rows_found", "sum_recorded", "sum_found", "saturated"];
 
 impl Counters {
     pub(super) async fn events(&self, args: EventsArgs) -> Result<(), Failure> {
@@ -241,6 +241,7 @@ fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
             difference.rows_found.to_string(),
             difference.sum_recorded.to_string(),
             difference.sum_found.to_string(),
+            difference.saturated.to_string(),
         ]
     });
     Rows { columns: DIFFERENCES, cells: cells.collect() }
@@ -248,10 +249,12 @@ fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
 
 fn recount_text(recount: &pb::RecountCounterResponse) -> String {
     let mut text = format!(
-        "count served:      {}\ncount of the log:  {}\nas of:             {}\n{}\n{} buckets compared, {} events read, {} \
+        "count served:      {}{}\ncount of the log:  {}{}\nas of:             {}\n{}\n{} buckets compared, {} events read, {} \
          differences\n",
         recount.count_before,
+        clamped(recount.saturated_before),
         recount.count_after,
+        clamped(recount.saturated_after),
         time_cell(recount.as_of.as_ref()),
         match recount.complete {
             true => "the log reaches back to the counter's beginning",
@@ -261,10 +264,22 @@ fn recount_text(recount: &pb::RecountCounterResponse) -> String {
         recount.events_read,
         recount.differences.len(),
     );
-    for row in difference_rows(recount).cells {
-        text.push_str(&format!("bucket {}: rows {} -> {}, sum {} -> {}\n", row[0], row[1], row[2], row[3], row[4]));
+    for difference in &recount.differences {
+        text.push_str(&format!(
+            "bucket {}: rows {} -> {}, sum {} -> {}{}\n",
+            time_cell(difference.bucket_start.as_ref()),
+            difference.rows_recorded,
+            difference.rows_found,
+            difference.sum_recorded,
+            difference.sum_found,
+            clamped(difference.saturated),
+        ));
     }
     text
+}
+
+fn clamped(saturated: bool) -> &'static str {
+    if saturated { " (saturated)" } else { "" }
 }
 
 fn kind(number: i32) -> String {

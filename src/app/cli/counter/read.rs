@@ -86,7 +86,7 @@ pub struct WatchArgs {
 
 const READING: &[&str] =
     &["counter_name", "count", "exactness", "as_of", "behind", "last_write_time", "checked_at", "saturated"];
-const SUMMARY: &[&str] = &["counter_name", "count", "as_of"];
+const SUMMARY: &[&str] = &["counter_name", "count", "as_of", "saturated"];
 
 impl Counters {
     pub(super) async fn get(&self, args: GetArgs) -> Result<(), Failure> {
@@ -210,9 +210,10 @@ impl Counters {
         let series = call!(self.session, counters.get_count_series, &request)?;
         let cells = series.rows.iter().map(|row| {
             let value = row.value.map(|value| value.to_string()).unwrap_or_default();
-            vec![time_cell(row.step_start.as_ref()), row.sum.to_string(), value, row.open.to_string()]
+            let (sum, open) = (row.sum.to_string(), row.open.to_string());
+            vec![time_cell(row.step_start.as_ref()), sum, value, open, row.saturated.to_string()]
         });
-        let rows = Rows { columns: &["step_start", "sum", "value", "open"], cells: cells.collect() };
+        let rows = Rows { columns: &["step_start", "sum", "value", "open", "saturated"], cells: cells.collect() };
         self.session.output.answer(&Answer::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
     }
 
@@ -255,5 +256,10 @@ fn reading_cells(name: &str, reading: &pb::GetCountResponse) -> Vec<String> {
 }
 
 fn summary_cells(counter: &pb::CounterSummary) -> Vec<String> {
-    vec![counter.counter_name.clone(), counter.count.to_string(), time_cell(counter.as_of.as_ref())]
+    vec![
+        counter.counter_name.clone(),
+        counter.count.to_string(),
+        time_cell(counter.as_of.as_ref()),
+        counter.saturated.to_string(),
+    ]
 }

@@ -91,7 +91,8 @@ impl TokenArgs {
 }
 
 const WRITTEN: &[&str] = &["counter_name", "outcome", "token", "event_time"];
-const WRITTEN_AND_READ: &[&str] = &["counter_name", "outcome", "token", "event_time", "count", "exactness", "as_of"];
+const WRITTEN_AND_READ: &[&str] =
+    &["counter_name", "outcome", "token", "event_time", "count", "exactness", "as_of", "saturated"];
 
 impl Counters {
     pub(super) async fn add(&self, args: AddArgs) -> Result<(), Failure> {
@@ -135,6 +136,7 @@ impl Counters {
         cells.push(added.count.to_string());
         cells.push(word::<pb::Exactness>(added.exactness, "EXACTNESS_", pb::Exactness::as_str_name));
         cells.push(time_cell(added.as_of.as_ref()));
+        cells.push(added.saturated.to_string());
         let rows = Rows { columns: WRITTEN_AND_READ, cells: vec![cells] };
         self.session.output.answer(&Answer::one(&full_name("AddAndGetCountResponse"), &added), &rows)
     }
