@@ -2,11 +2,14 @@
 //!
 //! Every write carries an idempotency token, made here when the caller brings none, and a retry sends the same token
 //! again; so a write whose answer was lost counts once (in a best-effort namespace, which keeps no tokens, it may count
-//! twice). A token is replaced only when the server said that it was not
-//! applied and never will be. Uses the protocol alone, so it builds without the feature `server`.
+//! twice). A token is replaced only when the server said that it was not applied and never will be. A read is at least as
+//! new as what the client saw of the counter before, on whatever server. Uses the protocol alone, so it builds without
+//! the feature `server`.
 
 mod error;
+mod reads;
 mod retry;
+mod seen;
 mod tokens;
 
 use std::future::Future;
@@ -26,6 +29,7 @@ use crate::proto::counter::v1::{
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 use retry::Progress;
 pub use retry::RetryPolicy;
+use seen::Seen;
 use tokens::TokenMaker;
 
 /// The largest message that is taken, in bytes; the service sends no larger one.
@@ -41,6 +45,7 @@ pub struct Client {
     channel: Channel,
     policy: RetryPolicy,
     tokens: TokenMaker,
+    seen: Seen,
     actor: Option<MetadataValue<Ascii>>,
 }
 
@@ -63,7 +68,7 @@ impl Client {
             return Err(refuse("the port is missing".to_owned()));
         }
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
-        Ok(Self { channel, policy, tokens: TokenMaker::default(), actor: None })
+        Ok(Self { channel, policy, tokens: TokenMaker::default(), seen: Seen::default(), actor: None })
     }
 
     /// Says who calls, for the history of namespaces. A name that cannot travel as metadata is left out, and the server
@@ -116,11 +121,14 @@ impl Client {
         request: AddAndGetCountRequest,
     ) -> Result<AddAndGetCountResponse, WriteError> {
         let client = self.counters();
-        self.write(request, |request| {
+        let (namespace, counter_name) = (request.namespace.clone(), request.counter_name.clone());
+        let answer = self.write(request, |request| {
             let mut client = client.clone();
             async move { client.add_and_get_count(request).await }
-        })
-        .await
+        });
+        let answer = answer.await?;
+        self.seen.note(&namespace, &counter_name, answer.as_of);
+        Ok(answer)
     }
 
     /// Sets a counter to 0.

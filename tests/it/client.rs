@@ -1,4 +1,5 @@
-//! The client against a server that fails as it is told: what is sent again, under which token, and what a failure says.
+//! The client against a server that fails as it is told: what is sent again, under which token, what a failure says, and
+//! what reads carry on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,12 +15,35 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// Answers adds from a script and keeps the tokens that it saw.
+/// The counters of a read and its `at_least_as_of` in seconds.
+type AskedRead = (String, Option<i64>);
+
+/// Answers adds and reads from a script and keeps what it was asked.
 #[derive(Clone, Default)]
 struct Scripted {
     /// What the next calls answer, the last first; then all succeed.
     failures: Arc<Mutex<Vec<Status>>>,
     tokens: Arc<Mutex<Vec<String>>>,
+    /// How far the next readings are rolled up, in seconds, the last first.
+    as_ofs: Arc<Mutex<Vec<i64>>>,
+    /// What reads asked for.
+    reads: Arc<Mutex<Vec<AskedRead>>>,
+}
+
+impl Scripted {
+    fn reading(&self) -> pb::GetCountResponse {
+        let seconds = self.as_ofs.lock().expect("nobody panicked").pop().expect("the script goes so far");
+        pb::GetCountResponse { count: seconds, as_of: Some(at(seconds)), ..Default::default() }
+    }
+
+    fn asked(&self, names: &[String], at_least_as_of: Option<prost_types::Timestamp>) {
+        let asked = (names.join(","), at_least_as_of.map(|time| time.seconds));
+        self.reads.lock().expect("nobody panicked").push(asked);
+    }
+}
+
+fn at(seconds: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds, nanos: 0 }
 }
 
 struct Running {
@@ -43,6 +67,20 @@ impl Running {
             });
         let task = tokio::spawn(async { server.await.expect("the server runs") });
         Self { script, address, stop, task }
+    }
+
+    /// A server whose readings are rolled up to these times, in this order.
+    async fn rolled_up_to(as_ofs: &[i64]) -> Self {
+        let server = Self::with(Vec::new()).await;
+        *server.script.as_ofs.lock().expect("nobody panicked") = as_ofs.iter().rev().copied().collect();
+        server
+    }
+
+    async fn reads(self) -> Vec<AskedRead> {
+        let reads = Arc::clone(&self.script.reads);
+        self.tokens().await;
+        let reads = reads.lock().expect("nobody panicked");
+        reads.clone()
     }
 
     fn client(&self) -> Client {
@@ -156,6 +194,54 @@ async fn nothing_was_applied_where_nobody_listens() {
     assert_eq!(error.error.attempts, 2);
 }
 
+fn get(counter_name: &str, at_least_as_of: Option<i64>) -> pb::GetCountRequest {
+    let at_least_as_of = at_least_as_of.map(at);
+    pb::GetCountRequest { counter_name: counter_name.to_owned(), at_least_as_of, ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_read_asks_for_what_the_client_has_seen_of_the_counter() {
+    let server = Running::rolled_up_to(&[10, 20, 15, 30, 40, 50]).await;
+    let client = server.client();
+    for request in [get("views", None), get("views", None), get("views", None), get("likes", None)] {
+        client.get_count(request).await.expect("a reading");
+    }
+    client.clone().get_count(get("views", Some(35))).await.expect("a reading");
+    let add = pb::AddAndGetCountRequest { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    client.add_and_get_count(add).await.expect("an add");
+    server.script.as_ofs.lock().expect("nobody panicked").push(60);
+    client.get_count(get("views", Some(45))).await.expect("a reading");
+    let reads = server.reads().await;
+    let views = |at_least| ("views".to_owned(), at_least);
+    let expected =
+        [views(None), views(Some(10)), views(Some(20)), ("likes".to_owned(), None), views(Some(35)), views(Some(50))];
+    assert_eq!(reads, expected, "an older answer is not carried on, the caller's own wish is, and clones share");
+}
+
+#[tokio::test]
+async fn a_batch_asks_again_for_those_counters_that_came_back_older() {
+    let server = Running::rolled_up_to(&[10, 20, 12, 15, 19, 21, 22, 25, 26]).await;
+    let client = server.client();
+    let batch = |names: &[&str]| pb::BatchGetCountsRequest {
+        counter_names: names.iter().map(|&name| name.to_owned()).collect(),
+        ..Default::default()
+    };
+    client.batch_get_counts(batch(&["a", "b"])).await.expect("readings");
+    let answer = client.batch_get_counts(batch(&["a", "refused", "b", "new", "b"])).await.expect("readings");
+    let shown: Vec<_> =
+        answer.results.iter().map(|one| (one.counter_name.as_str(), one.reading.map_or(0, |one| one.count))).collect();
+    assert_eq!(shown, [("a", 12), ("refused", 0), ("b", 22), ("new", 19), ("b", 21)]);
+    client.get_count(get("b", None)).await.expect("a reading");
+    let reads = server.reads().await;
+    let expected = [
+        ("a,b".to_owned(), None),
+        ("a,refused,b,new,b".to_owned(), None),
+        ("b".to_owned(), Some(20)),
+        ("b".to_owned(), Some(22)),
+    ];
+    assert_eq!(reads, expected);
+}
+
 #[test]
 fn an_address_is_checked_before_anything_is_sent() {
     for address in ["", "nowhere", "https://127.0.0.1:7450", "127.0.0.1", "a b:1"] {
@@ -190,11 +276,14 @@ impl CounterService for Scripted {
         &self,
         _: Request<pb::AddAndGetCountRequest>,
     ) -> Unimplemented<pb::AddAndGetCountResponse> {
-        unscripted()
+        let as_of = self.reading().as_of;
+        Ok(Response::new(pb::AddAndGetCountResponse { as_of, ..Default::default() }))
     }
 
-    async fn get_count(&self, _: Request<pb::GetCountRequest>) -> Unimplemented<pb::GetCountResponse> {
-        unscripted()
+    async fn get_count(&self, request: Request<pb::GetCountRequest>) -> Unimplemented<pb::GetCountResponse> {
+        let request = request.into_inner();
+        self.asked(&[request.counter_name], request.at_least_as_of);
+        Ok(Response::new(self.reading()))
     }
 
     async fn clear_count(&self, _: Request<pb::ClearCountRequest>) -> Unimplemented<pb::ClearCountResponse> {
@@ -210,9 +299,16 @@ impl CounterService for Scripted {
 
     async fn batch_get_counts(
         &self,
-        _: Request<pb::BatchGetCountsRequest>,
+        request: Request<pb::BatchGetCountsRequest>,
     ) -> Unimplemented<pb::BatchGetCountsResponse> {
-        unscripted()
+        let request = request.into_inner();
+        self.asked(&request.counter_names, request.at_least_as_of);
+        let result = |counter_name: String| match counter_name.as_str() {
+            "refused" => pb::GetResult { counter_name, error: Some(Default::default()), reading: None },
+            _ => pb::GetResult { counter_name, reading: Some(self.reading()), error: None },
+        };
+        let results = request.counter_names.into_iter().map(result).collect();
+        Ok(Response::new(pb::BatchGetCountsResponse { results }))
     }
 
     async fn stream_add_counts(

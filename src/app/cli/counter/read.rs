@@ -130,11 +130,13 @@ impl Counters {
     }
 
     async fn get_one(&self, request: &pb::GetCountRequest) -> Result<pb::GetCountResponse, Failure> {
-        call!(self.session, counters.get_count, request)
+        let reading = self.session.client.get_count(request.clone()).await;
+        reading.map_err(|error| self.session.failed(&error))
     }
 
     async fn get_many(&self, request: &pb::BatchGetCountsRequest) -> Result<(), Failure> {
-        let read = call!(self.session, counters.batch_get_counts, request)?;
+        let read = self.session.client.batch_get_counts(request.clone()).await;
+        let read = read.map_err(|error| self.session.failed(&error))?;
         let mut cells = Vec::with_capacity(read.results.len());
         let mut refused = Vec::new();
         for result in &read.results {

@@ -1,0 +1,70 @@
+//! Reads that never go back in time, whichever server answers.
+//!
+//! A single read asks for the newest `as_of` that this client was told of the counter; the server that has come so far
+//! already, which is every time the same server answers, has nothing more to do. A batch asks first and compares then,
+//! because one time for all its counters would have the server roll those that are fine; what came back older is asked
+//! for once more. A server that cannot reach the time within its budget answers what it has, with `behind`.
+
+use crate::client::seen::{is_before, newest};
+use crate::client::{CallError, Client};
+use crate::proto::counter::v1::{
+    BatchGetCountsRequest, BatchGetCountsResponse, GetCountRequest, GetCountResponse, GetResult,
+};
+
+impl Client {
+    /// Reads a count, at least as new as what this client or its clones saw of the counter before.
+    pub async fn get_count(&self, mut request: GetCountRequest) -> Result<GetCountResponse, CallError> {
+        let seen = self.seen.as_of(&request.namespace, &request.counter_name);
+        request.at_least_as_of = newest(request.at_least_as_of, seen);
+        let client = self.counters();
+        let reading = self.retried(&request, |request| {
+            let mut client = client.clone();
+            async move { client.get_count(request).await }
+        });
+        let reading = reading.await?;
+        self.seen.note(&request.namespace, &request.counter_name, reading.as_of);
+        Ok(reading)
+    }
+
+    /// Reads counts, each at least as new as what this client or its clones saw of the counter before.
+    pub async fn batch_get_counts(
+        &self,
+        mut request: BatchGetCountsRequest,
+    ) -> Result<BatchGetCountsResponse, CallError> {
+        let mut answer = self.batch_get_once(&request).await?;
+        let older: Vec<usize> = (0..answer.results.len())
+            .filter(|at| {
+                let (name, as_of) = read_of(&answer.results[*at]);
+                as_of.is_some() && is_before(as_of.as_ref(), self.seen.as_of(&request.namespace, name).as_ref())
+            })
+            .collect();
+        if !older.is_empty() {
+            request.counter_names = older.iter().map(|at| answer.results[*at].counter_name.clone()).collect();
+            for name in &request.counter_names {
+                request.at_least_as_of = newest(request.at_least_as_of, self.seen.as_of(&request.namespace, name));
+            }
+            let again = self.batch_get_once(&request).await?;
+            for (at, result) in older.into_iter().zip(again.results) {
+                answer.results[at] = result;
+            }
+        }
+        for result in &answer.results {
+            let (name, as_of) = read_of(result);
+            self.seen.note(&request.namespace, name, as_of);
+        }
+        Ok(answer)
+    }
+
+    async fn batch_get_once(&self, request: &BatchGetCountsRequest) -> Result<BatchGetCountsResponse, CallError> {
+        let client = self.counters();
+        self.retried(request, |request| {
+            let mut client = client.clone();
+            async move { client.batch_get_counts(request).await }
+        })
+        .await
+    }
+}
+
+fn read_of(result: &GetResult) -> (&str, Option<prost_types::Timestamp>) {
+    (&result.counter_name, result.reading.as_ref().and_then(|reading| reading.as_of))
+}
