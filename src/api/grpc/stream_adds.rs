@@ -3,8 +3,10 @@
 //! Items are numbered over the whole stream. Messages that have arrived already are put together into batches of the
 //! engine, several of which are under way at once; answers come in the order of the items. While enough batches are
 //! under way nothing is read, so the connection's flow control slows the client down.
-//! Invariant: a batch handed to the engine belongs to the engine, so however the stream ends, nothing is half-done: what
-//! was not acknowledged may have been applied, and is sent again with the same tokens.
+//! Whatever refuses a message as a whole is found before its items are handed over and before anything after it is read;
+//! so a stream that the server ends with an error has acknowledged all it applied, and began nothing behind the error.
+//! Invariant: a batch handed to the engine belongs to the engine, so however a connection ends, nothing is half-done:
+//! what was not acknowledged may have been applied, and is sent again with the same tokens.
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -17,7 +19,7 @@ use crate::api::time;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written};
+use crate::engine::counting::{Add, AddTarget, Counting, CountingError, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
@@ -29,12 +31,13 @@ pub fn answers<S>(
 where
     S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Send + Unpin + 'static,
 {
-    let reader = Reader { requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
+    let lookup = counting.clone();
+    let reader = Reader { lookup, requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
     let ranges = stream::unfold(reader, |mut reader| async move { reader.next().await.map(|range| (range, reader)) });
     ranges
         .map(move |range| {
             let counting = counting.clone();
-            async move { add_range(&counting, range?).await }
+            async move { Ok(add_range(&counting, range?).await) }
         })
         .buffered(STREAM_BATCHES_AT_ONCE_MAX)
         .boxed()
@@ -43,11 +46,14 @@ where
 /// Neighbouring items of one namespace, at most one batch.
 struct Range {
     namespace: NamespaceName,
+    target: AddTarget,
     first_item: u64,
     items: Vec<Result<Add, Reject>>,
 }
 
 struct Reader<S> {
+    /// Finds the namespaces of messages.
+    lookup: Counting,
     requests: S,
     drain: CancellationToken,
     namespace: Option<NamespaceName>,
@@ -68,7 +74,9 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
     async fn read_range(&mut self) -> Result<Option<Range>, Status> {
         let mut range = loop {
             let Some(message) = self.receive().await.transpose().map_err(errors::with_reason)? else { return Ok(None) };
-            if let Some(range) = self.begin_range(message)? {
+            let first_item = self.next_item;
+            let refused = |refusal: Refusal| refusal.with("first_item", first_item.to_string());
+            if let Some(range) = self.begin_range(message).await.map_err(refused)? {
                 break range;
             }
         };
@@ -109,19 +117,21 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
     }
 
     /// Checks a message and begins a range with its items; nothing for a message without items.
-    fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<Range>, Status> {
+    async fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<Range>, Refusal> {
         if !message.namespace.is_empty() {
-            self.namespace = Some(decode::namespace(&message.namespace).map_err(Refusal::from)?);
+            self.namespace = Some(decode::namespace(&message.namespace)?);
         }
         let Some(namespace) = self.namespace.clone() else {
             let what = "namespace is missing; name it in the first message of the stream";
-            return Err(Refusal::new(Reason::InvalidNamespace, what).into());
+            return Err(Refusal::new(Reason::InvalidNamespace, what));
         };
         if message.items.is_empty() {
             return Ok(None);
         }
         decode::batch_size("items", message.items.len())?;
-        let mut range = Range { namespace, first_item: self.next_item, items: Vec::with_capacity(message.items.len()) };
+        let target = self.lookup.add_target(&namespace).await?;
+        let items = Vec::with_capacity(message.items.len());
+        let mut range = Range { namespace, target, first_item: self.next_item, items };
         self.number(&mut range, message);
         Ok(Some(range))
     }
@@ -140,21 +150,19 @@ impl Range {
     }
 }
 
-async fn add_range(counting: &Counting, range: Range) -> Result<StreamAddCountsResponse, Status> {
+async fn add_range(counting: &Counting, range: Range) -> StreamAddCountsResponse {
     let first_item = range.first_item;
     let last_item = first_item + range.items.len() as u64 - 1;
-    let answers = counting.batch_add(&range.namespace, range.items).await.map_err(|error| {
-        Refusal::from(error).with("first_item", first_item.to_string()).with("last_item", last_item.to_string())
-    })?;
+    let answers = counting.batch_add_to(&range.target, range.items).await;
     let exceptions = (first_item..).zip(answers).filter(|(_, answer)| is_exception(answer));
-    Ok(StreamAddCountsResponse {
+    StreamAddCountsResponse {
         first_item,
         last_item,
         exceptions: exceptions
             .map(|(item, answer)| StreamException { item, result: Some(encode::add_result(answer)) })
             .collect(),
         server_time: Some(time::write(counting.server_time())),
-    })
+    }
 }
 
 fn is_exception(answer: &Result<Written, CountingError>) -> bool {

@@ -13,6 +13,9 @@ use crate::engine::counting::{
 };
 use crate::ports::{NewEvent, Outcome, StoreError};
 
+/// A namespace that takes adds, as it was when it was looked up.
+pub struct AddTarget(Arc<Scope>);
+
 impl Counting {
     /// Adds a delta. Durable when it answers, but for best-effort counters.
     pub async fn add(&self, namespace: &NamespaceName, add: Add) -> Result<Written, CountingError> {
@@ -56,18 +59,32 @@ impl Counting {
         namespace: &NamespaceName,
         items: Vec<Result<Add, Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
-        let scope = self.delta_scope(namespace).await?;
-        if is_best_effort(&scope) {
-            let mut answers = Vec::with_capacity(items.len());
-            for item in items {
-                answers.push(match item {
-                    Ok(add) => self.add_fast(&scope, &add).await.map(|(written, _)| written),
-                    Err(reject) => Err(reject.into()),
-                });
-            }
-            return Ok(answers);
+        let target = self.add_target(namespace).await?;
+        Ok(self.batch_add_to(&target, items).await)
+    }
+
+    /// Looks up a namespace that takes adds; everything that refuses a batch as a whole is found here.
+    pub async fn add_target(&self, namespace: &NamespaceName) -> Result<AddTarget, CountingError> {
+        Ok(AddTarget(self.delta_scope(namespace).await?))
+    }
+
+    /// Adds each item to a namespace that was looked up; an item that was invalid already keeps its refusal.
+    pub async fn batch_add_to(
+        &self,
+        AddTarget(scope): &AddTarget,
+        items: Vec<Result<Add, Reject>>,
+    ) -> Vec<Result<Written, CountingError>> {
+        if !is_best_effort(scope) {
+            return self.add_all(scope, items).await;
         }
-        Ok(self.add_all(&scope, items).await)
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            answers.push(match item {
+                Ok(add) => self.add_fast(scope, &add).await.map(|(written, _)| written),
+                Err(reject) => Err(reject.into()),
+            });
+        }
+        answers
     }
 
     async fn add_one(&self, scope: &Arc<Scope>, add: Add) -> Result<Written, CountingError> {

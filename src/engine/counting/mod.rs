@@ -26,6 +26,7 @@ use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::is_reserved;
 
+pub use add::AddTarget;
 pub use error::{ChangeText, CountingError, reason_of_store};
 pub use types::*;
 pub use watch::ReadingStream;

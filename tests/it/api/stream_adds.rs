@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt;
 
 use super::{Wire, item, reason};
 
@@ -110,13 +111,46 @@ async fn a_bad_message_ends_the_stream_after_what_came_before_is_answered() {
         let (last, _, end) = read_all(open(&server, tokio_stream::iter(messages)).await).await;
         let status = end.expect("the stream ends with an error");
         assert_eq!((last, reason(&status).as_str()), (2, expected), "{status:?}");
-        if expected.starts_with("INVALID") {
-            assert_eq!(count(&server, &format!("after.{expected}")).await, "0", "nothing is read after {expected}");
-        }
+        assert_eq!(count(&server, &format!("after.{expected}")).await, "0", "nothing is begun after {expected}");
     }
     let (last, _, end) = read_all(open(&server, tokio_stream::once(message("", items(1..=1)))).await).await;
     assert_eq!((last, reason(&end.expect("no namespace")).as_str()), (0, "INVALID_NAMESPACE"));
     assert_eq!(count(&server, "streamed").await, "10", "what came before was taken, each time");
+}
+
+#[tokio::test]
+async fn what_was_begun_before_a_refused_message_is_acknowledged_and_nothing_is_begun_after_it() {
+    for (bad, expected) in [
+        (message("exact", items(9_001..=10_001)), "INVALID_BATCH_SIZE"),
+        (message("nowhere", items(9_001..=9_001)), "NAMESPACE_NOT_FOUND"),
+        (message("totals", items(9_001..=9_001)), "WRONG_TEMPORALITY"),
+        (message("tallystone.usage", items(9_001..=9_001)), "NAMESPACE_READ_ONLY"),
+    ] {
+        let server = Wire::start().await;
+        server.gate.close();
+        let mut messages: Vec<_> =
+            (0..9_u64).map(|at| message("exact", items(at * 1_000 + 1..=at * 1_000 + 1_000))).collect();
+        messages.push(bad);
+        messages.extend((0..9).map(|at| message("exact", vec![item("after", 1, &format!("after-{at}"))])));
+        let all = tokio::spawn(read_all(open(&server, tokio_stream::iter(messages)).await));
+        server.gate.until_arrived(9).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            assert_eq!(server.gate.waiting(), 9, "nothing is begun after {expected}");
+        }
+        server.gate.open();
+        let (last, exceptions, end) = all.await.expect("no panic");
+        let status = end.expect("the stream ends with an error");
+        assert_eq!((last, exceptions.len(), reason(&status).as_str()), (9_000, 0, expected), "{status:?}");
+        let metadata = status.get_details_error_info().expect("an ErrorInfo").metadata;
+        assert_eq!(
+            metadata.get("first_item").map(String::as_str),
+            Some("9001"),
+            "it says where the refused items begin"
+        );
+        assert_eq!(count(&server, "streamed").await, "9000", "what was applied was acknowledged");
+        assert_eq!(count(&server, "after").await, "0");
+    }
 }
 
 #[tokio::test]
