@@ -62,6 +62,8 @@ pub const TAIL_EVENTS_MAX: usize = 10_000;
 pub const SCAN_PAGE_EVENTS: usize = 1_000;
 /// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.
 pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The rolls and other upkeep that one embedded store has lined up, in bytes; past it, upkeep is tried again later.
+pub const UPKEEP_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The verdicts one server works on at once; past it, RETRY_LATER.
 pub const VERDICTS_AT_ONCE_MAX: usize = 256;
 /// The bytes of all rollup Sets of one roller.

@@ -1,13 +1,15 @@
 //! What callers ask of the committer. Each command carries the way to its caller; it is answered once.
 
+use std::ops::AddAssign;
+
 use fjall::Slice;
 use tokio::sync::oneshot;
 
 use super::key;
 use crate::adapters::stored::encode_event;
 use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event, EventKey, NamespaceId};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
+use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::ports::{Appended, Held, NamespaceRecord, NewEvent, RollWrite, Settled, StoreError};
 
 /// The way to the caller. A caller that went away is no error.
@@ -87,9 +89,14 @@ impl Prepared {
         Self { counter, event, key, value }
     }
 
-    /// About what the event takes while it waits.
+    /// About what the event takes while it waits, the writer's note of it included.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.key.len() + self.value.len() + self.counter.name().as_str().len()
+        let id = match &self.event.key.id {
+            EventId::Uuid(_) => 0,
+            EventId::Tagged(bytes) => bytes.len(),
+        };
+        let text = self.counter.name().as_str().len() + self.event.provenance.as_str().len() + id;
+        size_of::<Self>() + size_of::<(Counter, Timestamp)>() + self.key.len() + self.value.len() + text
     }
 }
 
@@ -100,6 +107,22 @@ pub enum Class {
     Intake,
     /// Works off what was taken in, or keeps the store in order.
     Upkeep,
+}
+
+/// The bytes of commands, by how these may be turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Weight {
+    /// Of commands that take in new events.
+    pub intake: usize,
+    /// Of all others.
+    pub upkeep: usize,
+}
+
+impl AddAssign for Weight {
+    fn add_assign(&mut self, more: Self) {
+        self.intake += more.intake;
+        self.upkeep += more.upkeep;
+    }
 }
 
 /// What a waiting command takes beside its events.
@@ -122,22 +145,26 @@ impl Command {
         }
     }
 
-    /// About what it takes while it waits.
-    pub fn bytes(&self) -> usize {
+    /// About what it takes while it waits, in the column of its class.
+    pub fn bytes(&self) -> Weight {
         let more = match self {
             Self::Append(append) => append.events.iter().map(Prepared::bytes).sum(),
-            Self::Roll(_, writes, _) => writes.len() * ROLL_BYTES,
+            Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
+            Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
             Self::Settle(_)
             | Self::Publish(..)
             | Self::Watermarks(..)
-            | Self::CreateSlice(..)
             | Self::SetStatus(..)
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::Tidy(..) => 0,
         };
-        COMMAND_BYTES + more
+        let bytes = COMMAND_BYTES + more;
+        match self.class() {
+            Class::Intake => Weight { intake: bytes, upkeep: 0 },
+            Class::Upkeep => Weight { intake: 0, upkeep: bytes },
+        }
     }
 
     /// Answers with a failure.
@@ -162,5 +189,12 @@ impl Command {
     }
 }
 
-/// About what a roll takes while it waits.
-const ROLL_BYTES: usize = 512;
+/// About what a roll takes while it waits: the checkpoint with all its sources, and the records it finishes.
+fn bytes_of_roll(write: &RollWrite) -> usize {
+    let sources = write.checkpoint.sources.keys().map(|name| name.len() + size_of::<(Box<str>, SourceTotal)>());
+    size_of::<RollWrite>()
+        + write.counter.name().as_str().len()
+        + sources.sum::<usize>()
+        + write.finished_buckets.len() * size_of::<BucketRecord>()
+        + (write.finished_steps.len() + write.checkpoint.open_steps.len()) * size_of::<StepSum>()
+}

@@ -1,9 +1,12 @@
 //! The queue in front of the committer: bounded in bytes, taken whole.
+//!
+//! Intake and upkeep have a bound each, so neither keeps the other out. A command that is larger than its bound gets in
+//! when no other of its class is there; so the bound holds up to one command, and no command is turned away for ever.
 
 use parking_lot::{Condvar, Mutex};
 
-use super::command::{Class, Command};
-use crate::domain::limits::HELD_BYTES_MAX;
+use super::command::{Command, Weight};
+use crate::domain::limits::{HELD_BYTES_MAX, UPKEEP_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// Commands that wait, and the bytes of those that wait or are being worked on.
@@ -16,26 +19,21 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     commands: Vec<Command>,
-    bytes: usize,
+    weight: Weight,
     closed: bool,
 }
 
 impl Queue {
     /// Lines a command up; one that is turned away is answered at once.
     pub fn push(&self, command: Command) {
-        let bytes = command.bytes();
-        let bytes_max = match command.class() {
-            Class::Intake => HELD_BYTES_MAX,
-            // Upkeep frees memory, so it gets in while intake is turned away.
-            Class::Upkeep => 2 * HELD_BYTES_MAX,
-        };
+        let weight = command.bytes();
         let mut state = self.state.lock();
         let refusal = if state.closed {
             StoreErrorKind::Closed
-        } else if state.bytes + bytes > bytes_max {
+        } else if !state.has_room_for(weight) {
             StoreErrorKind::Busy
         } else {
-            state.bytes += bytes;
+            state.weight += weight;
             state.commands.push(command);
             let is_first = state.commands.len() == 1;
             drop(state);
@@ -62,9 +60,12 @@ impl Queue {
     }
 
     /// Notes that commands of so many bytes were worked off.
-    pub fn done(&self, bytes: usize) {
+    pub fn done(&self, weight: Weight) {
         let mut state = self.state.lock();
-        state.bytes = state.bytes.saturating_sub(bytes);
+        let held = &mut state.weight;
+        debug_assert!(held.intake >= weight.intake && held.upkeep >= weight.upkeep, "only what was lined up is done");
+        held.intake = held.intake.saturating_sub(weight.intake);
+        held.upkeep = held.upkeep.saturating_sub(weight.upkeep);
     }
 
     /// Turns every further command away.
@@ -75,6 +76,160 @@ impl Queue {
 
     /// The bytes that wait or are being worked on.
     pub fn bytes(&self) -> usize {
-        self.state.lock().bytes
+        let weight = self.state.lock().weight;
+        weight.intake + weight.upkeep
+    }
+}
+
+impl State {
+    fn has_room_for(&self, more: Weight) -> bool {
+        let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
+        fits(self.weight.intake, more.intake, HELD_BYTES_MAX) && fits(self.weight.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use fjall::Slice;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::adapters::embedded::command::{Append, Prepared};
+    use crate::domain::Timestamp;
+    use crate::domain::counter::{
+        Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
+    };
+    use crate::domain::rollup::Checkpoint;
+    use crate::ports::{Appended, NewEvent, Outcome, RollWrite};
+
+    type Answered = oneshot::Receiver<Vec<Result<Appended, StoreError>>>;
+
+    fn counter() -> Counter {
+        Counter::new(NamespaceId(1), CounterName::new("a").expect("a valid name"))
+    }
+
+    /// An append of about so many bytes.
+    fn append(bytes: usize) -> (Command, Answered) {
+        let key = EventKey { time: Timestamp::from_secs(1), id: EventId::text("t") };
+        let event = Event { key, change: Change::Add(1), provenance: Provenance::default() };
+        let mut prepared = Prepared::new(NewEvent { counter: counter(), event });
+        prepared.value = Slice::from(vec![0; bytes]);
+        let (answer, answered) = oneshot::channel();
+        let events = vec![prepared];
+        (Command::Append(Append { dataset: DatasetId(1), events, held: Box::new(()), answer }), answered)
+    }
+
+    /// A roll of about so many bytes.
+    fn roll(bytes: usize) -> (Command, oneshot::Receiver<Result<(), StoreError>>) {
+        let write = RollWrite {
+            counter: counter(),
+            checkpoint: Checkpoint::empty(Timestamp::MIN),
+            finished_buckets: Vec::new(),
+            finished_steps: Vec::new(),
+        };
+        let (answer, answered) = oneshot::channel();
+        (Command::Roll(DatasetId(1), vec![write; bytes / size_of::<RollWrite>()], answer), answered)
+    }
+
+    fn is_busy(mut answered: Answered) -> bool {
+        let Ok(mut answer) = answered.try_recv() else { return false };
+        let error = answer.remove(0).expect_err("nothing was committed here");
+        assert_eq!((error.kind, error.outcome), (StoreErrorKind::Busy, Outcome::NotApplied));
+        true
+    }
+
+    fn pushed(queue: &Queue, (command, answered): (Command, Answered)) -> bool {
+        queue.push(command);
+        !is_busy(answered)
+    }
+
+    /// Works off whatever waits, as the committer does.
+    fn work_off(queue: &Queue) -> usize {
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        let mut weight = Weight::default();
+        commands.iter().for_each(|command| weight += command.bytes());
+        queue.done(weight);
+        commands.len()
+    }
+
+    const THIRD: usize = HELD_BYTES_MAX / 3;
+
+    #[test]
+    fn intake_past_its_bound_is_told_to_come_again_and_gets_in_when_some_was_worked_off() {
+        let queue = Queue::default();
+        assert!(pushed(&queue, append(THIRD)) && pushed(&queue, append(THIRD)));
+        assert!(!pushed(&queue, append(THIRD)), "the third does not fit beside what each takes by itself");
+        assert!(pushed(&queue, append(1_000)), "a smaller one does");
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        assert!(!pushed(&queue, append(THIRD)), "what is worked on still counts");
+        queue.done(commands[0].bytes());
+        assert!(pushed(&queue, append(THIRD)));
+        queue.done(commands[1].bytes());
+        queue.done(commands[2].bytes());
+        assert_eq!(work_off(&queue), 1);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn intake_and_upkeep_never_keep_each_other_out() {
+        let queue = Queue::default();
+        assert!(pushed(&queue, append(2 * THIRD)) && !pushed(&queue, append(2 * THIRD)));
+        let (command, mut answered) = roll(UPKEEP_BYTES_MAX / 2);
+        queue.push(command);
+        assert!(answered.try_recv().is_err(), "upkeep gets in while intake is turned away");
+        let (command, mut answered) = roll(UPKEEP_BYTES_MAX / 2 + UPKEEP_BYTES_MAX / 4);
+        queue.push(command);
+        assert!(answered.try_recv().is_ok(), "and has a bound of its own");
+        assert!(pushed(&queue, append(1_000)), "that does not keep intake out");
+        assert_eq!(work_off(&queue), 3);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn a_command_larger_than_its_bound_gets_in_when_no_other_of_its_class_is_there() {
+        let queue = Queue::default();
+        assert!(pushed(&queue, append(HELD_BYTES_MAX + 1)));
+        assert!(!pushed(&queue, append(1)), "one command past the bound is all");
+        let (command, mut answered) = roll(2 * UPKEEP_BYTES_MAX);
+        queue.push(command);
+        assert!(answered.try_recv().is_err());
+        assert_eq!(work_off(&queue), 2);
+        assert!(pushed(&queue, append(1)));
+        assert!(!pushed(&queue, append(HELD_BYTES_MAX + 1)), "it waits its turn");
+        assert_eq!(work_off(&queue), 1);
+        assert!(pushed(&queue, append(HELD_BYTES_MAX + 1)));
+    }
+
+    #[test]
+    fn what_was_lined_up_before_the_queue_closed_is_worked_off_and_no_more_gets_in() {
+        let queue = Arc::new(Queue::default());
+        let (is_over, over) = mpsc::channel();
+        let seen = Arc::new(AtomicBool::new(false));
+        let worker = std::thread::spawn({
+            let (queue, seen) = (Arc::clone(&queue), Arc::clone(&seen));
+            move || {
+                let mut commands = Vec::new();
+                while queue.take(&mut commands) {
+                    seen.store(true, Ordering::SeqCst);
+                    commands.clear();
+                }
+                is_over.send(()).expect("somebody waits");
+            }
+        });
+        queue.push(append(10).0);
+        queue.close();
+        over.recv_timeout(Duration::from_secs(60)).expect("a closed queue ends its worker");
+        worker.join().expect("no panic");
+        assert!(seen.load(Ordering::SeqCst));
+        let (command, mut answered) = append(10);
+        queue.push(command);
+        let refused = answered.try_recv().expect("answered at once").remove(0).expect_err("closed");
+        assert_eq!(refused.kind, StoreErrorKind::Closed);
     }
 }

@@ -289,6 +289,22 @@ async fn a_full_file_system_refuses_adds_and_goes_on_reading() {
 }
 
 #[tokio::test]
+async fn whatever_was_answered_is_held_no_longer() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_small(dir.path());
+    make_slice(&stores, 0, 1_000).await;
+    append(&stores, (0..100).map(|n| add(&format!("c{n}"), 10, "t", 1)).collect()).await;
+    let beyond = stores.log.append(DATASET, vec![add("a", 2_000, "t", 1)], Box::new(())).await;
+    assert_eq!(beyond[0].as_ref().unwrap_err().kind, StoreErrorKind::Conflict);
+    stores.log.settle(DATASET, &counter("a"), &event(10, "v", Change::Void).key).await.expect("settled");
+    roll(&stores, "c0", 900).await;
+    stores.slices.set_status(DATASET, at(0), SliceStatus::Dropped).await.expect("dropped");
+    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    store.close();
+    assert_eq!(store.health().waiting_bytes, 0);
+}
+
+#[tokio::test]
 async fn a_store_below_its_mark_does_not_open() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (store, stores) = open_small(dir.path());

@@ -2,7 +2,7 @@
 
 use hashbrown::{HashMap, HashSet, HashTable};
 
-use crate::adapters::embedded::command::{Answer, AppendAnswer, Prepared};
+use crate::adapters::embedded::command::{Answer, AppendAnswer, Prepared, Weight};
 use crate::adapters::embedded::slices::Place;
 use crate::adapters::embedded::writer::{Batch, Sync, Writer};
 use crate::domain::Timestamp;
@@ -19,7 +19,7 @@ pub struct Group {
     /// The commands, in the order of their arrival.
     pub work: Vec<Work>,
     /// The bytes of the commands while they waited.
-    pub bytes_waited: usize,
+    pub bytes_waited: Weight,
     /// How many events are staged.
     pub events: usize,
     /// Where the staged events stand in `work`: (command, event).
@@ -75,7 +75,7 @@ impl Group {
             batch: writer.batch(commands),
             sync: Sync::No,
             work: Vec::with_capacity(commands),
-            bytes_waited: 0,
+            bytes_waited: Weight::default(),
             events: 0,
             staged: HashTable::new(),
             as_of: HashMap::new(),
