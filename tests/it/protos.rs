@@ -240,6 +240,10 @@ fn message_lines(name: &str, message: &DescriptorProto, lines: &mut BTreeSet<Str
     for field in &message.field {
         lines.insert(format!("field {name} {}", field_text(field)));
     }
+    for range in &message.reserved_range {
+        // The end is the first number that is free again.
+        lines.insert(format!("reserved {name} {} to {}", range.start(), range.end() - 1));
+    }
     for nested in &message.nested_type {
         message_lines(&format!("{name}.{}", nested.name()), nested, lines);
     }
