@@ -8,13 +8,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::limits::{COUNTER_NAME_BYTES_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
+use crate::domain::limits::{PAGE_CURSOR_BYTES_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
 use crate::domain::{Reason, Reject};
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 8;
-/// The longest cursor that any request makes.
-const CURSOR_BYTES_MAX: usize = COUNTER_NAME_BYTES_MAX + 64;
 
 /// How many rows a page has: 0 means the default, more than the most means the most.
 pub fn rows(page_size: i32) -> Result<usize, Reject> {
@@ -58,7 +56,7 @@ impl PagedRequest {
         if token.is_empty() {
             return Ok(None);
         }
-        if token.len() > 2 * (CURSOR_BYTES_MAX + CHECKSUM_BYTES) {
+        if token.len() > 2 * (PAGE_CURSOR_BYTES_MAX + CHECKSUM_BYTES) {
             return Err(refuse());
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_malformed| refuse())?;

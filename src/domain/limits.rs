@@ -25,6 +25,8 @@ pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
 /// The longest message of an error, in bytes; it travels in a header, and clients take 8 KiB of those.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 1_024;
+/// The longest cursor inside a page token, in bytes; it holds a counter name, or an event's key.
+pub const PAGE_CURSOR_BYTES_MAX: usize = 320;
 /// The most rows of one page.
 pub const PAGE_ROWS_MAX: usize = 1_000;
 /// The rows of a page when none are asked for.
@@ -33,6 +35,8 @@ pub const PAGE_ROWS_DEFAULT: usize = 100;
 pub const TOP_COUNTERS_MAX: usize = 1_000;
 /// The counters that TopCounters answers when none are asked for.
 pub const TOP_COUNTERS_DEFAULT: usize = 10;
+/// The counters that each shard of a ranking keeps; more than are asked for, so that small changes need no new walk.
+pub const TOP_COUNTERS_KEPT_MAX: usize = 1_250;
 /// The most counters of one watch.
 pub const WATCH_COUNTERS_MAX: usize = 100;
 /// The most rows of one series answer.
@@ -77,6 +81,21 @@ pub const ROLLUP_READS_AT_ONCE_MAX: usize = 64;
 /// The batches of a stream that may wait for the store at once.
 pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 
+/// The counters of a LOW namespace that circulate in one rollup queue although nothing new is known of them.
+pub const ROLLUP_CIRCULATING_MAX: usize = 4_096;
+/// How often a row of the embedded store is read again when its counter was written meanwhile.
+pub const ROW_LOADS_MAX: usize = 64;
+/// A commit of the embedded store is closed once it holds so many events.
+pub const COMMIT_EVENTS_MAX: usize = 2_048;
+/// A commit of the embedded store is closed once it holds so many bytes.
+pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What the journals of the embedded store may take, in bytes; a start replays at most this much.
+pub const JOURNAL_BYTES_MAX: u64 = 192 * 1024 * 1024;
+/// The newest events of a counter lie in memory in chunks of at most this many.
+pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
+/// The most shards of the table of best-effort counters.
+pub const FAST_SHARDS_MAX: usize = 64;
+
 /// The touch shards of a dataset; fixed for ever, because shard numbers are stored.
 pub const TOUCH_SHARDS: u32 = 64;
 /// The step of touches and the grain of buckets and slices; fixed for ever, because steps are stored.
@@ -119,6 +138,9 @@ pub const LIMIT_PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// How often watermarks are written, at most.
 pub const WATERMARK_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The counters that `ns delete` counts before it asks; beyond it, it says "more than".
+pub const NS_DELETE_COUNTED_MAX: usize = 100_000;
+
 /// The rollup queues of a namespace, at most.
 pub const NUM_QUEUES_MAX: u32 = 256;
 /// The least coalescing time of a rollup queue, in milliseconds.
@@ -134,3 +156,7 @@ const _: () = assert!(
     CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,
     "the batches of one stream may ask for more verdicts than a server gives at once"
 );
+
+const _: () = assert!(PAGE_CURSOR_BYTES_MAX >= COUNTER_NAME_BYTES_MAX + 64, "a cursor is a name or an event's key");
+
+const _: () = assert!(TOP_COUNTERS_KEPT_MAX > TOP_COUNTERS_MAX, "a ranking keeps more than is asked for");

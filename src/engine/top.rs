@@ -16,12 +16,9 @@ use parking_lot::Mutex;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::domain::limits::{TOP_COUNTERS_MAX, TOUCH_SHARDS};
+use crate::domain::limits::{TOP_COUNTERS_KEPT_MAX, TOUCH_SHARDS};
 use crate::domain::rollup::Checkpoint;
 use crate::domain::rollup::checkpoint::silent_too_long;
-
-/// What one shard keeps; more than is asked for, so that small changes need no new walk.
-const KEPT_MAX: usize = TOP_COUNTERS_MAX + TOP_COUNTERS_MAX / 4;
 
 /// The rankings of all namespaces that were asked for one.
 #[derive(Default)]
@@ -147,7 +144,7 @@ impl Heap {
         }
         self.values.insert(name.clone(), new);
         self.ranked.insert((Reverse(new.value), name.clone()));
-        if self.ranked.len() > KEPT_MAX
+        if self.ranked.len() > TOP_COUNTERS_KEPT_MAX
             && let Some((Reverse(least), name)) = self.ranked.pop_last()
         {
             self.values.remove(&name);
@@ -245,11 +242,11 @@ mod tests {
     fn a_shard_whose_leaders_sank_is_not_answered_from_memory() {
         let mut heap = Heap::default();
         let held = |value, as_of| Held { value, as_of: at(as_of), last_event_time: None };
-        for i in 0..=KEPT_MAX {
+        for i in 0..=TOP_COUNTERS_KEPT_MAX {
             heap.note(counter(i).name(), held(1_000 + i as i128, 1));
         }
         assert!(heap.top(10).is_some());
-        for i in 0..=KEPT_MAX {
+        for i in 0..=TOP_COUNTERS_KEPT_MAX {
             if heap.values.contains_key(counter(i).name()) {
                 heap.note(counter(i).name(), held(1, 2));
             }

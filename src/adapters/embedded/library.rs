@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::error::OpenError;
 use super::manifest::Manifest;
+use crate::domain::limits::JOURNAL_BYTES_MAX;
 
 /// The folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
@@ -176,9 +177,6 @@ impl Library {
         manifest.keyspaces.iter().map(asked).collect()
     }
 }
-
-/// What the journals may take. Recovery replays at most this much, so it bounds the time to open.
-const JOURNAL_BYTES_MAX: u64 = 192 * 1024 * 1024;
 
 /// The settings of a new keyspace; one that is there keeps its own.
 fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {

@@ -9,14 +9,11 @@ use super::log::Store;
 use super::read;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::limits::ROW_LOADS_MAX;
 use crate::domain::rollup::{BucketRecord, StepSum};
 use crate::ports::{
     CacheLease, CachedCount, CountCache, Progress, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
 };
-
-/// How often a row is read again when its counter was written meanwhile. A reading takes some ten microseconds, a write
-/// of one counter comes once a commit at most.
-const LOADS_MAX: usize = 64;
 
 /// The rows of a forgotten namespace that one commit removes.
 const TIDY_ROWS: usize = 1_000;
@@ -133,7 +130,8 @@ impl RollupStore for Store {
 /// Reads a row from disk and takes it into memory.
 fn load(core: &Core, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
     const OP: &str = "read";
-    for _ in 0..LOADS_MAX {
+    // A reading takes some ten microseconds, a write of one counter comes once a commit at most.
+    for _ in 0..ROW_LOADS_MAX {
         let ticket = core.memory.begin_load(dataset, counter);
         let found = core.read(OP, |library| read::row(library, &core.slices, dataset, counter, ticket.disk_to))?;
         if let Some(row) = core.memory.end_load(dataset, counter, ticket, found) {

@@ -6,10 +6,9 @@
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, EventKey};
+use crate::domain::limits::TAIL_CHUNK_EVENTS_MAX;
 use crate::domain::rollup::TailSum;
 use crate::ports::{Order, ScanRange, Tail as Answer};
-
-const CHUNK_EVENTS_MAX: usize = 128;
 
 /// Events of one counter, each key once.
 #[derive(Default, Debug)]
@@ -54,7 +53,7 @@ impl Tail {
         let is_last = at + 1 == self.chunks.len();
         let chunk = &mut self.chunks[at];
         let Err(place) = chunk.place(&event.key) else { return 0 };
-        if chunk.events.len() < CHUNK_EVENTS_MAX {
+        if chunk.events.len() < TAIL_CHUNK_EVENTS_MAX {
             chunk.insert(place, event);
         } else if is_last && place == chunk.events.len() {
             self.chunks.push(Chunk::of(event));
@@ -204,7 +203,7 @@ impl Chunk {
 
     /// Keeps the lower half and answers the upper one.
     fn split(&mut self) -> Self {
-        let upper = self.events.split_off(CHUNK_EVENTS_MAX / 2);
+        let upper = self.events.split_off(TAIL_CHUNK_EVENTS_MAX / 2);
         self.sums = Sums::of(&self.events, 0);
         Self { sums: Sums::of(&upper, 0), events: upper }
     }

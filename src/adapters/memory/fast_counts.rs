@@ -15,10 +15,9 @@ use hashbrown::HashTable;
 use parking_lot::Mutex;
 
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::domain::limits::FAST_SHARDS_MAX;
 use crate::ports::{Clock, FastCounts, StoreError};
 
-/// The most shards of a table.
-const SHARDS_MAX: usize = 64;
 /// A shard is not worth less than this.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
 /// What a counter costs beside its name: the slot, its share of the index, the header of the shared name, slack of both.
@@ -52,7 +51,7 @@ struct Slot {
 impl FastTable {
     /// A table that holds about this many bytes of counters.
     pub fn new(clock: Arc<dyn Clock>, capacity_bytes: usize) -> Self {
-        let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, FAST_SHARDS_MAX);
         let shards = (0..count).map(|_| Mutex::default()).collect();
         Self { clock, shards, shard_bytes_max: capacity_bytes / count }
     }

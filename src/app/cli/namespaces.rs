@@ -6,12 +6,9 @@ use clap::{Args, Subcommand};
 
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
 use crate::app::cli::{ClientArgs, Exit, Failure, Session};
-use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::domain::limits::{NS_DELETE_COUNTED_MAX, PAGE_ROWS_MAX};
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
-
-/// Counters are counted up to here for a confirmation; beyond it, more is more.
-const COUNTED_MAX: usize = 100 * PAGE_ROWS_MAX;
 
 /// List, describe and delete namespaces.
 #[derive(Debug, Args)]
@@ -183,7 +180,7 @@ impl Session {
         }
         let mut request = ListCountersRequest { namespace: name.to_owned(), page_size: i32::MAX, ..Default::default() };
         let mut count = 0;
-        while count < COUNTED_MAX {
+        while count < NS_DELETE_COUNTED_MAX {
             let page = call!(self, counters.list_counters, &request)?;
             count += page.counters.len();
             if page.next_page_token.is_empty() {
@@ -191,7 +188,7 @@ impl Session {
             }
             request.page_token = page.next_page_token;
         }
-        Ok(format!("more than {COUNTED_MAX} counters"))
+        Ok(format!("more than {NS_DELETE_COUNTED_MAX} counters"))
     }
 }
 

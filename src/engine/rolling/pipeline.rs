@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::limits::ROLLUP_CIRCULATING_MAX;
 use crate::domain::namespace::Cardinality;
 use crate::engine::core::{Core, Scope};
 use crate::engine::datasets::DatasetState;
@@ -18,8 +19,6 @@ use crate::engine::rolling::queue::{Bounds, Offered, Queue, SetBytes, Waiting, c
 
 /// A failed roll is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// The most counters of a LOW namespace that circulate.
-const CIRCULATING_MAX: usize = 4_096;
 
 /// The rollup queues of a namespace; none once it is deleted.
 pub struct NamespaceQueues {
@@ -182,7 +181,7 @@ impl QueueLoop {
         scope.dataset.pending.end(shard, waiting.oldest);
         self.parked.remove(counter);
         self.queue.release(cost_of(counter), &self.core.set_bytes);
-        if scope.namespace.spec.cardinality == Cardinality::Low && self.circulating.len() < CIRCULATING_MAX {
+        if scope.namespace.spec.cardinality == Cardinality::Low && self.circulating.len() < ROLLUP_CIRCULATING_MAX {
             self.circulating.insert(counter.clone(), as_of);
         }
     }

@@ -1,7 +1,7 @@
 //! Lengths, names and the comments at the head of files.
 
-use super::expect_none;
 use super::source::sources;
+use super::{Except, expect_none, mentions_except};
 
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 500;
@@ -88,4 +88,21 @@ fn tests_are_named_for_laws() {
         }
     }
     expect_none("name the law: stale_lease_is_refused", found);
+}
+
+#[test]
+fn every_bound_stands_in_one_file() {
+    const EXCEPT: &[Except] = &[
+        Except("src/domain/limits.rs", "it is the file"),
+        Except("src/client/", "a library for applications, built without the domain"),
+        Except("src/api/time.rs", "what the wire's type of a duration can say"),
+        Except("src/api/http/json_values.rs", "what a JSON number can say exactly"),
+        Except("src/adapters/embedded/verify/journal.rs", "what the store library ever writes"),
+        Except("loadtest/", "a tool of its own, built without the domain"),
+    ];
+    let found = mentions_except(EXCEPT, |source, mention| {
+        let declares = source.lines[mention.line - 1].contains(&format!("const {}:", mention.text));
+        mention.text.ends_with("_MAX") && declares && !source.in_test(mention)
+    });
+    expect_none("name the bound in domain/limits.rs, so that docs/limits.md shows it", found);
 }

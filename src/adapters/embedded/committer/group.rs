@@ -7,6 +7,7 @@ use crate::adapters::embedded::slices::Place;
 use crate::adapters::embedded::writer::{Batch, Sync, Writer};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
+use crate::domain::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
 use crate::domain::rollup::Checkpoint;
 use crate::ports::{Appended, Held, Settled, StoreError, StoreErrorKind};
 
@@ -64,10 +65,6 @@ pub enum Ready {
     Done(Answer<()>),
 }
 
-/// A group is committed once it holds so many events, or so many bytes.
-const EVENTS_MAX: usize = 2_048;
-const BYTES_MAX: usize = 4 * 1024 * 1024;
-
 impl Group {
     /// An empty group for about so many commands.
     pub fn new(writer: &Writer, commands: usize) -> Self {
@@ -88,7 +85,7 @@ impl Group {
 
     /// Whether it is time to commit.
     pub fn is_full(&self) -> bool {
-        self.events >= EVENTS_MAX || self.batch.bytes() >= BYTES_MAX
+        self.events >= COMMIT_EVENTS_MAX || self.batch.bytes() >= COMMIT_BYTES_MAX
     }
 
     /// The event that was staged under a key in this group; `events` are those of the command at work.
