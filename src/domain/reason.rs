@@ -267,6 +267,15 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_invalid_is_invalid_argument_and_400() {
+        for reason in Reason::ALL {
+            let info = reason.info();
+            let is_invalid = info.name.starts_with("INVALID_");
+            assert_eq!(is_invalid, (info.code, info.http) == (Code::InvalidArgument, 400), "{reason}");
+        }
+    }
+
+    #[test]
     fn an_unknown_effect_is_never_called_unavailable() {
         for reason in Reason::ALL {
             let info = reason.info();

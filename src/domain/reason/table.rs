@@ -127,7 +127,7 @@ pub(super) const TABLE: [ReasonInfo; 42] = [
     ReasonInfo {
         name: "INVALID_CONTENT_TYPE",
         code: Code::InvalidArgument,
-        http: 415,
+        http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
         help: "Send content-type application/json for JSON, application/grpc for gRPC, or application/grpc-web for gRPC-Web.",
@@ -135,7 +135,7 @@ pub(super) const TABLE: [ReasonInfo; 42] = [
     ReasonInfo {
         name: "INVALID_BODY_TOO_LARGE",
         code: Code::InvalidArgument,
-        http: 413,
+        http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
         help: "Send at most 4 MiB in one call; split larger batches.",
