@@ -154,6 +154,29 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn the_code_map_names_every_module() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("the page is there");
+    let map = page.split("```").nth(1).expect("the page has a map");
+    let words: BTreeSet<&str> = map.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+    let mut modules = Vec::new();
+    for layer in fs::read_dir(root().join("src")).expect("the sources are there") {
+        let layer = layer.expect("the folder can be read").path();
+        if layer.is_dir() {
+            modules.extend(
+                fs::read_dir(&layer).expect("a layer is a folder").map(|entry| entry.expect("readable").path()),
+            );
+        }
+    }
+    assert!(modules.len() > 50, "the modules are where this test looks for them: {}", modules.len());
+    modules.retain(|path| {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("a module has a name");
+        let is_client = path.parent().is_some_and(|layer| layer.ends_with("client"));
+        stem != "mod" && !is_client && !words.contains(stem) // the client is one idea
+    });
+    assert!(modules.is_empty(), "say what lives in them, in docs/architecture.md: {modules:?}");
+}
+
+#[test]
 fn the_guarantees_name_tests_that_exist() {
     let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("the page is there");
     let mut sources = Vec::new();
