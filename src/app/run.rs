@@ -2,7 +2,7 @@
 //!
 //! It binds and answers the health checks before it opens the store, which may take a while after a kill, and is ready
 //! only when the store answers. On SIGTERM or ctrl-c it is no longer ready, takes no new calls, finishes those in flight,
-//! drains the rollups, writes the watermarks and closes the store, all within one deadline.
+//! drains the rollups (limit, rolls, watermarks, in this order) and closes the store, all within one deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ async fn serve(config: Config, preset: Preset) -> anyhow::Result<()> {
     let serving =
         tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), config.drain_deadline() / 2));
     let backend = open_backend(&config, &clock).await?;
-    let engine = Arc::new(start_engine(preset, &backend, clock).await?);
+    let engine = Arc::new(start_engine(preset, &backend, Arc::clone(&clock)).await?);
     gateway.measure(Box::new(EngineCollector::new(Arc::clone(&engine))));
     gateway.open(&engine);
     gateway.set_phase(Phase::Ready).await;
@@ -71,10 +71,13 @@ async fn serve(config: Config, preset: Preset) -> anyhow::Result<()> {
         fault = backend.failed() => format!("the store failed: {fault}"),
     };
     tracing::info!(why, "stopping");
+    let stopped = clock.elapsed();
     gateway.set_phase(Phase::Draining).await;
     stop.cancel();
     let ended = serving.await.context("serving panicked")?;
-    let drained = engine.drain(config.drain_deadline() / 2).await;
+    // What the connections left of the time goes to the rollups.
+    let left = config.drain_deadline().saturating_sub(clock.elapsed().saturating_sub(stopped));
+    let drained = engine.drain(left).await;
     let fault = backend.fault();
     println!("stopped: {why}; {} of {} connections cut off; {}", ended.cut_off, ended.open, summary(&engine));
     drop((gateway, engine));
@@ -148,11 +151,11 @@ async fn stop_signal() -> anyhow::Result<String> {
 /// What the server did, in a line.
 fn summary(engine: &Engine) -> String {
     let stats = engine.stats();
-    let (waiting, _) = engine.rollup_sets();
     format!(
-        "{} writes applied, {} repeats recognised, {} rollups written, {waiting} counters left to the next start",
+        "{} writes applied, {} repeats recognised, {} rollups written, {} counters left to the next start",
         stats.writes_applied.get(),
         stats.writes_repeated.get(),
-        stats.rolls_written.get()
+        stats.rolls_written.get(),
+        engine.waiting()
     )
 }

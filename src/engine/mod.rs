@@ -127,14 +127,23 @@ impl Engine {
         self.core.datasets.all().into_iter().map(gauges).collect()
     }
 
+    /// How many counters wait for a roll.
+    pub fn waiting(&self) -> usize {
+        self.core.datasets.all().iter().map(|dataset| dataset.pending.len()).sum()
+    }
+
     /// Finishes the current Sets and stops every loop, within a deadline. Says whether it was in time.
     ///
-    /// No call may arrive any more. What is not rolled up stays in the touch index.
+    /// No call may arrive any more. The last rolls wait until the limit has passed what was acknowledged, for three
+    /// quarters of the deadline at most; what it cannot reach by then stays in the touch index.
     pub async fn drain(&self, deadline: Duration) -> bool {
-        self.core.namespaces.drain().await;
-        self.driver.stop();
+        let until = self.core.clock.elapsed() + deadline * 3 / 4;
+        let drained = async {
+            self.core.namespaces.drain().await;
+            self.driver.drain(until).await;
+        };
         tokio::select! {
-            () = self.driver.join() => true,
+            () = drained => true,
             () = self.core.clock.sleep(deadline) => {
                 self.abandon().await;
                 false
@@ -144,7 +153,6 @@ impl Engine {
 
     /// Ends every loop at once, as a kill would; the next start makes up for what was under way.
     pub async fn abandon(&self) {
-        self.driver.abandon();
-        self.driver.join().await;
+        self.driver.abandon().await;
     }
 }

@@ -18,5 +18,6 @@ mod namespaces;
 mod powerloss;
 mod protos;
 mod readme;
+mod stop;
 mod store_faults;
 mod tidy;

@@ -1,10 +1,11 @@
 //! The one driver of all background loops.
 //!
 //! Every loop has the same skeleton: stop first, then a wake-up, then the tick. A panic is caught, reported and tried
-//! again after a pause. No other place of the engine spawns.
+//! again after a pause. A drain stops loops by stages: the last rolls may wait for the limit, and the last watermarks come
+//! after them. No other place of the engine spawns.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +31,19 @@ pub enum Next {
     Finished,
 }
 
+/// Where in a drain a loop ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Stops at once; nobody waits for it before the end.
+    Upkeep,
+    /// Rolls what still waits.
+    Rolls,
+    /// Publishes the limit as long as rolls may want it.
+    Limits,
+    /// Stores how far all has come.
+    Watermarks,
+}
+
 /// A background loop.
 #[async_trait]
 pub trait Activity: Send + Sync + 'static {
@@ -44,8 +58,13 @@ pub trait Activity: Send + Sync + 'static {
     /// Does what there is to do. May run twice; what fails is repaired by the next run.
     async fn activate(&mut self) -> Next;
 
-    /// Does what is left when the server stops.
-    async fn finish(&mut self) {}
+    /// Where in a drain it ends.
+    fn stage(&self) -> Stage {
+        Stage::Upkeep
+    }
+
+    /// Does what is left when the server stops; it may wait for something until then, by elapsed time.
+    async fn finish(&mut self, _until: Duration) {}
 }
 
 /// After a panic a loop pauses this long.
@@ -55,10 +74,18 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Driver {
     clock: Arc<dyn Clock>,
-    stop: CancellationToken,
+    stages: Arc<[Tasks; 4]>,
     abandon: CancellationToken,
-    tasks: TaskTracker,
+    /// Until when the last work may wait, once a drain began.
+    until: Arc<OnceLock<Duration>>,
     panics: Arc<Count>,
+}
+
+/// The tasks of one stage.
+#[derive(Default)]
+struct Tasks {
+    stop: CancellationToken,
+    tracker: TaskTracker,
 }
 
 impl Driver {
@@ -66,22 +93,63 @@ impl Driver {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            stop: CancellationToken::new(),
+            stages: Arc::default(),
             abandon: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            until: Arc::default(),
             panics: Arc::default(),
         }
     }
 
     /// Starts a loop; its first activation is at once.
     pub fn start(&self, activity: impl Activity) {
-        self.start_once(run(activity, Arc::clone(&self.clock), self.stop.clone(), Arc::clone(&self.panics)));
+        let stage = activity.stage();
+        self.spawn(stage, self.clone().run(activity, self.tasks(stage).stop.clone()));
     }
 
     /// Starts a piece of work that ends by itself and is joined at the stop.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(Stage::Upkeep, work);
+    }
+
+    /// How many loops panicked and were started again.
+    pub fn panics(&self) -> u64 {
+        self.panics.get()
+    }
+
+    /// Stops every loop, stage after stage, and waits until all have ended. The last work of a stage may wait until then,
+    /// by elapsed time.
+    pub async fn drain(&self, until: Duration) {
+        // A second drain waits as long as the first.
+        let _ = self.until.set(until);
+        self.tasks(Stage::Upkeep).stop.cancel();
+        for stage in [Stage::Rolls, Stage::Limits, Stage::Watermarks] {
+            let tasks = self.tasks(stage);
+            tasks.stop.cancel();
+            tasks.end().await;
+        }
+        self.join().await;
+    }
+
+    /// Ends everything at once, wherever it is; what was acknowledged stays acknowledged.
+    pub async fn abandon(&self) {
+        self.abandon.cancel();
+        self.stages.iter().for_each(|tasks| tasks.stop.cancel());
+        self.join().await;
+    }
+
+    async fn join(&self) {
+        for tasks in self.stages.iter() {
+            tasks.end().await;
+        }
+    }
+
+    fn tasks(&self, stage: Stage) -> &Tasks {
+        &self.stages[stage as usize]
+    }
+
+    fn spawn(&self, stage: Stage, work: impl Future<Output = ()> + Send + 'static) {
         let abandon = self.abandon.clone();
-        self.tasks.spawn(async move {
+        self.tasks(stage).tracker.spawn(async move {
             tokio::select! {
                 biased;
                 () = abandon.cancelled() => {}
@@ -90,44 +158,31 @@ impl Driver {
         });
     }
 
-    /// How many loops panicked and were started again.
-    pub fn panics(&self) -> u64 {
-        self.panics.get()
-    }
-
-    /// Tells every loop to stop.
-    pub fn stop(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-    }
-
-    /// Ends everything at once, wherever it is; what was acknowledged stays acknowledged.
-    pub fn abandon(&self) {
-        self.abandon.cancel();
-        self.stop();
-    }
-
-    /// Waits until every loop has ended; `stop` was called before.
-    pub async fn join(&self) {
-        self.tasks.wait().await;
+    async fn run(self, mut activity: impl Activity, stop: CancellationToken) {
+        let mut next = Next::Again;
+        while wait(&activity, next, self.clock.as_ref(), &stop).await {
+            next = match AssertUnwindSafe(activity.activate()).catch_unwind().await {
+                Ok(next) => next,
+                Err(_panic) => {
+                    // The panic hook has logged what it was.
+                    self.panics.one();
+                    tracing::error!(activity = activity.name(), "a background loop panicked and will be run again");
+                    Next::After(PANIC_PAUSE)
+                }
+            };
+        }
+        let until = self.until.get().copied().unwrap_or_default();
+        if next != Next::Finished && AssertUnwindSafe(activity.finish(until)).catch_unwind().await.is_err() {
+            tracing::error!(activity = activity.name(), "a background loop panicked while it was stopped");
+        }
     }
 }
 
-async fn run(mut activity: impl Activity, clock: Arc<dyn Clock>, stop: CancellationToken, panics: Arc<Count>) {
-    let mut next = Next::Again;
-    while wait(&activity, next, clock.as_ref(), &stop).await {
-        next = match AssertUnwindSafe(activity.activate()).catch_unwind().await {
-            Ok(next) => next,
-            Err(_panic) => {
-                // The panic hook has logged what it was.
-                panics.one();
-                tracing::error!(activity = activity.name(), "a background loop panicked and will be run again");
-                Next::After(PANIC_PAUSE)
-            }
-        };
-    }
-    if next != Next::Finished && AssertUnwindSafe(activity.finish()).catch_unwind().await.is_err() {
-        tracing::error!(activity = activity.name(), "a background loop panicked while it was stopped");
+impl Tasks {
+    /// Waits until all have ended; they were told to stop before.
+    async fn end(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
     }
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::core::Core;
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::driver::{Activity, Next, Stage};
 
 /// The publishing loop of one dataset.
 pub struct LimitLoop {
@@ -55,8 +55,7 @@ impl Activity for LimitLoop {
         }
     }
 
-    async fn finish(&mut self) {
-        // One more, so that the rolls of the drain reach as far as they can.
-        let _ = self.dataset.publish_limit(&self.core.stores, self.core.clock.as_ref()).await;
+    fn stage(&self) -> Stage {
+        Stage::Limits
     }
 }

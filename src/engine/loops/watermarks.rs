@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
 use crate::engine::core::Core;
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::driver::{Activity, Next, Stage};
 use crate::engine::loops::replay::replay_lost;
 use crate::ports::StoreError;
 
@@ -72,7 +72,11 @@ impl Activity for WatermarkLoop {
         }
     }
 
-    async fn finish(&mut self) {
+    fn stage(&self) -> Stage {
+        Stage::Watermarks
+    }
+
+    async fn finish(&mut self, _until: Duration) {
         if let Err(error) = self.store().await {
             tracing::warn!(error = %error, "watermarks stay where they are; the next start replays a little more");
         }

@@ -81,6 +81,11 @@ impl Pending {
         limit.min(waiting.unwrap_or(Timestamp::MAX)).min(replay.unwrap_or(Timestamp::MAX))
     }
 
+    /// How many counters wait.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().waiting.values().map(|count| *count as usize).sum::<usize>()).sum()
+    }
+
     /// Whether nobody waits and nothing is to be read again.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| {

@@ -9,11 +9,11 @@ use hashbrown::HashMap;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
-use crate::domain::limits::ROLLUP_CIRCULATING_MAX;
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
 use crate::domain::namespace::Cardinality;
 use crate::engine::core::{Core, Scope};
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::driver::{Activity, Next, Stage};
 use crate::engine::rolling::pacing::Pacer;
 use crate::engine::rolling::queue::{Bounds, Offered, Queue, SetBytes, Waiting, cost_of};
 
@@ -130,13 +130,13 @@ impl QueueLoop {
         }
     }
 
-    /// Rolls what the limit has passed. Answers whether a roll failed.
-    async fn roll_ready(&mut self, scope: &Scope) -> bool {
+    /// Rolls those for whom the limit has passed a time of theirs. Answers whether a roll failed.
+    async fn roll_ready(&mut self, scope: &Scope, ready_at: impl Fn(&Waiting) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
             .parked
             .iter()
-            .filter(|(_, waiting)| waiting.need <= limit)
+            .filter(|(_, waiting)| ready_at(waiting) <= limit)
             .map(|(counter, _)| counter.clone())
             .collect();
         let cardinality = scope.namespace.spec.cardinality;
@@ -220,9 +220,19 @@ impl QueueLoop {
         }
     }
 
+    /// The latest time that a counter waits for and that the limit reaches in the time left; for those who wait for later
+    /// ones, what can be closed at this moment.
+    fn reachable_limit(&self, scope: &Scope, left: Duration) -> Timestamp {
+        let now = self.core.now();
+        let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
+        let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
+        let wanted = |waiting: &Waiting| if waiting.need <= last { waiting.need } else { closable };
+        self.parked.values().map(wanted).max().unwrap_or(closable)
+    }
+
     async fn step(&mut self, scope: &Scope) -> Next {
         self.take_set();
-        let failed = self.roll_ready(scope).await;
+        let failed = self.roll_ready(scope, |waiting| waiting.need).await;
         self.circulate(scope).await;
         let coalesce = Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms));
         if self.parked.is_empty() && self.queue.is_empty() {
@@ -269,11 +279,21 @@ impl Activity for QueueLoop {
         self.step(&scope).await
     }
 
-    async fn finish(&mut self) {
-        // What lies above the limit stays in the touch index; the next start finds it there.
-        if let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await {
-            self.take_set();
-            self.roll_ready(&scope).await;
+    fn stage(&self) -> Stage {
+        Stage::Rolls
+    }
+
+    async fn finish(&mut self, until: Duration) {
+        // What stays above the limit stays in the touch index; the next start finds it there.
+        let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
+        self.take_set();
+        if self.parked.is_empty() {
+            return;
         }
+        let left = until.saturating_sub(self.core.clock.elapsed());
+        let wanted = self.reachable_limit(&scope, left);
+        scope.dataset.limit_at_least(wanted, self.core.clock.as_ref(), left).await;
+        self.take_set();
+        self.roll_ready(&scope, |waiting| waiting.oldest).await;
     }
 }

@@ -5,6 +5,7 @@ mod budgets;
 mod clears;
 mod clock_jumps;
 mod cumulative;
+mod drain;
 mod faulty_progress;
 mod frozen_settings;
 mod history;
