@@ -2,30 +2,50 @@
 //!
 //! A clock that is far off makes tokens that the server refuses for good, because it has closed their time already, or
 //! finds them too far ahead. The refusal carries the server's time, so one refusal corrects all tokens after it.
+//!
+//! Each token is greater than those made before it, also within a millisecond: the server orders changes by their
+//! tokens, so a clear wipes what this client did before it, and nothing that it does later.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tonic::Status;
-use uuid::{NoContext, Timestamp, Uuid};
+use uuid::{ContextV7, Timestamp, Uuid};
 
 use crate::client::error::{metadata_of, reason_of};
 use crate::proto::counter::v1::IdempotencyToken;
 
-/// Makes tokens. Clones share what was learnt.
+/// Tokens do not follow a correction that goes back by less, so that they keep their order.
+const BACKWARD_MS_MAX: i64 = 1_000;
+
+/// Makes tokens. Clones share what was learnt, and the order.
 #[derive(Clone, Default)]
 pub(super) struct TokenMaker {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
     /// How far the server's clock is ahead of ours, in milliseconds.
-    ahead_ms: Arc<AtomicI64>,
+    ahead_ms: i64,
+    /// The time of the newest token.
+    newest_ms: i64,
+    /// Orders the tokens of a millisecond; while time goes back it stays at the newest one.
+    order: ContextV7,
 }
 
 impl TokenMaker {
     /// Makes a token that nobody else has.
     pub fn make(&self) -> IdempotencyToken {
-        let now = now_ms().saturating_add(self.ahead_ms.load(Ordering::Relaxed));
-        let now = Duration::from_millis(u64::try_from(now).unwrap_or(0));
-        let uuid = Uuid::new_v7(Timestamp::from_unix(NoContext, now.as_secs(), now.subsec_nanos()));
+        self.make_at(now_ms())
+    }
+
+    fn make_at(&self, now_ms: i64) -> IdempotencyToken {
+        let mut state = self.lock();
+        let now_ms = now_ms.saturating_add(state.ahead_ms);
+        state.newest_ms = state.newest_ms.max(now_ms);
+        let now = Duration::from_millis(u64::try_from(now_ms).unwrap_or(0));
+        let uuid = Uuid::new_v7(Timestamp::from_unix(&state.order, now.as_secs(), now.subsec_nanos()));
         IdempotencyToken { token: uuid.to_string(), generation_time: None }
     }
 
@@ -40,8 +60,19 @@ impl TokenMaker {
         let Some(server_ms) = metadata_of(status, "server_time").and_then(|time| millis_of(&time)) else {
             return false;
         };
-        self.ahead_ms.store(server_ms.saturating_sub(now_ms()), Ordering::Relaxed);
+        let mut state = self.lock();
+        state.ahead_ms = server_ms.saturating_sub(now_ms());
+        if server_ms < state.newest_ms.saturating_sub(BACKWARD_MS_MAX) {
+            // Tokens at the newest time would be refused again.
+            state.newest_ms = server_ms;
+            state.order = ContextV7::new();
+        }
         true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is ever half-done under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,8 +133,27 @@ mod tests {
     }
 
     #[test]
-    fn tokens_differ() {
+    fn each_token_is_greater_while_the_clock_stands_still_or_goes_back_a_little() {
         let maker = TokenMaker::default();
-        assert_ne!(maker.make(), maker.make());
+        let mut newest = String::new();
+        for round in 0..1_000 {
+            let now_ms = 1_800_000_000_000 - round % 3;
+            let made = maker.clone().make_at(now_ms).token;
+            assert!(made > newest, "{made} after {newest}");
+            newest = made;
+        }
+    }
+
+    #[test]
+    fn a_correction_that_goes_back_a_little_keeps_the_order() {
+        let maker = TokenMaker::default();
+        let ahead = now_ms() + 60_000;
+        let newest = maker.make_at(ahead);
+        let near = prost_types::Timestamp { seconds: (ahead - 500) / 1_000, nanos: 999_000_000 };
+        assert!(maker.learn_from(&refusal("NOT_APPLIED", &near.to_string()), true));
+        assert!(maker.make().token > newest.token);
+        let far = prost_types::Timestamp { seconds: ahead / 1_000 - 30, nanos: 0 };
+        assert!(maker.learn_from(&refusal("INVALID_FUTURE_TIME", &far.to_string()), false));
+        assert!(maker.make().token < newest.token);
     }
 }

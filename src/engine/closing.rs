@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::domain::Timestamp;
+use crate::domain::counter::SEQUENCES_PER_MS;
 
 /// The closed timestamp and the holds of one writer and dataset.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Closing {
 struct State {
     closed: Timestamp,
     holds: BTreeMap<Timestamp, u32>,
+    /// The millisecond of the newest events of the server's own, and the next sequence number in it.
+    own: (i64, u32),
 }
 
 /// Whether events were admitted.
@@ -33,10 +36,19 @@ pub struct Admission {
     pub hold: Option<Timestamp>,
 }
 
+/// Places for events of the server's own: one time, and sequence numbers in it that nobody else gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnPlaces {
+    /// The time, a whole millisecond, and the time of the hold. `release` must be called once for it.
+    pub time: Timestamp,
+    /// The first sequence number.
+    pub first: u32,
+}
+
 impl Closing {
     /// Begins with nothing held; nothing at or below `closed` will be admitted.
     pub fn new(accept_limit: Duration, closed: Timestamp) -> Self {
-        Self { accept_limit, state: Mutex::new(State { closed, holds: BTreeMap::new() }) }
+        Self { accept_limit, state: Mutex::new(State { closed, holds: BTreeMap::new(), own: (i64::MIN, 0) }) }
     }
 
     /// Admits those times that lie above the closed timestamp, under one hold at the oldest of them.
@@ -50,15 +62,28 @@ impl Closing {
         Admission { closed, hold }
     }
 
-    /// Makes a time for an event of the server's own and holds it: the first whole millisecond above both the closed
-    /// timestamp and one millisecond ago.
-    pub fn admit_own(&self, now: Timestamp) -> Timestamp {
+    /// Makes places for `count` events of the server's own and holds their time: the first whole millisecond above both
+    /// the closed timestamp and one millisecond ago, and never before one that was handed out.
+    ///
+    /// Of two calls the later one gets greater places, also within a millisecond and when the clock goes back: a clear
+    /// wipes what was acknowledged before it began and nothing that begins after its answer.
+    pub fn admit_own(&self, now: Timestamp, count: u32) -> OwnPlaces {
         let mut state = self.state.lock();
         let closed = state.advance(now, self.accept_limit);
         let above = closed.max(now - Duration::from_millis(1));
-        let time = Timestamp::from_millis(above.millis().saturating_add(1));
+        let millis = above.millis().saturating_add(1);
+        let (newest, next) = state.own;
+        let (millis, first) = if millis > newest {
+            (millis, 0)
+        } else if next.saturating_add(count) <= SEQUENCES_PER_MS {
+            (newest, next)
+        } else {
+            (newest.saturating_add(1), 0)
+        };
+        state.own = (millis, first.saturating_add(count));
+        let time = Timestamp::from_millis(millis);
         *state.holds.entry(time).or_insert(0) += 1;
-        time
+        OwnPlaces { time, first }
     }
 
     /// Ends one hold.
@@ -137,7 +162,7 @@ mod tests {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
         assert_eq!(closing.closed(at(1_000)), at(995));
         assert_eq!(closing.closed(at(10)), at(995));
-        let own = closing.admit_own(at(10));
+        let own = closing.admit_own(at(10), 1).time;
         assert!(own > at(995) && own <= at(995) + Duration::from_millis(1), "{own:?}");
         closing.release(own);
     }
@@ -146,6 +171,29 @@ mod tests {
     fn own_times_are_whole_milliseconds_just_above_one_millisecond_ago() {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
         let now = Timestamp::from_micros(50_000_700);
-        assert_eq!(closing.admit_own(now), Timestamp::from_millis(50_000));
+        assert_eq!(closing.admit_own(now, 1).time, Timestamp::from_millis(50_000));
+    }
+
+    #[test]
+    fn own_places_only_grow_while_the_clock_stands_still_or_goes_back() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        let mut end = (Timestamp::MIN, 0);
+        for (now, count) in [(100, 1), (100, 1_000), (99, 1), (100, SEQUENCES_PER_MS - 1), (97, 2), (101, 1), (101, 1)]
+        {
+            let places = closing.admit_own(at(now), count);
+            assert!((places.time, places.first) >= end, "{places:?} after {end:?}");
+            assert!(places.first + count <= SEQUENCES_PER_MS, "{places:?}");
+            end = (places.time, places.first + count);
+        }
+        assert_eq!(end, (at(101), 2));
+    }
+
+    #[test]
+    fn a_full_millisecond_is_followed_by_the_next() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        assert_eq!(closing.admit_own(at(100), SEQUENCES_PER_MS), OwnPlaces { time: at(100), first: 0 });
+        let next = at(100) + Duration::from_millis(1);
+        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { time: next, first: 0 });
+        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { time: next, first: 1 });
     }
 }

@@ -8,6 +8,9 @@ use crate::domain::limits::{SOURCE_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
 
+/// How many tokens the server can make in one millisecond: the sequence number has 26 bits.
+pub const SEQUENCES_PER_MS: u32 = 1 << 26;
+
 /// A token as a caller sent it, not validated yet.
 #[derive(Clone, Debug, Default)]
 pub struct ClientToken {
@@ -49,10 +52,18 @@ impl Token {
         Ok(Self { key, idempotent: true })
     }
 
-    /// A token that the server makes: a UUIDv7 of `millis` with the given random bytes.
-    pub fn server_made(millis: i64, random: [u8; 10]) -> Self {
+    /// A token that the server makes: a UUIDv7 of `millis`. Tokens of one millisecond are ordered by their sequence
+    /// number, below `SEQUENCES_PER_MS`, which takes the places of `rand_a` (12 bits) and of the first 14 bits of `rand_b`
+    /// (RFC 9562, 6.2, method 1).
+    pub fn server_made(millis: i64, sequence: u32, random: [u8; 6]) -> Self {
+        assert!(sequence < SEQUENCES_PER_MS, "a millisecond that is full is not used any more");
         let millis = u64::try_from(millis).unwrap_or(0);
-        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
+        let [high, next, low, lowest] = [sequence >> 22, sequence >> 14, sequence >> 8 & 0x3f, sequence]
+            .map(|bits| u8::try_from(bits & 0xff).expect("8 bits fit a byte"));
+        let mut rest = [high, next, low, lowest, 0, 0, 0, 0, 0, 0];
+        rest[4..].copy_from_slice(&random);
+        // The version stands above the 4 bits of `high`, the variant above the 6 bits of `low`.
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &rest).into_uuid();
         let time = Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX));
         Self { key: EventKey { time, id: EventId::Uuid(*uuid.as_bytes()) }, idempotent: false }
     }
@@ -166,8 +177,23 @@ mod tests {
 
     #[test]
     fn a_server_made_token_is_a_uuid_v7_of_its_millisecond() {
-        let made = Token::server_made(V7_MILLIS, [7; 10]);
+        let made = Token::server_made(V7_MILLIS, 7, [7; 6]);
         let read = parse(&made.key.id.to_string(), None).expect("a valid token");
         assert_eq!(read.key, made.key);
+    }
+
+    #[test]
+    fn server_made_tokens_are_ordered_by_time_and_sequence_whatever_else_is_in_them() {
+        let sequences = [0, 1, 0xff, 0x100, 0x3fff, 0x4000, 0x3f_ffff, 0x40_0000, SEQUENCES_PER_MS - 1];
+        let mut keys: Vec<EventKey> = Vec::new();
+        for millis in [V7_MILLIS, V7_MILLIS + 1] {
+            for sequence in sequences {
+                let greatest = Token::server_made(millis, sequence, [255; 6]).key;
+                keys.extend([Token::server_made(millis, sequence, [0; 6]).key, greatest]);
+            }
+        }
+        for pair in keys.windows(2) {
+            assert!(pair[0] < pair[1], "{pair:?}");
+        }
     }
 }

@@ -97,15 +97,16 @@ impl Counting {
         scope: &Arc<Scope>,
         items: Vec<Result<Add, Reject>>,
     ) -> Vec<Result<Written, CountingError>> {
-        let needs_own = items.iter().flatten().any(|add| add.token.is_none());
-        let own = needs_own.then(|| self.own_time(scope));
+        let without = items.iter().flatten().filter(|add| add.token.is_none()).count();
+        let without = u32::try_from(without).expect("a call has fewer items than fit 32 bits");
+        let mut own = (without > 0).then(|| self.own_time(scope, without));
         let mut answers: Vec<Result<(Token, Option<WriteOutcome>), CountingError>> = Vec::with_capacity(items.len());
         let mut submissions = Vec::with_capacity(items.len());
         for item in items {
             answers.push(match item {
                 Err(reject) => Err(reject.into()),
                 Ok(add) => {
-                    let token = self.token_of(add.token, own.as_ref());
+                    let token = self.token_of(add.token, own.as_mut());
                     if add.delta == 0 {
                         // Writes nothing and keeps no token.
                         Ok((token, Some(WriteOutcome::Applied)))
@@ -138,7 +139,7 @@ impl Counting {
     }
 
     /// The caller's token, or one of the server's own.
-    pub(super) fn token_of(&self, token: Option<Token>, own: Option<&OwnTime>) -> Token {
+    pub(super) fn token_of(&self, token: Option<Token>, own: Option<&mut OwnTime>) -> Token {
         match (token, own) {
             (Some(token), _) => token,
             (None, Some(own)) => self.own_token(own),
@@ -158,11 +159,7 @@ impl Counting {
         let server_time = self.core.now();
         let mut token = match &add.token {
             Some(token) => token.clone(),
-            None => {
-                let mut random = [0; 10];
-                self.core.entropy.fill(&mut random);
-                Token::server_made(server_time.millis(), random)
-            }
+            None => self.loose_token(server_time),
         };
         // A best-effort counter keeps no tokens, whoever made them.
         token.idempotent = false;

@@ -17,12 +17,12 @@ impl Counting {
             self.core.stores.fast.clear(&counter).await?;
             self.core.watchers.wake(&counter);
             let server_time = self.core.now();
-            let token = clear.token.unwrap_or_else(|| Token::server_made(server_time.millis(), [0; 10]));
+            let token = clear.token.unwrap_or_else(|| self.loose_token(server_time));
             let token = Token { idempotent: false, ..token };
             return Ok(Written { outcome: WriteOutcome::Applied, token, server_time, visible_at: None });
         }
-        let own = clear.token.is_none().then(|| self.own_time(&scope));
-        let token = self.token_of(clear.token, own.as_ref());
+        let mut own = clear.token.is_none().then(|| self.own_time(&scope, 1));
+        let token = self.token_of(clear.token, own.as_mut());
         let event = Event { key: token.key.clone(), change: Change::Clear, provenance: clear.provenance };
         let submission = Submission { event: NewEvent { counter: counter.clone(), event }, own: !token.idempotent };
         let answer = self.submit(&scope, vec![submission], own).await.pop();

@@ -36,8 +36,8 @@ impl Counting {
         let stripe = xxh3_64(report.source.as_str().as_bytes()) as usize % self.reports.len();
         let turn =
             Arc::clone(&self.reports[stripe]).acquire_owned().await.map_err(|_closed| CountingError::ShuttingDown)?;
-        let own = self.own_time(&scope);
-        let token = self.own_token(&own);
+        let mut own = self.own_time(&scope, 1);
+        let token = self.own_token(&mut own);
         let mut answers = Vec::with_capacity(items.len());
         let mut submissions = Vec::with_capacity(items.len());
         for item in items {

@@ -6,10 +6,11 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, Token};
+use crate::domain::counter::{Change, Counter, SEQUENCES_PER_MS, Token};
 use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::budget::Budget;
+use crate::engine::closing::OwnPlaces;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
@@ -53,9 +54,11 @@ pub(super) struct Submission {
     pub own: bool,
 }
 
-/// Where the server's own tokens of one call get their time.
+/// Where the server's own tokens of one call get their time and their order.
 pub(super) struct OwnTime {
     time: Timestamp,
+    next: u32,
+    end: u32,
     scope: Arc<Scope>,
     handed_over: bool,
 }
@@ -69,17 +72,31 @@ impl Drop for OwnTime {
 }
 
 impl Counting {
-    /// Takes a time for tokens of the server's own, held until the submission that uses it is decided.
-    pub(super) fn own_time(&self, scope: &Arc<Scope>) -> OwnTime {
-        let time = scope.dataset.closing.admit_own(self.core.now());
-        OwnTime { time, scope: Arc::clone(scope), handed_over: false }
+    /// Takes a time for `count` tokens of the server's own, held until the submission that uses it is decided.
+    pub(super) fn own_time(&self, scope: &Arc<Scope>, count: u32) -> OwnTime {
+        let OwnPlaces { time, first } = scope.dataset.closing.admit_own(self.core.now(), count);
+        let end = first.saturating_add(count);
+        OwnTime { time, next: first, end, scope: Arc::clone(scope), handed_over: false }
     }
 
-    /// Makes a token of the server's own.
-    pub(super) fn own_token(&self, own: &OwnTime) -> Token {
-        let mut random = [0; 10];
+    /// Makes the next token of the server's own; each is greater than those made before it.
+    pub(super) fn own_token(&self, own: &mut OwnTime) -> Token {
+        assert!(own.next < own.end, "a call takes a place for each token that it makes");
+        let sequence = own.next;
+        own.next += 1;
+        Token::server_made(own.time.millis(), sequence, self.random())
+    }
+
+    /// Makes a token for a change that is kept nowhere.
+    pub(super) fn loose_token(&self, server_time: Timestamp) -> Token {
+        let sequence = u32::from_be_bytes(self.random()) % SEQUENCES_PER_MS;
+        Token::server_made(server_time.millis(), sequence, self.random())
+    }
+
+    fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
+        let mut random = [0; BYTES];
         self.core.entropy.fill(&mut random);
-        Token::server_made(own.time.millis(), random)
+        random
     }
 
     /// Submits changes and answers each, in their order.

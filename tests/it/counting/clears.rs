@@ -44,3 +44,20 @@ async fn a_repeated_clear_wipes_nothing_that_came_after_it() {
     assert_eq!(applied(&house.clear("views", Some(clear)).await), Some(WriteOutcome::AlreadyApplied));
     assert_eq!(house.get("views").await.count, 3);
 }
+
+#[tokio::test]
+async fn changes_of_the_servers_own_take_effect_in_turn_while_the_clock_stands_still() {
+    let house = House::new().await;
+    let begin = house.now();
+    for round in 0..50 {
+        let name = format!("views-{round}");
+        house.add(&name, 5, None).await.expect("an add that works");
+        house.clear(&name, None).await.expect("a clear that works");
+        assert_eq!(house.fresh(&name).await.count, 0, "the clear of {name} wipes what was acknowledged before it");
+        house.add(&name, 7, None).await.expect("an add that works");
+        assert_eq!(house.fresh(&name).await.count, 7, "the clear of {name} wipes nothing that came after it");
+    }
+    assert_eq!(house.now(), begin, "all of it happened within one millisecond");
+    house.pass(8 * SECOND).await;
+    assert_eq!(house.get("views-7").await.count, 7);
+}
