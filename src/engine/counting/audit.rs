@@ -6,8 +6,11 @@ use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::SCAN_PAGE_EVENTS;
 use crate::domain::rollup::{BucketRecord, Checkpoint, Folder, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
-use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuestion, Recount};
+use crate::engine::counting::{
+    BucketDifference, Counting, CountingError, EventsQuestion, Freshness, ReadOptions, Recount,
+};
 use crate::ports::{Order, ScanRange, StoreError};
 
 /// A counter recomputed from its log.
@@ -49,6 +52,9 @@ impl Counting {
             return Err(Reject::new(Reason::InvalidRange, "from must lie before to").into());
         }
         let counter = scope.counter(name);
+        // Before the checkpoint: what this read says of a time without events then holds for a newer checkpoint too.
+        let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
+        let reading = self.read(&scope, &counter, rolled_up, Budget::begin(self.core.clock.as_ref())).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
         let oldest = oldest_event_time(&scope);
@@ -68,7 +74,7 @@ impl Counting {
         Ok(Recount {
             before: served.count,
             after,
-            as_of: served.as_of,
+            as_of: served.as_of.max(reading.as_of),
             complete,
             differences,
             buckets_compared,

@@ -163,3 +163,19 @@ async fn no_event_appears_at_or_below_the_first_as_of_that_a_dataset_tells() {
     assert!(house.add("views", 1, Some(early.clone())).await.is_ok(), "inside the accept limit, in the slice before");
     assert!(early.key.time > told, "{told:?} was told");
 }
+
+#[tokio::test]
+async fn a_recount_holds_up_to_where_the_count_does() {
+    let house = House::new().await;
+    house.add("views", 5, None).await.expect("an add that works");
+    for name in ["views", "never"] {
+        let read = house.get(name).await;
+        let recount = house.counting.recount(&house.shop, counter(name), None, None).await.expect("a recount");
+        assert_eq!((recount.before, recount.after, recount.as_of), (0, 0, read.as_of), "{name}, before the first roll");
+        assert!(house.now().since(recount.as_of) < 10 * SECOND, "{name}: {:?}", recount.as_of);
+    }
+    house.pass(20 * SECOND).await;
+    let read = house.get("views").await;
+    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    assert_eq!((recount.before, recount.after, recount.as_of), (5, 5, read.as_of), "long after the last roll");
+}
