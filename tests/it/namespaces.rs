@@ -135,6 +135,35 @@ async fn each_refusal_has_its_own_reason() {
 }
 
 #[tokio::test]
+async fn a_refusal_names_the_field_and_what_to_do() {
+    let service = service().await;
+    create(&service, named("shop")).await.expect("created");
+    let field =
+        |status: &Status| status.get_details_bad_request().expect("a BadRequest").field_violations.remove(0).field;
+    let bad = "a b".to_owned();
+    let get = Request::new(pb::GetNamespaceRequest { name: bad.clone() });
+    assert_eq!(field(&service.get_namespace(get).await.expect_err("no name")), "name");
+    let delete = |name: &str| Request::new(pb::DeleteNamespaceRequest { name: name.to_owned(), ..Default::default() });
+    assert_eq!(field(&service.delete_namespace(delete(&bad)).await.expect_err("no name")), "name");
+    assert_eq!(field(&changes(&service, &bad, 0, "").await.expect_err("no name")), "name");
+    assert_eq!(field(&create(&service, named(&bad)).await.expect_err("no name")), "namespace.name");
+    assert_eq!(field(&update(&service, named(&bad)).await.expect_err("no name")), "namespace.name");
+    assert_eq!(field(&apply(&service, "ttl = '60s'", &bad, false).await.expect_err("no name")), "namespace");
+
+    let mut other = named("shop");
+    other.rollup = Some(pb::RollupSettings { num_queues: 9, ..Default::default() });
+    let exists = create(&service, other).await.expect_err("it exists");
+    assert!(exists.message().ends_with("num_queues: 8 -> 9; update it instead, or choose another name"), "{exists}");
+    let gone = service.delete_namespace(delete("gone")).await.expect_err("it never was");
+    for status in [gone, changes(&service, "gone", 0, "").await.expect_err("it never was")] {
+        assert_eq!(
+            status.message(),
+            "namespace gone does not exist; check its name, for example with tallystone ns ls"
+        );
+    }
+}
+
+#[tokio::test]
 async fn pages_list_every_namespace_once_in_the_order_of_names() {
     let service = service().await;
     for name in ["d", "b", "e", "a", "c"] {
@@ -180,6 +209,10 @@ async fn the_history_tells_who_why_and_what_page_by_page() {
     let oldest = changes(&service, "shop", 3, &newest.next_page_token).await.expect("a page");
     assert_eq!(oldest.changes.iter().map(|change| change.version).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(oldest.next_page_token, "");
+    let past = newest.changes[1].namespace.as_ref().expect("it lived then");
+    let made = oldest.changes[1].namespace.as_ref().expect("it lived then");
+    assert_eq!((past.etag.as_str(), made.etag.as_str()), ("1-3", "1-1"), "each change made its etag");
+    assert!(past.create_time.is_some() && past.create_time == made.create_time, "also where it is on another page");
 
     let refused = |answer: Result<pb::ListNamespaceChangesResponse, Status>| reason(answer.map(Response::new));
     assert_eq!(refused(changes(&service, "other", 2, &newest.next_page_token).await), "INVALID_PAGE_TOKEN");
@@ -192,6 +225,9 @@ async fn the_published_document_creates_and_then_changes_nothing() {
     let said = apply(&service, PUBLISHED, "counters", true).await.expect("a dry run");
     assert_eq!(said[0].action(), pb::ApplyAction::Created);
     assert!(list(&service, 0, "").await.expect("a page").namespaces.is_empty(), "a dry run changes nothing");
+    let would_be = said[0].namespace.as_ref().expect("it is answered");
+    assert_eq!((would_be.id, would_be.etag.as_str()), (0, ""), "nothing is there that could have them");
+    assert_eq!((would_be.create_time, would_be.update_time), (None, None));
     let done = apply(&service, PUBLISHED, "counters", false).await.expect("applied");
     let made = done[0].namespace.clone().expect("it is answered");
     assert_eq!((done[0].action(), made.name.as_str()), (pb::ApplyAction::Created, "counters"));
@@ -200,6 +236,10 @@ async fn the_published_document_creates_and_then_changes_nothing() {
     let again = apply(&service, PUBLISHED, "counters", false).await.expect("applied");
     assert_eq!(again[0].action(), pb::ApplyAction::Unchanged);
     let more = PUBLISHED.replace("\"num_queues\" : 8", "\"num_queues\" : 16");
+    let said = apply(&service, &more, "counters", true).await.expect("a dry run");
+    let would_be = said[0].namespace.as_ref().expect("it is answered");
+    assert_eq!((would_be.id, would_be.create_time), (made.id, made.create_time), "these stay");
+    assert_eq!((would_be.etag.as_str(), would_be.update_time), ("", None), "these come with the change");
     let changed = apply(&service, &more, "counters", false).await.expect("applied");
     assert_eq!(changed[0].action(), pb::ApplyAction::Updated);
     assert_eq!(changed[0].differences, ["rollup.num_queues: 8 -> 16"]);

@@ -13,9 +13,8 @@ use crate::domain::namespace::{
 };
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
-    Applied, DatasetDraft, Etag, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft,
+    Applied, DatasetDraft, Etag, NamespaceDraft, PartitionDraft, PastChange, RollupDraft, StorageDraft,
 };
-use crate::ports::NamespaceChange;
 use crate::proto::admin::v1 as pb;
 
 /// Reads what a caller said about a namespace, and the etag it was based on.
@@ -68,10 +67,13 @@ pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
 }
 
 /// A change as it is answered.
-pub fn change_message(change: NamespaceChange) -> pb::NamespaceChange {
+pub fn change_message(past: PastChange) -> pb::NamespaceChange {
+    let PastChange { change, created } = past;
     let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
         id: change.namespace.0,
+        etag: Etag::of_version(change.namespace, change.version).to_string(),
         version: change.version,
+        create_time: created.map(write),
         update_time: Some(write(change.time)),
         ..settings_message(spec)
     });
@@ -348,7 +350,7 @@ mod tests {
         for fault in [
             "counter_type has no value with the number 9",
             "ttl must not be negative",
-            "storage.cache_cluster has a character",
+            "storage.cache_cluster has ' ' as character 2",
             "dataset.slice_width is",
             "series[0] needs a step and a keep",
         ] {

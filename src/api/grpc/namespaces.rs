@@ -15,7 +15,9 @@ use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
 use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::{ApplyAnswer, Author, DryRun, Etag, NamespaceError, Namespaces};
+use crate::engine::namespaces::{
+    Applied, ApplyAnswer, Author, DryRun, Etag, NamespaceDraft, NamespaceError, Namespaces,
+};
 use crate::ports::NamespaceChange;
 use crate::proto::admin::v1 as pb;
 use crate::proto::admin::v1::namespace_service_server::NamespaceService;
@@ -46,7 +48,7 @@ impl NamespacesApi {
         for one in read {
             let name = one.draft.name.clone();
             match self.namespaces.apply(one.draft, one.etag, dry_run, author.clone()).await {
-                Ok(answer) => results.push(applied_message(&answer, one.unmapped)),
+                Ok(answer) => results.push(applied_message(&answer, dry_run, one.unmapped)),
                 Err(error) if many => return Err(stopped_at(&name, error, &results, dry_run)),
                 Err(error) => return Err(error.into()),
             }
@@ -63,7 +65,7 @@ impl NamespaceService for NamespacesApi {
     ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
         let actor = actor_of(&request);
         let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
-        let (draft, _etag) = draft_of(present(namespace).map_err(Refusal::from)?).map_err(Refusal::from)?;
+        let (draft, _etag) = sent_draft(namespace)?;
         let made = self.namespaces.create(draft, Author { actor, reason }).await.map_err(Refusal::from)?;
         Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))
     }
@@ -72,7 +74,7 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::GetNamespaceRequest>,
     ) -> Result<Response<pb::GetNamespaceResponse>, Status> {
-        let name = name_of(&request.into_inner().name).map_err(Refusal::from)?;
+        let name = name_of("name", &request.into_inner().name)?;
         let namespace = self.namespaces.get(&name).map_err(Refusal::from)?;
         Ok(Response::new(pb::GetNamespaceResponse { namespace: Some(namespace_message(&namespace)) }))
     }
@@ -83,7 +85,7 @@ impl NamespaceService for NamespacesApi {
     ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
         let actor = actor_of(&request);
         let pb::UpdateNamespaceRequest { namespace, reason } = request.into_inner();
-        let (draft, etag) = draft_of(present(namespace).map_err(Refusal::from)?).map_err(Refusal::from)?;
+        let (draft, etag) = sent_draft(namespace)?;
         let kept = self.namespaces.update(draft, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
         Ok(Response::new(pb::UpdateNamespaceResponse { namespace: Some(namespace_message(&kept)) }))
     }
@@ -110,7 +112,7 @@ impl NamespaceService for NamespacesApi {
     ) -> Result<Response<pb::DeleteNamespaceResponse>, Status> {
         let actor = actor_of(&request);
         let pb::DeleteNamespaceRequest { name, etag, reason } = request.into_inner();
-        let name = name_of(&name).map_err(Refusal::from)?;
+        let name = name_of("name", &name)?;
         let etag = (!etag.is_empty()).then(|| etag.parse::<Etag>()).transpose().map_err(Refusal::from)?;
         self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
         Ok(Response::new(pb::DeleteNamespaceResponse {}))
@@ -121,16 +123,12 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::ListNamespaceChangesRequest>,
     ) -> Result<Response<pb::ListNamespaceChangesResponse>, Status> {
         let request = request.into_inner();
-        let name = name_of(&request.name).map_err(Refusal::from)?;
+        let name = name_of("name", &request.name)?;
         let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
         let paged = PagedRequest::new("ListNamespaceChanges", &[name.as_str().as_bytes()]);
         let older_than = change_key_of(&paged, &request.page_token).map_err(Refusal::from)?;
         let changes = self.namespaces.history(&name, older_than, rows).await.map_err(Refusal::from)?;
-        if changes.is_empty() && older_than.is_none() {
-            // A name without a history never existed; one that lives or was deleted has at least its creation.
-            self.namespaces.get(&name).map_err(Refusal::from)?;
-        }
-        let last = changes.last().filter(|_| changes.len() == rows);
+        let last = changes.last().filter(|_| changes.len() == rows).map(|last| &last.change);
         Ok(Response::new(pb::ListNamespaceChangesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(&change_key(last))),
             changes: changes.into_iter().map(change_message).collect(),
@@ -144,7 +142,7 @@ impl NamespaceService for NamespacesApi {
         let actor = actor_of(&request);
         let pb::ApplyNamespaceRequest { document, namespace, dry_run, reason } = request.into_inner();
         let author = Author { actor, reason };
-        let name = (!namespace.is_empty()).then(|| name_of(&namespace)).transpose().map_err(Refusal::from)?;
+        let name = (!namespace.is_empty()).then(|| name_of("namespace", &namespace)).transpose()?;
         let read = documents::parse(&document, name.as_ref()).map_err(Refusal::from)?;
         if read.len() > 1 || dry_run {
             // All are looked at before the first is changed.
@@ -162,8 +160,18 @@ fn present(namespace: Option<pb::Namespace>) -> Result<pb::Namespace, Reject> {
     namespace.ok_or_else(|| Reject::new(Reason::InvalidArgument, "namespace is missing; send at least its name"))
 }
 
-fn name_of(name: &str) -> Result<NamespaceName, Reject> {
-    NamespaceName::new(name)
+/// Reads the name in a field of the request.
+fn name_of(field: &str, name: &str) -> Result<NamespaceName, Refusal> {
+    NamespaceName::new(name).map_err(|reject| Refusal::from(reject).at(field))
+}
+
+/// Reads what the request's `namespace` says.
+fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<Etag>), Refusal> {
+    draft_of(present(namespace)?).map_err(|reject| {
+        let is_name = reject.reason == Reason::InvalidNamespace;
+        let refusal = Refusal::from(reject);
+        if is_name { refusal.at("namespace.name") } else { refusal }
+    })
 }
 
 /// Who calls: its own word, cut to what the history keeps, else its address.
@@ -194,10 +202,19 @@ fn change_key_of(paged: &PagedRequest, token: &str) -> Result<Option<(NamespaceI
     Ok(Some((NamespaceId(number(namespace)?), number(version)?)))
 }
 
-fn applied_message(answer: &ApplyAnswer, unmapped: Vec<String>) -> pb::AppliedNamespace {
+fn applied_message(answer: &ApplyAnswer, dry_run: DryRun, unmapped: Vec<String>) -> pb::AppliedNamespace {
+    let mut namespace = namespace_message(&answer.namespace);
+    match (dry_run, answer.applied) {
+        (DryRun::Yes, Applied::Created) => {
+            (namespace.id, namespace.create_time) = (0, None);
+            (namespace.etag, namespace.update_time) = (String::new(), None);
+        }
+        (DryRun::Yes, Applied::Updated) => (namespace.etag, namespace.update_time) = (String::new(), None),
+        (DryRun::Yes, Applied::Unchanged) | (DryRun::No, _) => {}
+    }
     pb::AppliedNamespace {
         action: action_message(answer.applied).into(),
-        namespace: Some(namespace_message(&answer.namespace)),
+        namespace: Some(namespace),
         differences: answer.differences.clone(),
         unmapped,
     }

@@ -16,8 +16,8 @@ use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
 use crate::engine::namespaces::snapshot::Snapshot;
 use crate::engine::namespaces::{
-    Applied, ApplyAnswer, Author, Defaults, DryRun, Etag, NamespaceDraft, NamespaceError, Namespaces, Shared,
-    differences, is_reserved, not_found,
+    Applied, ApplyAnswer, Author, Defaults, DryRun, Etag, FIRST_VERSION, NamespaceDraft, NamespaceError, Namespaces,
+    Shared, differences, is_reserved, never_there, not_found,
 };
 use crate::ports::{NamespaceChange, NamespaceRecord, Outcome, StoreError, StoreErrorKind};
 
@@ -230,7 +230,7 @@ impl Facts<'_> {
                 format!("namespace {} does not exist, the call expects an etag; leave it out to create", draft.name),
             )),
             (Intent::Update(draft), None) => Err(not_found(&draft.name)),
-            (Intent::Delete(name), None) => Err(not_found(&name)),
+            (Intent::Delete(name), None) => Err(never_there(&name)),
         }
     }
 
@@ -252,7 +252,7 @@ impl Facts<'_> {
         let namespace = Namespace {
             id: NamespaceId(self.snapshot.next_namespace_id.max(1)),
             dataset_id,
-            version: 1,
+            version: FIRST_VERSION,
             spec,
             created: self.now,
             updated: self.now,

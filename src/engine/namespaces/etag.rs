@@ -20,7 +20,12 @@ pub struct Etag {
 impl Etag {
     /// The etag of a namespace as it is.
     pub fn of(namespace: &Namespace) -> Self {
-        Self { namespace: namespace.id, version: namespace.version }
+        Self::of_version(namespace.id, namespace.version)
+    }
+
+    /// The etag that a namespace has, or had, at a version.
+    pub fn of_version(namespace: NamespaceId, version: u64) -> Self {
+        Self { namespace, version }
     }
 }
 

@@ -14,6 +14,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -24,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::domain::{Reason, Reject};
+use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
 
@@ -35,6 +36,9 @@ use snapshot::Snapshot;
 
 /// What the names of the service's own namespaces begin with.
 pub const RESERVED_PREFIX: &str = "tallystone.";
+
+/// The version that a creation makes.
+const FIRST_VERSION: u64 = 1;
 
 /// Who changes a namespace, and why.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +78,15 @@ pub enum DryRun {
     Yes,
     /// It does.
     No,
+}
+
+/// A change of the history.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PastChange {
+    /// The change.
+    pub change: NamespaceChange,
+    /// When its namespace was created.
+    pub created: Option<Timestamp>,
 }
 
 /// Why a catalog call was refused.
@@ -210,14 +223,29 @@ impl Namespaces {
         self.shared.versions.get(&(id, version))
     }
 
-    /// The history of a name, newest first, older than the given change.
+    /// The history of a name, newest first, older than the given change; each with the creation of its namespace. A
+    /// name that never had one is refused.
     pub async fn history(
         &self,
         name: &NamespaceName,
         older_than: Option<(NamespaceId, u64)>,
         limit: usize,
-    ) -> Result<Vec<NamespaceChange>, NamespaceError> {
-        Ok(self.shared.catalog.history(name, older_than, limit.min(PAGE_ROWS_MAX)).await?)
+    ) -> Result<Vec<PastChange>, NamespaceError> {
+        let changes = self.shared.catalog.history(name, older_than, limit.min(PAGE_ROWS_MAX)).await?;
+        if changes.is_empty() && older_than.is_none() {
+            return Err(never_there(name).into());
+        }
+        let mut created: HashMap<NamespaceId, Timestamp> = HashMap::new();
+        for change in changes.iter().filter(|change| change.version == FIRST_VERSION) {
+            created.insert(change.namespace, change.time);
+        }
+        if let Some(last) = changes.last().filter(|last| last.version > FIRST_VERSION) {
+            let beyond = Some((last.namespace, FIRST_VERSION + 1));
+            let first = self.shared.catalog.history(name, beyond, 1).await?;
+            created.extend(first.first().map(|first| (first.namespace, first.time)));
+        }
+        let past = |change: NamespaceChange| PastChange { created: created.get(&change.namespace).copied(), change };
+        Ok(changes.into_iter().map(past).collect())
     }
 
     /// Tells of changes: the value grows with each new snapshot, whoever made it.
@@ -249,5 +277,13 @@ fn not_found(name: &NamespaceName) -> Reject {
     Reject::new(
         Reason::NamespaceNotFound,
         format!("namespace {name} does not exist; create it first, for example with tallystone apply -f FILE"),
+    )
+}
+
+/// The same for what makes sense only on a namespace that is, or was, there.
+fn never_there(name: &NamespaceName) -> Reject {
+    Reject::new(
+        Reason::NamespaceNotFound,
+        format!("namespace {name} does not exist; check its name, for example with tallystone ns ls"),
     )
 }

@@ -207,9 +207,9 @@ async fn an_update_makes_the_next_version_and_keeps_the_one_before() {
     assert_eq!(*before, made.spec);
     assert_eq!(namespaces.version_in_memory(made.id, 1), Some(before));
     let history = namespaces.history(&name("shop"), None, 10).await.expect("read");
-    assert_eq!(history.iter().map(|change| change.version).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(history[0].differences, ["rollup.num_queues: 8 -> 16"]);
-    assert_eq!((history[0].actor.as_str(), history[0].reason.as_str()), ("test", "because"));
+    assert_eq!(history.iter().map(|past| past.change.version).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(history[0].change.differences, ["rollup.num_queues: 8 -> 16"]);
+    assert_eq!((history[0].change.actor.as_str(), history[0].change.reason.as_str()), ("test", "because"));
 }
 
 #[tokio::test]
@@ -273,7 +273,8 @@ async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_us
     let again = namespaces.create(draft("shop"), author()).await.expect("created anew");
     assert!(again.id > made.id);
     let history = namespaces.history(&name("shop"), None, 10).await.expect("read");
-    let keys: Vec<_> = history.iter().map(|change| (change.namespace, change.version, change.spec.is_some())).collect();
+    let keys: Vec<_> =
+        history.iter().map(|past| (past.change.namespace, past.change.version, past.change.spec.is_some())).collect();
     assert_eq!(keys, [(again.id, 1, true), (made.id, 2, false), (made.id, 1, true)]);
     let rest = namespaces.history(&name("shop"), Some((made.id, 2)), 10).await.expect("read");
     assert_eq!(rest.len(), 1);
