@@ -249,12 +249,12 @@ fn advice(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::InvalidFutureTime => Some("correct the client's clock by the server_time of this answer"),
         Reason::InvalidBodyTooLarge => Some("split the batch"),
+        Reason::NamespaceExists => Some("update it instead, or choose another name"),
         Reason::EtagMismatch => Some("read the namespace again and send its new etag"),
         Reason::SettingIsFixed => Some("create another namespace with the new setting"),
         Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
         Reason::TooOld => Some("make a new token only if you know that it was not"),
         Reason::OutcomeUnknown => Some("the change may have been applied: retry with the same token"),
-        Reason::AlreadyExists => Some("make a new token for each change"),
         Reason::SerialBack => Some("raise the serial with each report, and the epoch with each start of the source"),
         Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
         Reason::StoreUnavailable => Some("nothing was applied: retry with the same token"),
@@ -279,7 +279,6 @@ fn advice(reason: Reason) -> Option<&'static str> {
         | Reason::UnknownMethod
         | Reason::MethodNotAllowed
         | Reason::NamespaceNotFound
-        | Reason::NamespaceExists
         | Reason::NamespaceReadOnly
         | Reason::WrongCounterType
         | Reason::WrongTemporality
@@ -287,6 +286,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         | Reason::NotApplied
         | Reason::Pending
         | Reason::RetryLater
+        | Reason::AlreadyExists
         | Reason::TooManySources
         | Reason::DeadlineExceeded => None,
     }

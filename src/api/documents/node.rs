@@ -37,7 +37,9 @@ impl Node {
     /// Reads a text in the language that it looks like.
     pub fn parse(text: &str) -> Result<Self, Reject> {
         match language_of(text) {
-            None => Err(invalid("the document is empty".to_owned())),
+            None => {
+                Err(invalid("the document is empty; name a namespace in it, for example name = \"views\"".to_owned()))
+            }
             Some(Language::Json) => json(text, 0),
             // The line of the added brace is taken off places, so that they are those of the file.
             Some(Language::JsonFragment) => json(&format!("{{\n{text}\n}}"), 1),

@@ -52,6 +52,7 @@ async fn transcoded(gateway: &Gateway, request: Request<Body>) -> Result<Respons
         return Err(counted(Refusal::new(Reason::UnknownMethod, what)));
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
+    check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
     let (mut parts, body) = request.into_parts();
     let time = deadline(&parts.headers).map_err(counted)?.unwrap_or(DEADLINE_DEFAULT);
     let body = tokio::time::timeout(time, read_body(body)).await;
@@ -81,6 +82,16 @@ fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
         Reason::InvalidContentType,
         format!("content-type {shown} is not read here; send content-type: application/json"),
     ))
+}
+
+fn check_content_encoding(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
+    let text = sent.map_or("identity", |sent| sent.to_str().unwrap_or("this")).trim().to_ascii_lowercase();
+    if text.is_empty() || text == "identity" {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(100).collect();
+    let what = format!("content-encoding {shown} is not read here; send the body uncompressed");
+    Err(Refusal::new(Reason::InvalidContentType, what))
 }
 
 fn late_body(time: Duration) -> Refusal {

@@ -33,14 +33,13 @@ pub fn when(text: &str) -> Result<When, String> {
     if let Ok(ago) = duration(text.strip_prefix('-').unwrap_or(text)) {
         return Ok(When::Ago(ago));
     }
-    time(text).map(When::At)
+    let what = "no time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago";
+    time(text).map(When::At).map_err(|_| what.to_owned())
 }
 
 /// Reads a time of RFC 3339.
 pub fn time(text: &str) -> Result<Timestamp, String> {
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| "no time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago".to_owned())?;
+    let time: jiff::Timestamp = text.parse().map_err(|_| "no time; write it as 2026-01-31T12:00:00Z".to_owned())?;
     Ok(Timestamp::from_micros(time.as_microsecond()))
 }
 
@@ -98,6 +97,14 @@ mod tests {
         for text in ["", "yesterday", "5", "2024-10-05", "--1h"] {
             assert!(when(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_refused_time_is_told_what_is_taken_here() {
+        for taken in ["2026-01-31T12:00:00Z", "now", "1h"] {
+            assert!(when("soon").expect_err("no time").contains(taken) && when(taken).is_ok(), "{taken}");
+        }
+        assert!(time("soon").expect_err("no time").ends_with("2026-01-31T12:00:00Z"), "neither now nor 1h");
     }
 
     #[test]

@@ -132,26 +132,26 @@ impl fmt::Display for NamespaceName {
 
 /// Says what is wrong with a name, if anything.
 fn check(name: &str, bytes_max: usize) -> Result<(), String> {
-    let bytes = name.as_bytes();
-    let Some(first) = bytes.first() else {
-        return Err("is empty".to_owned());
+    let bytes = name.len();
+    let Some(first) = name.chars().next() else {
+        return Err(format!("is empty; send 1 to {bytes_max} bytes"));
     };
-    if bytes.len() > bytes_max {
-        return Err(format!("has {} bytes; at most {bytes_max} are allowed", bytes.len()));
+    if bytes > bytes_max {
+        return Err(format!("has {bytes} bytes; at most {bytes_max} are allowed"));
     }
     if !first.is_ascii_alphanumeric() {
-        return Err("must begin with a letter or digit".to_owned());
+        return Err(format!("must begin with a letter or digit, not with {first:?}"));
     }
-    match bytes.iter().position(|byte| !is_name_byte(*byte)) {
+    match (1..).zip(name.chars()).find(|(_, character)| !is_of_names(*character)) {
         None => Ok(()),
-        Some(at) => {
-            Err(format!("has a character at byte {at} that is not a letter, digit or one of . _ : / = ~ % @ + -"))
+        Some((at, found)) => {
+            Err(format!("has {found:?} as character {at}; use only letters, digits and . _ : / = ~ % @ + -"))
         }
     }
 }
 
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"._:/=~%@+-".contains(&byte)
+fn is_of_names(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "._:/=~%@+-".contains(character)
 }
 
 #[cfg(test)]
@@ -171,6 +171,20 @@ mod tests {
         }
         for bad in ["", ".a", "-a", "a b", "a\0", "a\n", "ä", "a{b}", "a\u{301}"] {
             assert!(CounterName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_name_is_told_what_to_change() {
+        for (name, words) in [
+            ("", "counter name is empty; send 1 to 256 bytes"),
+            ("-a", "must begin with a letter or digit, not with '-'"),
+            ("a b", "has ' ' as character 2; use only letters"),
+            ("aa\n", r"has '\n' as character 3"),
+            ("aéb c", "has 'é' as character 2"),
+        ] {
+            let message = CounterName::new(name).expect_err(name).message;
+            assert!(message.contains(words), "{name:?}: {message}");
         }
     }
 

@@ -282,7 +282,7 @@ pub(super) const TABLE: [ReasonInfo; 42] = [
         http: 409,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "This token already names another change, which the message shows. Make a new token for each change.",
+        help: "This token already names another change, which the message shows. Make a new token for each change. In a report of totals the serial is the name: raise it with each report.",
     },
     ReasonInfo {
         name: "SERIAL_BACK",

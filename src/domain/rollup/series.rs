@@ -86,11 +86,20 @@ fn seconds(seconds: u32) -> Duration {
 }
 
 fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
+    if kept.is_empty() {
+        return "the namespace keeps no series; name the steps to keep in its series setting".to_owned();
+    }
     let list: Vec<String> = kept.iter().map(|s| format!("{} s for {} s", s.step_seconds, s.keep.as_secs())).collect();
-    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    let list = list.join(", ");
     match step {
-        Some(step) => format!("no series of step {} s reaches back that far; kept are: {list}", step.as_secs_f64()),
-        None => format!("no series reaches back that far; kept are: {list}"),
+        Some(step) if !kept.iter().any(|series| divides(series, step)) => {
+            format!("a step of {} s is no multiple of a step that is kept; kept are: {list}", step.as_secs_f64())
+        }
+        Some(step) => {
+            let step = step.as_secs_f64();
+            format!("no series for a step of {step} s reaches back to from; ask for a later from, kept are: {list}")
+        }
+        None => format!("no series reaches back to from; ask for a later from, kept are: {list}"),
     }
 }
 
@@ -153,6 +162,22 @@ mod tests {
             ttl: ttl.map(Duration::from_secs),
         };
         FoldRules::new((0..).zip(ttls).map(rule).collect(), Vec::new())
+    }
+
+    #[test]
+    fn a_series_that_is_not_kept_is_told_what_is() {
+        let now = at(100_000);
+        let refused = |kept: &[SeriesSettings], from, step: Option<u64>| {
+            plan(kept, from, now, step.map(Duration::from_secs), now).expect_err("not kept").message
+        };
+        assert!(refused(&[], at(99_990), None).contains("keeps no series; name the steps to keep"));
+        assert!(refused(&[], at(99_990), Some(60)).contains("keeps no series; name the steps to keep"));
+        let step = refused(&KEPT, at(99_990), Some(15));
+        assert!(step.starts_with("a step of 15 s is no multiple") && step.ends_with("60 s for 10000 s"), "{step}");
+        for step in [None, Some(60)] {
+            let far = refused(&KEPT, at(0), step);
+            assert!(far.contains("reaches back to from; ask for a later from, kept are: 10 s for 100 s"), "{far}");
+        }
     }
 
     #[test]

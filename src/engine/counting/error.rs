@@ -52,8 +52,8 @@ pub enum CountingError {
         /// The beginning of the oldest live slice.
         oldest: Timestamp,
     },
-    /// The token names another change.
-    #[error("the token already names another change: it is {found}, this call asks for {asked}")]
+    /// The token names another change, or the serial of a source another total.
+    #[error("{}", already_exists(*found, *asked))]
     AlreadyExists {
         /// What the token names.
         found: ChangeText,
@@ -86,6 +86,20 @@ pub enum CountingError {
     /// The store failed.
     #[error("{0}")]
     Store(#[from] StoreError),
+}
+
+/// Totals are named by the serial of their source, everything else by a token.
+fn already_exists(found: ChangeText, asked: ChangeText) -> String {
+    match asked.0 {
+        Change::Total(_) => format!(
+            "the source already reported {found} with this epoch and serial, this call reports {asked}; raise the serial \
+             with each report"
+        ),
+        Change::Add(_) | Change::Clear | Change::Void => format!(
+            "the token already names another change: it is {found}, this call asks for {asked}; make a new token for each \
+             change"
+        ),
+    }
 }
 
 /// A change in words.

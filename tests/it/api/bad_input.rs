@@ -41,10 +41,14 @@ async fn every_bad_argument_of_an_add_has_its_reason() {
     };
     let cases: Vec<(Change, Reason, &[&str])> = vec![
         (set("/namespace", json!("nowhere")), Reason::NamespaceNotFound, &["nowhere", "create it first"]),
-        (set("/namespace", json!("")), Reason::InvalidNamespace, &["namespace is empty"]),
-        (set("/namespace", json!("no good")), Reason::InvalidNamespace, &["letter, digit"]),
+        (set("/namespace", json!("")), Reason::InvalidNamespace, &["namespace is empty", "send 1 to 64 bytes"]),
+        (set("/namespace", json!("no good")), Reason::InvalidNamespace, &["' ' as character 3", "letters, digits"]),
         (set("/namespace", json!("n".repeat(65))), Reason::InvalidNamespace, &["65 bytes", "at most 64"]),
-        (set("/counter_name", json!("")), Reason::InvalidCounterName, &["counter name is empty"]),
+        (
+            set("/counter_name", json!("")),
+            Reason::InvalidCounterName,
+            &["counter name is empty", "send 1 to 256 bytes"],
+        ),
         (set("/counter_name", json!(".hidden")), Reason::InvalidCounterName, &["begin with a letter or digit"]),
         (set("/counter_name", json!("c".repeat(257))), Reason::InvalidCounterName, &["257 bytes"]),
         (set("/idempotency_token/token", json!("")), Reason::InvalidToken, &["present but empty", "leave"]),
@@ -200,9 +204,19 @@ async fn questions_with_bad_bounds_are_refused() {
         ("GetCount", format!("{{{counter}, \"max_staleness\": \"-1s\"}}"), Reason::InvalidRange, &["negative"]),
         ("GetCount", format!("{{{counter}, \"freshness\": 9}}"), Reason::InvalidArgument, &["UP_TO_DATE"]),
         ("GetCountSeries", format!("{{{counter}}}"), Reason::InvalidRange, &["from is missing"]),
-        ("GetCountSeries", format!("{{{counter}, \"from\": \"{now}\"}}"), Reason::SeriesNotKept, &["none"]),
+        (
+            "GetCountSeries",
+            format!("{{{counter}, \"from\": \"{now}\"}}"),
+            Reason::SeriesNotKept,
+            &["keeps no series", "series setting"],
+        ),
         ("CheckToken", format!("{{{counter}}}"), Reason::InvalidToken, &["send the token"]),
-        ("RecountCounter", format!("{{{counter}, \"repair\": true}}"), Reason::InvalidArgument, &["repair"]),
+        (
+            "RecountCounter",
+            format!("{{{counter}, \"repair\": true}}"),
+            Reason::InvalidArgument,
+            &["repair is not offered", "leave it out"],
+        ),
         (
             "ListCountEvents",
             r#"{"namespace": "fast", "counter_name": "views"}"#.to_owned(),
@@ -230,6 +244,12 @@ async fn a_report_whose_serial_goes_back_is_refused() {
     let error = &answer["results"][0]["error"];
     assert_eq!((status, &error["reason"]), (200, &json!("SERIAL_BACK")), "{answer}");
     assert_eq!(error["metadata"]["known_serial"], "7", "{answer}");
+    let (_, answer) = server.post("ReportTotals", &report("node-1", 7, 71)).await;
+    let error = &answer["results"][0]["error"];
+    assert_eq!(error["reason"], "ALREADY_EXISTS", "{answer}");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("a total of 70") && message.ends_with("raise the serial with each report"), "{message}");
+    assert!(!message.contains("token"), "reports have none: {message}");
     let path = format!("{COUNTERS}/ReportTotals");
     for body in [report("", 1, 1), report(&"s".repeat(41), 1, 1)] {
         let answer = server.http("POST", &path, &[("content-type", "application/json")], &body).await;
@@ -313,6 +333,11 @@ async fn a_content_type_that_is_not_read_is_refused() {
         let answer = server.http("POST", &path, headers, body).await;
         check(&format!("{headers:?}"), &answer, Reason::InvalidContentType, &["application/json"]);
     }
+    let packed = [("content-type", "application/json"), ("content-encoding", "gzip")];
+    let answer = server.http("POST", &path, &packed, body).await;
+    check("gzip", &answer, Reason::InvalidContentType, &["content-encoding gzip", "uncompressed"]);
+    let plain = [("content-type", "application/json"), ("content-encoding", "identity")];
+    assert_eq!(server.http("POST", &path, &plain, body).await.status, 200);
     let answer = server.http("POST", &path, &[("content-type", "application/grpc")], body).await;
     let reason = answer.head.to_ascii_lowercase();
     assert!(reason.contains("grpc-status: 3") && reason.contains("http/2"), "gRPC on HTTP/1.1: {}", answer.head);

@@ -52,7 +52,7 @@ pub struct RecountArgs {
     /// The end of the range: a time, or so long ago; without it, as far as the counter is rolled up.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: Option<When>,
-    /// Write what the log says, if it differs.
+    /// Write what the log says, if it differs; not offered by this release.
     #[arg(long)]
     repair: bool,
 }

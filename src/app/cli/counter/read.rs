@@ -6,13 +6,12 @@ use clap::Args;
 use tonic::Request;
 
 use crate::adapters::system::SystemClock;
-use crate::api::time::{write, write_duration};
-use crate::app::cli::arguments::{When, duration, freshness, time, when};
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{When, duration, freshness, when};
 use crate::app::cli::counter::write::all_or_partial;
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Header, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
-use crate::domain::Timestamp;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
 use crate::proto::counter::v1 as pb;
@@ -31,9 +30,9 @@ pub struct GetArgs {
     /// Roll up first if the count is behind by more.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     max_staleness: Option<Duration>,
-    /// Roll up first if the count is as of an earlier time.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    at_least_as_of: Option<Timestamp>,
+    /// Roll up first if the count is as of an earlier time: a time, or so long ago.
+    #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
+    at_least_as_of: Option<When>,
 }
 
 #[derive(Debug, Args)]
@@ -95,7 +94,7 @@ impl Counters {
             false => args.freshness.unwrap_or_default(),
         };
         let max_staleness = args.max_staleness.map(write_duration);
-        let at_least_as_of = args.at_least_as_of.map(write);
+        let at_least_as_of = args.at_least_as_of.map(|when| when.on_the_wire(SystemClock.now()));
         if let [name] = args.names.as_slice() {
             let request = pb::GetCountRequest {
                 namespace: self.namespace.clone(),
