@@ -9,6 +9,7 @@ mod drain;
 mod faulty_progress;
 mod frozen_settings;
 mod history;
+mod history_totals;
 mod leftovers;
 mod races;
 mod reads;
