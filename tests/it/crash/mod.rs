@@ -6,6 +6,7 @@
 
 mod load;
 mod tagged;
+mod unrolled;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
