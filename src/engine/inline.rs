@@ -57,7 +57,7 @@ impl Running {
         for answer in self.core.roll(scope, std::slice::from_ref(&self.counter), 1, &mut reads).await {
             if let Err(error) = answer {
                 self.core.stats.rolls_failed.one();
-                tracing::warn!(counter = ?self.counter, error = %error, "an inline roll failed");
+                tracing::warn!(counter = %self.counter.tag(), error = %error, "an inline roll failed");
             }
         }
     }

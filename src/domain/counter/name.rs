@@ -89,9 +89,27 @@ impl Counter {
         self.hash
     }
 
+    /// Names the counter in logs, which hold no names of counters: those may be about people.
+    pub fn tag(&self) -> CounterTag {
+        CounterTag { namespace: self.namespace, hash: self.hash }
+    }
+
     /// The touch shard of the counter.
     pub fn touch_shard(&self) -> u32 {
         touch_shard_of(self.hash)
+    }
+}
+
+/// The number of a namespace and the hash of a counter of it; written as `7/00c0ffee00c0ffee`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CounterTag {
+    namespace: NamespaceId,
+    hash: u64,
+}
+
+impl fmt::Display for CounterTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:016x}", self.namespace.0, self.hash)
     }
 }
 

@@ -188,7 +188,8 @@ impl Shared {
             (Some(record), DryRun::No) => record,
             (None, _) | (Some(_), DryRun::Yes) => return Ok(decision.answer),
         };
-        let (name, is_deletion) = (record.change.name.clone(), record.namespace.is_none());
+        let (name, version, is_deletion) =
+            (record.change.name.clone(), record.change.version, record.namespace.is_none());
         let new_dataset = record.new_dataset.clone().map(Arc::new);
         if let Err(error) = self.catalog.commit(record).await {
             if error.outcome == Outcome::Unknown {
@@ -203,6 +204,12 @@ impl Shared {
         };
         self.snapshot.store(Arc::new(after));
         self.announce();
+        let action = match (is_deletion, decision.answer.applied) {
+            (true, _) => "deleted",
+            (false, Applied::Created) => "created",
+            (false, Applied::Updated | Applied::Unchanged) => "updated",
+        };
+        tracing::info!(namespace = %name, version, actor = author.actor, action, "a namespace was changed");
         Ok(decision.answer)
     }
 

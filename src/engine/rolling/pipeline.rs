@@ -151,7 +151,7 @@ impl QueueLoop {
                     Err(error) => {
                         failed = true;
                         self.core.stats.rolls_failed.one();
-                        tracing::warn!(counter = ?counter, error = %error, "a roll failed and will be tried again");
+                        tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed and will be tried again");
                     }
                 }
             }

@@ -11,6 +11,7 @@ mod frozen_settings;
 mod history;
 mod history_totals;
 mod leftovers;
+mod logs;
 mod races;
 mod reads;
 mod retention;

@@ -1,4 +1,5 @@
-//! An event log whose appends wait at a gate, and which keeps no tail: what calls in flight and large stores look like.
+//! An event log whose appends wait at a gate, which keeps no tail, or cannot be read: what calls in flight, large stores
+//! and bad disks look like.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +8,8 @@ use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
 use tallystone::ports::{
-    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, Stores, Tail,
+    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, StoreErrorKind,
+    Stores, Tail,
 };
 use tokio::sync::Semaphore;
 
@@ -17,6 +19,7 @@ pub struct SlowLog {
     gate: Arc<Semaphore>,
     tail: AtomicBool,
     lingers: AtomicBool,
+    unreadable: AtomicBool,
     under_way: AtomicUsize,
     most_at_once: AtomicUsize,
 }
@@ -30,6 +33,7 @@ impl SlowLog {
             gate,
             tail: AtomicBool::new(true),
             lingers: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
         });
@@ -50,6 +54,11 @@ impl SlowLog {
     /// From now on it knows no tail.
     pub fn forget_tail(&self) {
         self.tail.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on scans fail.
+    pub fn spoil(&self) {
+        self.unreadable.store(true, Ordering::Relaxed);
     }
 
     /// From now on scans and verdicts take a while, so that those of one call meet.
@@ -100,6 +109,9 @@ impl EventLog for SlowLog {
 
     async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
         self.take_a_while().await;
+        if self.unreadable.load(Ordering::Relaxed) {
+            return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "scan"));
+        }
         self.inner.scan(dataset, counter, range).await
     }
 
