@@ -50,7 +50,7 @@ impl Counting {
     pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopAnswer, CountingError> {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
         // The time first: a value that is read later holds for it too.
-        let limit = scope.dataset.limit();
+        let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
         let as_of = (0..crate::domain::limits::TOUCH_SHARDS)
             .map(|shard| scope.dataset.pending.rolled_up_to(shard, limit))
             .min()

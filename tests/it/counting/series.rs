@@ -160,11 +160,20 @@ async fn a_silent_counter_sinks_in_the_ranking() {
     };
     let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
     assert_eq!(counts(top), [("loud".to_owned(), 9), ("late".to_owned(), 2)]);
-    house.pass(35 * SECOND).await;
-    house.get("somebody").await;
-    house.pass(2 * SECOND).await;
+    house.pass(37 * SECOND).await;
     let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
     assert_eq!(counts(top), [("late".to_owned(), 2), ("loud".to_owned(), 0)]);
+}
+
+#[tokio::test]
+async fn the_ranking_of_an_idle_dataset_is_of_this_moment() {
+    let house = House::new().await;
+    house.add("views", 9, None).await.expect("an add that works");
+    house.pass(600 * SECOND).await;
+    let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
+    let accept_limit = 5 * SECOND;
+    assert!(house.now().since(top.as_of) <= accept_limit + 3 * SECOND, "as of {:?}", top.as_of);
+    assert!(top.counters[0].as_of >= top.as_of);
 }
 
 #[tokio::test]
