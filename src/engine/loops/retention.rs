@@ -20,23 +20,37 @@ use crate::ports::{StoreError, StoreErrorKind};
 
 /// How often slices are looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How long watermarks may take to follow the limit past a slice before somebody is told. An idle dataset moves neither
+/// until it is asked to.
+const WATERMARK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.
 pub struct RetentionLoop {
     core: Arc<Core>,
     dataset: Arc<DatasetState>,
+    /// Slices that wait for watermarks, and since when by elapsed time.
+    behind: HashMap<Timestamp, Duration>,
+}
+
+/// Why a slice cannot be dropped yet.
+enum Obstacle {
+    /// Watermarks have not passed its end.
+    Behind,
+    /// It must be exported and there is nowhere to export it to.
+    NoExport,
 }
 
 impl RetentionLoop {
     /// Makes the loop of a dataset.
     pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, dataset }
+        Self { core, dataset, behind: HashMap::new() }
     }
 
-    async fn step(&self) -> Result<(), StoreError> {
+    async fn step(&mut self) -> Result<(), StoreError> {
         let now = self.core.now();
         self.core.ensure_slices(&self.dataset, now).await?;
-        let settings = &self.dataset.dataset.settings;
+        let dataset = Arc::clone(&self.dataset.dataset);
+        let settings = &dataset.settings;
         for row in self.dataset.slices.rows().iter() {
             let status = match row.status {
                 SliceStatus::Future if row.start <= now => SliceStatus::Open,
@@ -53,15 +67,12 @@ impl RetentionLoop {
         self.trim_series(now).await
     }
 
-    async fn try_drop(&self, row: &TimeSlice) -> Result<(), StoreError> {
+    async fn try_drop(&mut self, row: &TimeSlice) -> Result<(), StoreError> {
         if let Some(obstacle) = self.obstacle(row).await? {
-            self.core.stats.slices_kept_back.one();
-            tracing::warn!(
-                dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
-                "a slice is past its time and stays"
-            );
+            self.keep_back(row, obstacle);
             return Ok(());
         }
+        self.behind.remove(&row.start);
         self.core.stores.slices.set_status(self.dataset.id(), row.start, SliceStatus::Dropped).await?;
         self.dataset.slices.note_status(row.start, SliceStatus::Dropped);
         self.core.stats.slices_dropped.one();
@@ -69,19 +80,37 @@ impl RetentionLoop {
         Ok(())
     }
 
-    /// Why a slice cannot be dropped yet.
-    async fn obstacle(&self, row: &TimeSlice) -> Result<Option<&'static str>, StoreError> {
-        let behind = (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end);
-        if behind {
-            // An idle dataset publishes no limit by itself, and watermarks follow the limit.
-            self.dataset.want_limit();
-            return Ok(Some("counters in it are not rolled up yet"));
+    /// Says that a slice stays, unless it only waits for watermarks to be asked for.
+    fn keep_back(&mut self, row: &TimeSlice, obstacle: Obstacle) {
+        let obstacle = match obstacle {
+            Obstacle::NoExport => "its export is asked for and no storage.export_dir is configured",
+            Obstacle::Behind => {
+                // An idle dataset publishes no limit by itself, and watermarks follow the limit.
+                self.dataset.want_limit();
+                let elapsed = self.core.clock.elapsed();
+                let since = *self.behind.entry(row.start).or_insert(elapsed);
+                if elapsed.saturating_sub(since) < WATERMARK_PATIENCE {
+                    return;
+                }
+                "counters in it are not rolled up yet"
+            }
+        };
+        self.core.stats.slices_kept_back.one();
+        tracing::warn!(
+            dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
+            "a slice is past its time and stays"
+        );
+    }
+
+    async fn obstacle(&self, row: &TimeSlice) -> Result<Option<Obstacle>, StoreError> {
+        if (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end) {
+            return Ok(Some(Obstacle::Behind));
         }
         if !self.dataset.dataset.settings.export_before_drop {
             return Ok(None);
         }
         let Some(export) = &self.core.export else {
-            return Ok(Some("its export is asked for and no storage.export_dir is configured"));
+            return Ok(Some(Obstacle::NoExport));
         };
         if !export.is_finished(&self.dataset.dataset.name, row.start).await? {
             self.export(row).await?;

@@ -122,3 +122,17 @@ async fn a_token_from_long_before_the_first_slice_costs_few_slices() {
     house.pass(10 * SECOND).await;
     assert_eq!(house.get("views").await.count, 2);
 }
+
+#[tokio::test]
+async fn slices_of_an_idle_dataset_are_dropped_without_complaint() {
+    let house = house().await;
+    house.add("views", 5, None).await.expect("an add that works");
+    night(&house, 2).await;
+    for _ in 0..3 * 360 {
+        house.clock.advance(10 * SECOND);
+        house.rest().await;
+    }
+    let stats = house.engine.stats();
+    assert!(stats.slices_dropped.get() >= 2, "{} were dropped", stats.slices_dropped.get());
+    assert_eq!(stats.slices_kept_back.get(), 0);
+}
