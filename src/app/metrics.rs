@@ -98,7 +98,7 @@ impl EngineCollector {
             }
             Ok::<(), fmt::Error>(())
         };
-        by_dataset("tallystone_closed_lag_seconds", "How far the limit is behind the clock", |d| {
+        by_dataset("tallystone_closed_lag_seconds", "How far the closed timestamp is behind the clock", |d| {
             d.closed_lag.as_secs_f64()
         })?;
         by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {

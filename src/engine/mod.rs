@@ -54,7 +54,7 @@ pub struct Engine {
 pub struct DatasetGauges {
     /// The dataset.
     pub dataset: String,
-    /// How far the limit is behind the clock.
+    /// How far what is closed is behind the clock: the accept limit, and more while an old write hangs.
     pub closed_lag: Duration,
     /// Events that are held.
     pub holds: usize,
@@ -118,7 +118,7 @@ impl Engine {
             let slowest = (0..crate::domain::limits::TOUCH_SHARDS).map(|shard| dataset.watermark(shard)).min();
             DatasetGauges {
                 dataset: dataset.dataset.name.to_string(),
-                closed_lag: now.since(limit),
+                closed_lag: now.since(dataset.closing.closed(now)),
                 holds: dataset.closing.held(),
                 watermark_lag: limit.since(slowest.unwrap_or(limit)),
                 slices: dataset.slices.rows().len(),

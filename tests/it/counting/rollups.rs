@@ -1,12 +1,17 @@
 //! The rollup pipeline: convergence, overflow, restarts, live changes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::counter::Counter;
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
+use tallystone::domain::counter::{Counter, Provenance};
 use tallystone::domain::namespace::Cardinality;
+use tallystone::engine::counting::Add;
 use tallystone::engine::namespaces::Author;
 
-use super::{House, SECOND, counter, spec};
+use super::slow_log::SlowLog;
+use super::{House, SECOND, START, counter, spec};
 
 #[tokio::test]
 async fn every_counter_converges_within_the_accept_limit_and_three_coalescing_times() {
@@ -118,4 +123,26 @@ async fn more_counters_in_one_shard_than_a_set_holds_are_rolled_in_turn() {
         let reading = house.get(name).await;
         assert_eq!((reading.count, reading.behind), (1, false), "{name}");
     }
+}
+
+#[tokio::test]
+async fn the_closed_lag_is_the_accept_limit_while_idle_and_grows_with_a_write_that_hangs() {
+    let clock = ManualClock::at(START + 3_600 * SECOND);
+    let mut stores = memory::stores_on(Arc::new(clock.clone()));
+    let log = SlowLog::before(&mut stores);
+    let house = House::on(spec("shop"), clock, stores, None).await;
+    let lag = || house.engine.datasets()[0].closed_lag;
+    house.add("views", 1, None).await.expect("an add that works");
+    house.pass(600 * SECOND).await;
+    assert_eq!(lag(), 5 * SECOND);
+    log.shut();
+    let (counting, shop) = (house.counting.clone(), house.shop.clone());
+    let add = Add { name: counter("views"), delta: 1, token: None, provenance: Provenance::default() };
+    let hanging = tokio::spawn(async move { counting.add(&shop, add).await });
+    house.rest().await;
+    house.pass(60 * SECOND).await;
+    assert!(lag() >= 60 * SECOND, "{:?}", lag());
+    log.open();
+    house.drive(hanging).await.expect("no panic").expect("an add that works");
+    assert_eq!(lag(), 5 * SECOND);
 }
