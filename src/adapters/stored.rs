@@ -219,12 +219,19 @@ fn step_from(stored: StoredStep) -> Result<StepSum, Damaged> {
 }
 
 fn source_of(source: &str, total: SourceTotal) -> StoredSource {
-    StoredSource { source: source.as_bytes().to_vec(), epoch: total.epoch, serial: total.serial, total: total.total }
+    StoredSource {
+        source: source.as_bytes().to_vec(),
+        epoch: total.epoch,
+        serial: total.serial,
+        total: total.total,
+        event_time: total.time.micros(),
+    }
 }
 
 fn source_from(stored: StoredSource) -> Result<(Box<str>, SourceTotal), Damaged> {
     let source = String::from_utf8(stored.source).map_err(|error| Damaged::new("source", error.to_string()))?;
-    Ok((source.into(), SourceTotal { epoch: stored.epoch, serial: stored.serial, total: stored.total }))
+    let time = Timestamp::from_micros(stored.event_time);
+    Ok((source.into(), SourceTotal { epoch: stored.epoch, serial: stored.serial, total: stored.total, time }))
 }
 
 fn status_code(status: SliceStatus) -> u32 {
@@ -282,8 +289,11 @@ mod tests {
     }
 
     fn source() -> impl Strategy<Value = (Box<str>, SourceTotal)> {
-        ("[a-z]{1,40}", any::<u64>(), any::<u64>(), any::<i64>())
-            .prop_map(|(source, epoch, serial, total)| (source.into(), SourceTotal { epoch, serial, total }))
+        ("[a-z]{1,40}", any::<u64>(), any::<u64>(), any::<i64>(), any::<i64>()).prop_map(
+            |(source, epoch, serial, total, time)| {
+                (source.into(), SourceTotal { epoch, serial, total, time: Timestamp::from_micros(time) })
+            },
+        )
     }
 
     prop_compose! {

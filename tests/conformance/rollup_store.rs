@@ -48,7 +48,11 @@ fn full_checkpoint() -> Checkpoint {
         open_bucket: Some(bucket(10_000, 7)),
         open_steps: vec![step(10, 10_000, -5), step(60, 0, i128::MIN + 100)],
         repairs: 3,
-        sources: [("web-1".into(), tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3 })].into(),
+        sources: [(
+            "web-1".into(),
+            tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
+        )]
+        .into(),
         gone: false,
     }
 }

@@ -57,7 +57,8 @@ pub struct StepSum {
     pub value: i128,
 }
 
-/// The newest total of one source; ordered by (epoch, serial, total), the greatest counts.
+/// The newest total of one source; ordered by (epoch, serial, total), the greatest counts. The time comes last: it tells
+/// two rows of one report apart, and changes no value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SourceTotal {
     /// Grows with each start of the source.
@@ -66,6 +67,8 @@ pub struct SourceTotal {
     pub serial: u64,
     /// The total.
     pub total: i64,
+    /// The time of its event.
+    pub time: Timestamp,
 }
 
 impl Checkpoint {

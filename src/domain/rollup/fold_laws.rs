@@ -404,17 +404,18 @@ fn reports() -> impl Strategy<Value = BTreeMap<EventKey, Event>> {
     })
 }
 
-/// The newest total of each source: greatest epoch, then serial, then total, wherever it stands in time.
+/// The newest total of each source: greatest epoch, then serial, then total, wherever it stands in time;
+/// of rows that agree in all of these the newest.
 fn newest_totals<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeMap<Box<str>, SourceTotal> {
     let mut newest: BTreeMap<Box<str>, SourceTotal> = BTreeMap::new();
     for event in events {
         let (source, epoch, serial) = event.key.id.as_total().expect("only totals are reported");
-        let (mut is_newest, total) = (true, event.change.delta());
+        let (mut is_newest, total, time) = (true, event.change.delta(), event.key.time);
         if let Some(known) = newest.get(source) {
-            is_newest = (known.epoch, known.serial, known.total) < (epoch, serial, total);
+            is_newest = (known.epoch, known.serial, known.total, known.time) < (epoch, serial, total, time);
         }
         if is_newest {
-            newest.insert(source.into(), SourceTotal { epoch, serial, total });
+            newest.insert(source.into(), SourceTotal { epoch, serial, total, time });
         }
     }
     newest

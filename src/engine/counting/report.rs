@@ -11,7 +11,7 @@ use crate::domain::counter::{
 use crate::domain::limits::SOURCES_MAX;
 use crate::domain::namespace::Temporality;
 use crate::domain::rollup::SourceTotal;
-use crate::domain::{Reason, Reject};
+use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::core::Scope;
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::submit::Submission;
@@ -44,38 +44,37 @@ impl Counting {
             let answer = match item {
                 Err(reject) => Err(reject.into()),
                 Ok((name, total)) => self.judge(&scope, &report, scope.counter(name), total).await.map(|known| {
-                    known.map_or_else(
-                        |counter| {
-                            submissions
-                                .push(Submission { event: event_of(&report, &token, counter, total), own: true });
-                            None
-                        },
-                        Some,
-                    )
+                    let write = |counter| {
+                        let event = event_of(key_of(&report, token.key.time), counter, total);
+                        submissions.push(Submission { event, own: true });
+                        None
+                    };
+                    known.map_or_else(write, Some)
                 }),
             };
             answers.push(answer);
         }
         let mut outcomes = self.submit_in_turn(&scope, submissions, Some(own), Some(turn)).await.into_iter();
         let server_time = self.core.now();
-        let answer_of = |answer: Result<Option<WriteOutcome>, CountingError>| {
-            let outcome = match answer? {
-                Some(outcome) => outcome,
-                None => outcomes.next().unwrap_or(Err(CountingError::ShuttingDown))?,
+        let answer_of = |answer: Result<Option<SourceTotal>, CountingError>| {
+            let (outcome, time) = match answer? {
+                Some(known) => (WriteOutcome::AlreadyApplied, known.time),
+                None => (outcomes.next().unwrap_or(Err(CountingError::ShuttingDown))?, token.key.time),
             };
-            Ok(Written { outcome, token: token.clone(), server_time, visible_at: None })
+            let key = key_of(&report, time);
+            Ok(Written { outcome, token: Token { key, idempotent: true }, server_time, visible_at: None })
         };
         Ok(answers.into_iter().map(answer_of).collect())
     }
 
-    /// Compares a total with the newest known of its source: the counter if it is to be written, or what it repeats.
+    /// Compares a total with the newest known of its source: the counter if it is to be written, or the total that it repeats.
     async fn judge(
         &self,
         scope: &Arc<Scope>,
         report: &Report,
         counter: Counter,
         total: i64,
-    ) -> Result<Result<WriteOutcome, Counter>, CountingError> {
+    ) -> Result<Result<SourceTotal, Counter>, CountingError> {
         let known = self.newest_totals(scope, &counter).await?;
         let Some(newest) = known.get(report.source.as_str()) else {
             if known.len() >= SOURCES_MAX {
@@ -99,7 +98,7 @@ impl Counting {
         }
         if newest.total == total {
             self.core.stats.writes_repeated.one();
-            return Ok(Ok(WriteOutcome::AlreadyApplied));
+            return Ok(Ok(*newest));
         }
         let (found, asked) = (ChangeText(Change::Total(newest.total)), ChangeText(Change::Total(total)));
         Err(CountingError::AlreadyExists { found, asked })
@@ -115,8 +114,10 @@ impl Counting {
     }
 }
 
-fn event_of(report: &Report, token: &Token, counter: Counter, total: i64) -> NewEvent {
-    let id = EventId::total(report.source.as_str(), report.epoch, report.serial);
-    let key = EventKey { time: token.key.time, id };
+fn key_of(report: &Report, time: Timestamp) -> EventKey {
+    EventKey { time, id: EventId::total(report.source.as_str(), report.epoch, report.serial) }
+}
+
+fn event_of(key: EventKey, counter: Counter, total: i64) -> NewEvent {
     NewEvent { counter, event: Event { key, change: Change::Total(total), provenance: Provenance::default() } }
 }

@@ -60,6 +60,19 @@ async fn a_serial_that_goes_back_is_refused_and_a_repeat_is_known() {
 }
 
 #[tokio::test]
+async fn a_repeat_answers_the_time_of_the_event_that_it_repeats() {
+    let house = house().await;
+    let first = report(&house, "a", 1, 5, 10).await.expect("a report").token.key.time;
+    for pause in [0, 1, 10] {
+        house.pass(pause * SECOND).await;
+        let again = report(&house, "a", 1, 5, 10).await.expect("a repeat");
+        assert_eq!((again.outcome, again.token.key.time), (WriteOutcome::AlreadyApplied, first));
+        let taken = report(&house, "a", 1, 5, 11).await.expect_err("another total");
+        assert!(taken.to_string().contains("raise the serial") && !taken.to_string().contains("token"), "{taken}");
+    }
+}
+
+#[tokio::test]
 async fn a_257th_source_is_refused() {
     let house = house().await;
     for n in 0..256 {
