@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderValue, Method as HttpMethod, Request, Response, Version, header};
+use http::{HeaderValue, Request, Response, Version, header};
 use hyper::body::Incoming;
 use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
@@ -108,7 +108,8 @@ impl Gateway {
             Phase::Ready => ServingStatus::Serving,
             Phase::Starting | Phase::Draining => ServingStatus::NotServing,
         };
-        for service in [COUNTERS, NAMESPACES] {
+        // The empty name stands for the whole server.
+        for service in ["", COUNTERS, NAMESPACES] {
             self.health.set_service_status(service, status).await;
         }
     }
@@ -153,11 +154,9 @@ impl Gateway {
     }
 
     async fn answer_http(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
-        if [HttpMethod::GET, HttpMethod::HEAD].contains(request.method()) {
+        if pages::exists(request.uri().path()) {
             let phase = *self.phase.borrow();
-            if let Some(page) = pages::page(request.uri().path(), phase, &self.registry.read()) {
-                return page;
-            }
+            return pages::answer(&request, phase, &self.registry.read());
         }
         request.extensions_mut().insert(connect_info(peer));
         json::answer(self, request).await

@@ -167,7 +167,7 @@ fn to_json(descriptor: &MessageDescriptor, mut frame: Bytes) -> Result<Vec<u8>, 
 }
 
 /// An error as JSON.
-fn refused(status: &Status) -> Response<Body> {
+pub fn refused(status: &Status) -> Response<Body> {
     let details = status.get_error_details();
     let reason = details.error_info().and_then(|info| Reason::from_name(&info.reason));
     let http = match reason {
@@ -187,7 +187,7 @@ fn refused(status: &Status) -> Response<Body> {
     if let Some(delay) = delay {
         shown.push(json!({
             "@type": "type.googleapis.com/google.rpc.RetryInfo",
-            "retryDelay": format!("{}s", delay.as_secs_f64()),
+            "retryDelay": canonical(delay),
         }));
     }
     if let Some(bad) = details.bad_request() {
@@ -213,6 +213,11 @@ fn refused(status: &Status) -> Response<Body> {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     }
     response
+}
+
+/// A duration as protobuf JSON writes it: 0, 3, 6 or 9 digits of a second's fraction.
+fn canonical(duration: Duration) -> String {
+    prost_types::Duration::try_from(duration).unwrap_or_default().to_string()
 }
 
 /// The HTTP status of a code without a reason of ours: those of health and reflection.

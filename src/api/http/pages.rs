@@ -1,28 +1,70 @@
-//! The pages of operations: `/healthz` (the process answers), `/readyz` (the stores answer), `/metrics`.
+//! The pages of operations: `/` (what this is), `/healthz` (the process answers), `/readyz` (the stores answer),
+//! `/metrics`. They are read with GET or HEAD; every other path belongs to the methods.
 
-use http::{Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tonic::body::Body;
 
+use crate::api::errors::Refusal;
 use crate::api::http::gateway::Phase;
+use crate::api::http::json;
+use crate::domain::Reason;
 
 /// What Prometheus expects of the text format.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Answers a page, if there is one of this path.
-pub fn page(path: &str, phase: Phase, registry: &Registry) -> Option<Response<Body>> {
-    match path {
-        "/healthz" => Some(plain(StatusCode::OK, "ok\n")),
-        "/readyz" => Some(match phase {
+const PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/metrics"];
+
+/// Whether there is a page of this path.
+pub fn exists(path: &str) -> bool {
+    PATHS.contains(&path)
+}
+
+/// Answers a page.
+pub fn answer(request: &Request<Body>, phase: Phase, registry: &Registry) -> Response<Body> {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let what = format!("{} is not allowed here; read the page with GET", request.method());
+        let mut response = json::refused(&Refusal::new(Reason::MethodNotAllowed, what).into());
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/healthz" => plain(StatusCode::OK, "ok\n"),
+        "/readyz" => match phase {
             Phase::Starting => plain(StatusCode::SERVICE_UNAVAILABLE, "starting: the store is not open yet\n"),
             Phase::Ready => plain(StatusCode::OK, "ready\n"),
             Phase::Draining => plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
-        }),
-        "/metrics" => Some(metrics(registry)),
-        _ => None, // every other path belongs to the methods
+        },
+        "/metrics" => metrics(registry),
+        _ => plain(StatusCode::OK, front(&host_of(request))), // the front page, the only one left
     }
+}
+
+/// What this is and what to try, for somebody who followed the printed address.
+fn front(host: &str) -> String {
+    format!(
+        "tallystone {version}: counters over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
+         http://{host}/readyz    whether it takes calls\n\
+         http://{host}/healthz   whether the process answers\n\
+         http://{host}/metrics   Prometheus metrics\n\n\
+         Add 1 to the counter `views` of the namespace `default`:\n\n\
+         curl -s http://{host}/tallystone.counter.v1.CounterService/AddCount \\\n  \
+         -H 'content-type: application/json' \\\n  \
+         -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'\n\n\
+         gRPC reflection lists every method; `tallystone --help` shows the command line.\n\
+         The documentation is the folder docs of the source.\n",
+        version = env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// The host that the caller named, if it is one that a shell can be given.
+fn host_of(request: &Request<Body>) -> String {
+    let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let named = request.uri().authority().map(http::uri::Authority::as_str).or(header);
+    let is_plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+    named.filter(is_plain).unwrap_or("127.0.0.1:7450").to_owned()
 }
 
 fn metrics(registry: &Registry) -> Response<Body> {
@@ -36,8 +78,8 @@ fn metrics(registry: &Registry) -> Response<Body> {
     }
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
-    with_type(status, "text/plain; charset=utf-8", text.to_owned())
+fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Body> {
+    with_type(status, "text/plain; charset=utf-8", text)
 }
 
 /// An answer with a body of a content type.

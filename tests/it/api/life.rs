@@ -8,7 +8,7 @@ use tallystone::domain::counter::{CounterName, NamespaceName};
 use tallystone::engine::counting::ReadOptions;
 use tallystone::proto::counter::v1 as wire;
 
-use super::{DRAIN_DEADLINE, Wire, item, reason};
+use super::{COUNTERS, DRAIN_DEADLINE, Wire, item, json, reason};
 
 #[tokio::test]
 async fn the_port_is_open_before_the_stores_are() {
@@ -24,6 +24,43 @@ async fn the_port_is_open_before_the_stores_are() {
     assert_eq!(server.post("AddCount", body).await.0, 200);
     server.gateway.set_phase(Phase::Draining).await;
     assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 503);
+}
+
+#[tokio::test]
+async fn the_health_of_the_whole_server_is_that_of_its_services() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
+    use tonic_health::pb::health_client::HealthClient;
+    let mut server = Wire::bind(memory::stores(), DRAIN_DEADLINE).await;
+    let mut client = HealthClient::new(server.channel().await);
+    let mut check = async |status: ServingStatus| {
+        for service in ["", "tallystone.counter.v1.CounterService", "tallystone.admin.v1.NamespaceService"] {
+            let answer = client.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
+            assert_eq!(answer.into_inner().status(), status, "{service:?}");
+        }
+    };
+    check(NotServing).await;
+    server.open().await;
+    check(Serving).await;
+    server.gateway.set_phase(Phase::Draining).await;
+    check(NotServing).await;
+}
+
+#[tokio::test]
+async fn pages_are_read_and_the_front_page_says_what_to_try() {
+    let server = Wire::start().await;
+    let page = server.http("GET", "/", &[], "").await;
+    assert!(page.status == 200 && page.head.contains("text/plain"), "{page:?}");
+    for words in ["/readyz", "/metrics", &format!("curl -s http://{}{COUNTERS}/AddCount", server.address)] {
+        assert!(page.body.contains(words), "{words}: {}", page.body);
+    }
+    for path in ["/", "/healthz", "/readyz", "/metrics"] {
+        let answer = server.http("POST", path, &[("content-type", "application/json")], "{}").await;
+        assert_eq!(answer.status, 405, "{path}: {answer:?}");
+        assert!(answer.head.to_ascii_lowercase().contains("allow: get, head"), "{path}: {}", answer.head);
+        assert_eq!(json(&answer.body)["details"][0]["reason"], "METHOD_NOT_ALLOWED", "{path}");
+        assert_eq!(server.http("HEAD", path, &[], "").await.status, 200, "{path}");
+    }
 }
 
 #[tokio::test]
