@@ -62,6 +62,11 @@ impl CallError {
         reason_of(&self.status)
     }
 
+    /// Whether the failure came of the way to the service: it answered nothing, or somebody between answered for it.
+    pub fn got_no_answer(&self) -> bool {
+        self.reason().is_none() && is_of_the_way(self.status.code())
+    }
+
     /// Whether no connection to the server could be made.
     pub fn is_unreachable(&self) -> bool {
         was_never_sent(&self.status)

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
@@ -27,8 +27,8 @@ use crate::proto::counter::v1::{
 };
 
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
-use retry::Progress;
 pub use retry::RetryPolicy;
+use retry::{Progress, Work};
 use seen::Seen;
 use tokens::TokenMaker;
 
@@ -89,14 +89,31 @@ impl Client {
         NamespaceServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Makes a call that changes nothing, or the same thing however often it is made, until it succeeds, is refused for
-    /// good, or the budget is spent.
+    /// Makes a call that changes nothing until it succeeds, is refused for good, or the budget is spent.
+    pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.repeated(Work::Read, request, call).await
+    }
+
+    /// Makes a call that changes the same thing however often it is made, until it succeeds, is refused for good, or the
+    /// budget is spent.
     pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
     where
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let mut progress = Progress::begin(self.policy);
+        self.repeated(Work::Change, request, call).await
+    }
+
+    async fn repeated<Q, A, F>(&self, work: Work, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut progress = Progress::begin(self.policy, work);
         loop {
             match self.attempt(&progress, request.clone(), &call).await {
                 Ok(answer) => return Ok(answer),
@@ -149,7 +166,7 @@ impl Client {
     {
         let mut may_replace = request.token_mut().is_none();
         let mut token = request.token_mut().get_or_insert_with(|| self.tokens.make()).clone();
-        let mut progress = Progress::begin(self.policy);
+        let mut progress = Progress::begin(self.policy, Work::Change);
         loop {
             let status = match self.attempt(&progress, request.clone(), &call).await {
                 Ok(answer) => return Ok(answer),
@@ -185,10 +202,17 @@ impl Client {
         }
         // The deadline travels with the call; it is kept here too, for a server that answers nothing at all.
         match tokio::time::timeout(time_left, call(request)).await {
+            // The transport keeps the deadline as well, and calls its end a cancellation.
+            Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == "Timeout expired" => Err(late()),
             Ok(answer) => answer.map(Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded("the server did not answer in time")),
+            Err(_) => Err(late()),
         }
     }
+}
+
+/// What is known of a call that got no answer within its time.
+pub fn late() -> Status {
+    Status::deadline_exceeded("the server did not answer in time")
 }
 
 impl Tokened for AddCountRequest {

@@ -17,7 +17,7 @@ impl Client {
         let seen = self.seen.as_of(&request.namespace, &request.counter_name);
         request.at_least_as_of = newest(request.at_least_as_of, seen);
         let client = self.counters();
-        let reading = self.retried(&request, |request| {
+        let reading = self.asked(&request, |request| {
             let mut client = client.clone();
             async move { client.get_count(request).await }
         });
@@ -57,7 +57,7 @@ impl Client {
 
     async fn batch_get_once(&self, request: &BatchGetCountsRequest) -> Result<BatchGetCountsResponse, CallError> {
         let client = self.counters();
-        self.retried(request, |request| {
+        self.asked(request, |request| {
             let mut client = client.clone();
             async move { client.batch_get_counts(request).await }
         })

@@ -33,17 +33,27 @@ impl Default for RetryPolicy {
     }
 }
 
+/// What a call is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// To be told something.
+    Read,
+    /// To change something.
+    Change,
+}
+
 /// How far a call has come.
 pub(super) struct Progress {
     policy: RetryPolicy,
+    work: Work,
     began: Instant,
     attempts: u32,
     may_be_applied: bool,
 }
 
 impl Progress {
-    pub fn begin(policy: RetryPolicy) -> Self {
-        Self { policy, began: Instant::now(), attempts: 0, may_be_applied: false }
+    pub fn begin(policy: RetryPolicy, work: Work) -> Self {
+        Self { policy, work, began: Instant::now(), attempts: 0, may_be_applied: false }
     }
 
     /// The time that is left for the next attempt.
@@ -65,7 +75,7 @@ impl Progress {
     /// Waits for the next attempt, or says that there is none.
     pub async fn go_on_after(&mut self, status: Status) -> Result<(), CallError> {
         self.attempts += 1;
-        self.may_be_applied |= may_be_applied(&status);
+        self.may_be_applied |= self.work == Work::Change && may_be_applied(&status);
         let pause = retry_delay_of(&status).unwrap_or_else(|| self.pause());
         let may_go_on = is_retryable(&status) && self.attempts < self.policy.attempts_max && pause < self.time_left();
         if !may_go_on {
@@ -104,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn attempts_are_bounded() {
-        let mut progress = Progress::begin(policy());
+        let mut progress = Progress::begin(policy(), Work::Change);
         for _ in 1..5 {
             progress.go_on_after(Status::unavailable("gone")).await.expect("one more attempt");
         }
@@ -114,20 +124,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_final_and_had_no_effect() {
-        let mut progress = Progress::begin(policy());
+        let mut progress = Progress::begin(policy(), Work::Change);
         let error = progress.go_on_after(Status::invalid_argument("no")).await.expect_err("it is final");
         assert_eq!((error.attempts, error.may_be_applied), (1, false));
     }
 
     #[tokio::test]
+    async fn a_read_that_got_no_answer_had_no_effect() {
+        let mut progress = Progress::begin(RetryPolicy { attempts_max: 1, ..policy() }, Work::Read);
+        let error = progress.go_on_after(Status::deadline_exceeded("late")).await.expect_err("one is the most");
+        assert!(!error.may_be_applied && error.got_no_answer());
+    }
+
+    #[tokio::test]
     async fn no_attempt_begins_when_the_time_is_over() {
-        let mut progress = Progress::begin(RetryPolicy { total: Duration::ZERO, ..policy() });
+        let mut progress = Progress::begin(RetryPolicy { total: Duration::ZERO, ..policy() }, Work::Change);
         assert!(progress.go_on_after(Status::unavailable("gone")).await.is_err());
     }
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let mut progress = Progress::begin(RetryPolicy::default());
+        let mut progress = Progress::begin(RetryPolicy::default(), Work::Change);
         for (attempts, millis) in [(1, 100), (2, 200), (3, 400), (9, 2_000), (u32::MAX, 2_000)] {
             progress.attempts = attempts;
             let whole = Duration::from_millis(millis);
