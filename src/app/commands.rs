@@ -1,14 +1,19 @@
 //! `tallystone dev` and `tallystone server`: settings in, a running server out.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde_json::json;
 
-use crate::app::config::{self, Loaded, Sources};
+use crate::app::cli::output::{Output, Parts, Rows};
+use crate::app::cli::{Failure, OutputArgs, OutputGiven};
+use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Sources};
 use crate::app::run::{self, Preset};
 use crate::app::telemetry;
+
+/// The environment's name of the settings file.
+const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";
 
 /// Run a server for development: everything in one process, on an embedded store, with a namespace `default`.
 #[derive(Clone, Debug, Args)]
@@ -16,7 +21,7 @@ use crate::app::telemetry;
 pub struct DevArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<ListenAddress>,
     /// Where to keep the data [default: $XDG_DATA_HOME/tallystone/dev, or ~/.local/share/tallystone/dev].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -38,7 +43,16 @@ pub enum ServerCommand {
     CheckConfig(StartArgs),
     /// Print every setting with its value and where it came from.
     #[command(after_help = "Example:\n  tallystone server print-config")]
-    PrintConfig(StartArgs),
+    PrintConfig(PrintArgs),
+}
+
+/// Which settings to print, and how.
+#[derive(Clone, Debug, Args)]
+pub struct PrintArgs {
+    #[command(flatten)]
+    start: StartArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Where a server listens and keeps its data, and its other settings.
@@ -46,7 +60,7 @@ pub enum ServerCommand {
 pub struct StartArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
-    listen: Option<SocketAddr>,
+    listen: Option<ListenAddress>,
     /// Where to keep the data.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -56,8 +70,8 @@ pub struct StartArgs {
 
 #[derive(Clone, Debug, Args)]
 struct SettingsArgs {
-    /// A settings file; `server print-config` shows what there is.
-    #[arg(long, value_name = "FILE", env = "TALLYSTONE_CONFIG")]
+    /// A settings file, else the one that TALLYSTONE_CONFIG names; `server print-config` shows what there is.
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// One setting, as KEY=VALUE; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -65,84 +79,120 @@ struct SettingsArgs {
 }
 
 /// Runs the development server until it is told to stop.
-pub fn dev(args: &DevArgs) -> anyhow::Result<()> {
-    let mut sources = sources(&args.settings, args.listen, args.data.as_deref())?;
+pub fn dev(args: &DevArgs) -> Result<(), Failure> {
+    let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
     if args.memory {
         sources.flags.push(("storage.kind".to_owned(), "--memory", "memory".to_owned()));
     }
-    let mut loaded = config::load(&sources)?;
+    let mut loaded = config::load(&sources).map_err(unusable)?;
     if loaded.config.storage.data_dir.as_os_str().is_empty() {
-        loaded.config.storage.data_dir = default_data_dir().context(
-            "there is no home directory to keep data in; name a directory with --data, or keep nothing with --memory",
-        )?;
+        loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
+            Failure::usage(
+                "there is no home directory to keep data in; name a directory with --data, or keep nothing with --memory",
+            )
+        })?;
     }
-    telemetry::start(&loaded.config.log).map_err(anyhow::Error::msg)?;
-    run::until_stopped(loaded.config, Preset::Dev)
+    run(loaded, Preset::Dev)
 }
 
 /// Runs a server until it is told to stop, or shows its settings.
-pub fn server(command: &ServerCommand) -> anyhow::Result<()> {
+pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failure> {
     match command {
-        ServerCommand::Start(args) => {
-            let loaded = load(args)?;
-            telemetry::start(&loaded.config.log).map_err(anyhow::Error::msg)?;
-            run::until_stopped(loaded.config, Preset::Server)
-        }
+        ServerCommand::Start(args) => run(complete(args)?, Preset::Server),
         ServerCommand::CheckConfig(args) => {
-            let loaded = load(args)?;
-            println!("the settings are valid: {} values", loaded.values.len());
-            Ok(())
+            let text = format!("the settings are valid: {} values\n", complete(args)?.settings.len());
+            Output::plain().bytes(text.as_bytes())
         }
-        ServerCommand::PrintConfig(args) => {
-            print(&config::load(&sources(&args.settings, args.listen, args.data.as_deref())?)?);
-            Ok(())
-        }
+        ServerCommand::PrintConfig(args) => print(&load(&args.start)?, args.output.or(given)),
     }
 }
 
-fn load(args: &StartArgs) -> anyhow::Result<Loaded> {
-    let loaded = config::load(&sources(&args.settings, args.listen, args.data.as_deref())?)?;
-    anyhow::ensure!(
-        loaded.config.storage.kind == config::StorageKind::Memory
-            || !loaded.config.storage.data_dir.as_os_str().is_empty(),
-        "storage.data_dir is not set; name a directory with --data DIR or in the settings file"
-    );
+fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
+    telemetry::start(&loaded.config.log).map_err(Failure::usage)?;
+    run::until_stopped(loaded.config, preset).map_err(|error| Failure::other(format!("{error:#}")))
+}
+
+fn load(args: &StartArgs) -> Result<Loaded, Failure> {
+    config::load(&sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?).map_err(unusable)
+}
+
+/// Settings that a server can start with.
+fn complete(args: &StartArgs) -> Result<Loaded, Failure> {
+    let loaded = load(args)?;
+    let storage = &loaded.config.storage;
+    if storage.kind == config::StorageKind::Embedded && storage.data_dir.as_os_str().is_empty() {
+        let what = "storage.data_dir is not set; name a directory with --data DIR or in the settings file";
+        return Err(Failure::usage(what));
+    }
     Ok(loaded)
 }
 
-fn print(loaded: &Loaded) {
-    let key_width = loaded.values.keys().map(String::len).max().unwrap_or(0);
-    let value_width = loaded.values.values().map(|(value, _)| value.len()).max().unwrap_or(0);
-    for (key, (value, origin)) in &loaded.values {
-        println!("{key:key_width$} = {value:value_width$}  # {origin}");
-    }
+/// A setting is a value on the command line, wherever it was written.
+fn unusable(error: config::ConfigError) -> Failure {
+    Failure::usage(format!("{:#}", anyhow::Error::new(error)).trim_end())
 }
 
-fn sources(
-    settings: &SettingsArgs,
-    listen: Option<SocketAddr>,
-    data: Option<&std::path::Path>,
-) -> anyhow::Result<Sources> {
-    let file = match &settings.config {
+fn print(loaded: &Loaded, output: Output) -> Result<(), Failure> {
+    let key_width = loaded.settings.keys().map(String::len).max().unwrap_or(0);
+    let value_width = loaded.settings.values().map(|setting| setting.value.to_string().len()).max().unwrap_or(0);
+    if output.is_for_people() {
+        let lines = loaded.settings.iter().map(|(key, setting)| {
+            let value = setting.value.to_string();
+            format!("{key:key_width$} = {value:value_width$}  # {}\n", setting.origin)
+        });
+        return output.bytes(lines.collect::<String>().as_bytes());
+    }
+    let row = |(key, setting): (&String, &config::Setting)| {
+        let value = match &setting.value {
+            toml::Value::String(text) => text.clone(),
+            value => value.to_string(), // every other value is written as in the file
+        };
+        vec![key.clone(), value, setting.origin.to_string()]
+    };
+    let rows = Rows { columns: &["key", "value", "origin"], cells: loaded.settings.iter().map(row).collect() };
+    let items = loaded.settings.iter().map(|(key, setting)| {
+        let value = serde_json::to_value(&setting.value).expect("a value of TOML has a JSON form");
+        json!({ "key": key, "value": value, "origin": setting.origin.to_string() })
+    });
+    let mut parts = Parts::list(output);
+    parts.print(&items.collect::<Vec<_>>(), &rows)?;
+    parts.end(rows.columns)
+}
+
+fn sources(settings: &SettingsArgs, listen: Option<&ListenAddress>, data: Option<&Path>) -> Result<Sources, Failure> {
+    let named = || std::env::var_os(CONFIG_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    let file = match settings.config.clone().or_else(named) {
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Some((path.clone(), text))
+            let text = std::fs::read_to_string(&path);
+            let text = text.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            Some((path, text))
         }
         None => None,
     };
     let mut flags = Vec::new();
     for pair in &settings.set {
-        let (key, value) = pair.split_once('=').with_context(|| format!("--set takes KEY=VALUE, not {pair}"))?;
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| Failure::usage(format!("--set takes KEY=VALUE, not {pair}")))?;
         flags.push((key.to_owned(), "--set", value.to_owned()));
     }
     if let Some(listen) = listen {
         flags.push(("server.listen".to_owned(), "--listen", listen.to_string()));
     }
     if let Some(data) = data {
-        let data = data.to_str().context("the data directory's name is not valid UTF-8")?;
+        let data = data.to_str().ok_or_else(|| Failure::usage("the data directory's name is not valid UTF-8"))?;
         flags.push(("storage.data_dir".to_owned(), "--data", data.to_owned()));
     }
-    Ok(Sources { file, environment: std::env::vars().collect(), flags })
+    Ok(Sources { file, environment: settings_of(std::env::vars_os())?, flags })
+}
+
+/// The variables that are settings. What else is in the environment is none of ours, whatever its bytes.
+fn settings_of(environment: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
+    let ours = environment.filter(|(name, _)| name.as_encoded_bytes().starts_with(ENVIRONMENT_PREFIX.as_bytes()));
+    ours.map(|(name, value)| match (name.to_str(), value.to_str()) {
+        (Some(name), Some(value)) => Ok((name.to_owned(), value.to_owned())),
+        (_, _) => Err(Failure::usage(format!("the variable {} is not valid UTF-8", name.display()))),
+    })
+    .collect()
 }
 
 /// Where `dev` keeps its data when nobody says where.
@@ -150,4 +200,21 @@ fn default_data_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")))?;
     Some(base.join("tallystone").join("dev"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn only_variables_of_ours_have_to_be_text() {
+        let odd = || OsString::from_vec(vec![0xff]);
+        let named = |name: &str| OsString::from(name);
+        let strange = [(named("OTHER"), odd()), (odd(), named("x")), (named("TALLYSTONE__LOG__LEVEL"), named("debug"))];
+        let found = settings_of(strange.into_iter()).expect("the strange ones are none of ours");
+        assert_eq!(found, [("TALLYSTONE__LOG__LEVEL".to_owned(), "debug".to_owned())]);
+        let refused = settings_of([(named("TALLYSTONE__LOG__LEVEL"), odd())].into_iter()).expect_err("no text");
+        assert!(refused.to_string().contains("TALLYSTONE__LOG__LEVEL is not valid UTF-8"), "{refused}");
+    }
 }

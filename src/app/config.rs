@@ -7,16 +7,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::app::suggestions::meant;
+use crate::app::telemetry;
+
 /// The compiled-in defaults, which are also the documentation.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
 /// How environment variables begin.
-const ENVIRONMENT_PREFIX: &str = "TALLYSTONE__";
+pub const ENVIRONMENT_PREFIX: &str = "TALLYSTONE__";
+
+/// Follows `storage.kind` unless somebody set it.
+const CLUSTER_KIND: &str = "clusters.embedded.kind";
 
 /// The settings of a server.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,12 +46,17 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
     /// Where everything is served.
-    pub listen: SocketAddr,
+    pub listen: ListenAddress,
     /// How long a stop may take.
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
     pub worker_threads: usize,
 }
+
+/// HOST:PORT; the host is an address or a name, which is looked up when the port is taken.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ListenAddress(String);
 
 /// `[storage]`
 #[derive(Clone, Debug, Deserialize)]
@@ -129,7 +141,7 @@ pub enum Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file is not TOML.
-    #[error("{path} is not valid TOML: {source}")]
+    #[error("{path} is not valid TOML")]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -137,14 +149,14 @@ pub enum ConfigError {
         source: Box<toml::de::Error>,
     },
     /// No such key.
-    #[error("{origin}: there is no setting {key}{}", suggestion.as_ref().map(|s| format!("; did you mean {s}?")).unwrap_or_default())]
+    #[error("{origin}: there is no setting {key}; {advice}")]
     UnknownKey {
         /// Where it was written.
         origin: Origin,
         /// The key.
         key: String,
-        /// The nearest that exists.
-        suggestion: Option<String>,
+        /// The setting that was meant, or those there are.
+        advice: String,
     },
     /// The value does not fit.
     #[error("{origin}: {key} {what}")]
@@ -174,19 +186,29 @@ pub struct Sources {
 pub struct Loaded {
     /// The settings.
     pub config: Config,
-    /// Every key in the order of names, with its value as TOML and where it came from.
-    pub values: BTreeMap<String, (String, Origin)>,
+    /// Every setting in the order of keys.
+    pub settings: BTreeMap<String, Setting>,
+}
+
+/// One setting, as it may be shown.
+#[derive(Debug)]
+pub struct Setting {
+    /// The value; secrets are masked.
+    pub value: Value,
+    /// Where it came from.
+    pub origin: Origin,
 }
 
 struct Layers {
+    defaults: Table,
     table: Table,
     origins: BTreeMap<String, Origin>,
 }
 
 /// Puts settings together.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let table: Table = DEFAULT_FILE.parse().expect("the compiled-in file is TOML, as a test says");
-    let mut layers = Layers { origins: BTreeMap::new(), table };
+    let defaults: Table = DEFAULT_FILE.parse().expect("the compiled-in file is TOML, as a test says");
+    let mut layers = Layers { origins: BTreeMap::new(), table: defaults.clone(), defaults };
     let mut keys = Vec::new();
     leaves(&layers.table, "", &mut keys);
     layers.origins.extend(keys.into_iter().map(|(key, _)| (key, Origin::Default)));
@@ -227,78 +249,87 @@ impl Layers {
         self.set(key, value, origin)
     }
 
+    /// Sets a value, after it was tried alone on top of the defaults: so the one that cannot be used is the one blamed.
     fn set(&mut self, key: &str, value: Value, origin: &Origin) -> Result<(), ConfigError> {
         let known = self.known(key, origin)?;
         if !known.same_type(&value) {
-            return Err(bad(key, origin, &format!("must be a {}, not a {}", known.type_str(), value.type_str())));
+            return Err(bad(key, origin, &format!("must be {}, not {}", kind_of(&known), kind_of(&value))));
         }
-        let mut table = &mut self.table;
-        let mut parts = key.split('.').collect::<Vec<_>>();
-        let last = parts.pop().expect("a key has at least one part");
-        for part in parts {
-            let next = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
-            table = next.as_table_mut().ok_or_else(|| bad(key, origin, "is not a section"))?;
+        if value.as_integer().is_some_and(i64::is_negative) {
+            return Err(bad(key, origin, "must be 0 or more"));
         }
-        table.insert(last.to_owned(), value);
+        let mut alone = self.defaults.clone();
+        insert(&mut alone, key, value.clone());
+        Config::deserialize(alone)
+            .map_err(|error| bad(key, origin, &format!("cannot be used: {}", error.message())))?;
+        insert(&mut self.table, key, value);
         self.origins.insert(key.to_owned(), origin.clone());
         Ok(())
     }
 
-    /// The present value of a key, or of its like: clusters have any name.
+    /// The default of a key, or of its like: clusters have any name.
     fn known(&self, key: &str, origin: &Origin) -> Result<Value, ConfigError> {
-        let like = match key.split('.').collect::<Vec<_>>()[..] {
-            ["clusters", _, setting] => format!("clusters.embedded.{setting}"),
-            _ => key.to_owned(), // every other section has a fixed name
-        };
-        let mut value = Some(&Value::Table(self.table.clone())).cloned();
-        for part in like.split('.') {
-            value = value.and_then(|value| value.get(part).cloned());
-        }
-        value.filter(|value| !value.is_table()).ok_or_else(|| ConfigError::UnknownKey {
+        let value = find(&self.defaults, &like(key)).filter(|value| !value.is_table()).cloned();
+        value.ok_or_else(|| ConfigError::UnknownKey {
             origin: origin.clone(),
             key: key.to_owned(),
-            suggestion: self.nearest(key),
+            advice: self.advice(key),
         })
     }
 
-    fn nearest(&self, key: &str) -> Option<String> {
-        let distance = |known: &&String| strsim::damerau_levenshtein(known, key);
-        self.origins.keys().min_by_key(distance).filter(|known| distance(known) <= 1 + key.len() / 3).cloned()
+    /// What to write instead of a key that does not exist.
+    fn advice(&self, key: &str) -> String {
+        let names = |section: &Table| section.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let section_of = |key: &str| find(&self.defaults, &like(key)).and_then(Value::as_table);
+        if let Some(section) = section_of(key) {
+            return format!("{key} is a section; it holds {}", names(section));
+        }
+        let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+        if let Some(known) = section_of(section) {
+            return match meant(name, known.keys().map(String::as_str)) {
+                Some(name) => format!("did you mean {section}.{name}?"),
+                None => format!("the settings of {section} are {}", names(known)),
+            };
+        }
+        let known = meant(section, self.defaults.keys().map(String::as_str));
+        let alike = known.and_then(|section| {
+            let name = meant(name, section_of(section)?.keys().map(String::as_str))?;
+            Some(format!("{section}.{name}"))
+        });
+        let same_name = || self.origins.keys().find(|known| known.rsplit('.').next() == Some(name)).cloned();
+        match alike.or_else(same_name) {
+            Some(key) => format!("did you mean {key}?"),
+            None => format!("the sections are {}", names(&self.defaults)),
+        }
     }
 
-    fn finish(self) -> Result<Loaded, ConfigError> {
-        let config: Config = Value::Table(self.table.clone()).try_into().map_err(|error: toml::de::Error| {
-            let key = self.guess_key(error.message());
-            let origin = self.origins.get(&key).cloned().unwrap_or(Origin::Default);
-            ConfigError::BadValue { origin, key, what: format!("cannot be used: {}", error.message()) }
-        })?;
+    fn finish(mut self) -> Result<Loaded, ConfigError> {
+        if self.origins.get(CLUSTER_KIND) == Some(&Origin::Default)
+            && let Some(kind) = find(&self.table, "storage.kind").cloned()
+        {
+            insert(&mut self.table, CLUSTER_KIND, kind);
+        }
+        let config = Config::deserialize(self.table.clone());
+        let config = config.expect("every value was tried alone, and none depends on another");
         let mut keys = Vec::new();
         leaves(&self.table, "", &mut keys);
-        let values = keys
-            .into_iter()
-            .map(|(key, value)| {
-                let origin = self.origins.get(&key).cloned().unwrap_or(Origin::Default);
-                let shown = if is_secret(&key) { "\"***\"".to_owned() } else { value.to_string() };
-                (key, (shown, origin))
-            })
-            .collect();
-        let loaded = Loaded { config, values };
-        loaded.check(&self.origins)?;
+        let settings = keys.into_iter().map(|(key, value)| {
+            let origin = self.origins.get(&key).cloned().unwrap_or(Origin::Default);
+            let value = if is_secret(&key) { Value::String("***".to_owned()) } else { value };
+            (key, Setting { value, origin })
+        });
+        let loaded = Loaded { config, settings: settings.collect() };
+        loaded.check()?;
         Ok(loaded)
-    }
-
-    /// The key that a value error is most likely about: the last one that was not a default.
-    fn guess_key(&self, message: &str) -> String {
-        let changed = || self.origins.iter().filter(|(_, origin)| **origin != Origin::Default);
-        let names = |key: &String| key.rsplit('.').next().is_some_and(|last| message.contains(last));
-        let named = changed().find(|(key, _)| names(key)).or_else(|| changed().next_back());
-        named.map_or_else(|| "settings".to_owned(), |(key, _)| key.clone())
     }
 }
 
 impl Loaded {
-    fn check(&self, origins: &BTreeMap<String, Origin>) -> Result<(), ConfigError> {
-        let fault = |key: &str, what: &str| Err(bad(key, origins.get(key).unwrap_or(&Origin::Default), what));
+    /// Checks what the type of a value does not say.
+    fn check(&self) -> Result<(), ConfigError> {
+        let fault = |key: &str, what: &str| {
+            Err(bad(key, self.settings.get(key).map_or(&Origin::Default, |setting| &setting.origin), what))
+        };
         if self.config.server.drain_deadline_ms == 0 {
             return fault("server.drain_deadline_ms", "must be at least 1");
         }
@@ -308,7 +339,55 @@ impl Loaded {
         if self.config.storage.cache_bytes < 8 * 1024 * 1024 {
             return fault("storage.cache_bytes", "must be at least 8388608");
         }
+        if let Err(error) = telemetry::filter(&self.config.log.level) {
+            return fault("log.level", &format!("cannot be used: {error}"));
+        }
+        let kind = self.config.storage.kind;
+        if let Some((name, _)) = self.config.clusters.iter().find(|(_, cluster)| cluster.kind != kind) {
+            return fault(&format!("clusters.{name}.kind"), "must be the kind of [storage]: this server has one store");
+        }
         Ok(())
+    }
+}
+
+impl ListenAddress {
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_name = |host: &str| {
+            !host.is_empty()
+                && host.chars().all(|character| character.is_ascii_alphanumeric() || "-._".contains(character))
+        };
+        let is_named = || {
+            text.rsplit_once(':').is_some_and(|(host, port)| {
+                is_name(host) && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
+            })
+        };
+        match text.parse::<SocketAddr>().is_ok() || is_named() {
+            true => Ok(Self(text.to_owned())),
+            false => Err("no HOST:PORT, as in 127.0.0.1:7450 or localhost:7450".to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for ListenAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -332,6 +411,49 @@ impl fmt::Display for Origin {
 
 fn bad(key: &str, origin: &Origin, what: &str) -> ConfigError {
     ConfigError::BadValue { origin: origin.clone(), key: key.to_owned(), what: what.to_owned() }
+}
+
+/// What a value is, in words.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a time",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a section",
+    }
+}
+
+/// The key that is documented for a key: clusters have any name.
+fn like(key: &str) -> String {
+    match key.split('.').collect::<Vec<_>>()[..] {
+        ["clusters", _] => "clusters.embedded".to_owned(),
+        ["clusters", _, setting] => format!("clusters.embedded.{setting}"),
+        _ => key.to_owned(), // every other section has a fixed name
+    }
+}
+
+fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let parts = section.split('.').filter(|part| !part.is_empty());
+    let mut table = table;
+    for part in parts {
+        table = table.get(part)?.as_table()?;
+    }
+    table.get(name)
+}
+
+/// Puts a value under a key that has a like among the defaults, so that no value stands in its way.
+fn insert(table: &mut Table, key: &str, value: Value) {
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let mut table = table;
+    for part in section.split('.').filter(|part| !part.is_empty()) {
+        let next = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        table = next.as_table_mut().expect("sections of known keys are tables");
+    }
+    table.insert(name.to_owned(), value);
 }
 
 fn is_secret(key: &str) -> bool {
@@ -360,8 +482,8 @@ mod tests {
     #[test]
     fn the_default_file_is_complete() {
         let loaded = load(&Sources::default()).expect("the defaults are valid");
-        assert_eq!(loaded.config.server.listen.port(), 7450);
-        assert!(loaded.values.values().all(|(_, origin)| *origin == Origin::Default));
+        assert_eq!(loaded.config.server.listen.as_str(), "127.0.0.1:7450");
+        assert!(loaded.settings.values().all(|setting| setting.origin == Origin::Default));
     }
 
     #[test]
@@ -392,7 +514,7 @@ mod tests {
     fn a_value_that_does_not_fit_names_its_key_and_where_it_was_written() {
         for (text, word) in [
             ("[server]\nlisten = \"nowhere\"\n", "server.listen"),
-            ("[server]\ndrain_deadline_ms = \"soon\"\n", "server.drain_deadline_ms must be a integer"),
+            ("[server]\ndrain_deadline_ms = \"soon\"\n", "server.drain_deadline_ms must be a whole number, not a text"),
             ("[storage]\nkind = \"tape\"\n", "storage.kind"),
             ("[storage]\ntail_bytes = 1\n", "storage.tail_bytes must be at least"),
             ("[server\n", "not valid TOML"),
@@ -403,9 +525,79 @@ mod tests {
     }
 
     #[test]
-    fn clusters_have_any_name() {
-        let loaded = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect("valid settings");
-        assert_eq!(loaded.config.clusters["eu-cache"].kind, StorageKind::Memory);
-        assert!(load(&file("[clusters.eu-cache]\nkinds = \"memory\"\n")).is_err());
+    fn a_text_says_once_what_is_wrong_with_toml() {
+        let error = anyhow::Error::new(load(&file("[server\n")).expect_err("no TOML"));
+        assert_eq!(format!("{error:#}").matches("TOML parse error").count(), 1, "{error:#}");
+    }
+
+    #[test]
+    fn a_listening_host_may_be_a_name() {
+        for good in ["127.0.0.1:0", "[::1]:7450", "localhost:7450", "db-1.example_net:65535"] {
+            assert_eq!(good.parse::<ListenAddress>().map(|address| address.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", "7450", ":7450", "localhost", "localhost:", "localhost:65536", "a b:1", "::1:80", "http://a:1"]
+        {
+            assert!(bad.parse::<ListenAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_value_that_cannot_be_used_is_the_one_that_is_blamed() {
+        let blamed = |sources: &Sources| load(sources).expect_err("one value is bad").to_string();
+        let flag = |key: &str, value: &str| (key.to_owned(), "--set", value.to_owned());
+        let mut sources = file("[server]\nlisten = \"1.2.3.4\"\n");
+        sources.flags.push(flag("storage.data_dir", "x"));
+        assert!(
+            blamed(&sources).starts_with("file my.toml: server.listen cannot be used: no HOST:PORT"),
+            "{sources:?}"
+        );
+        let mut sources = Sources { flags: vec![flag("storage.data_dir", "x")], ..Sources::default() };
+        sources.environment.push(("TALLYSTONE__LOG__FORMAT".to_owned(), "xml".to_owned()));
+        assert!(
+            blamed(&sources).starts_with("environment TALLYSTONE__LOG__FORMAT: log.format "),
+            "{}",
+            blamed(&sources)
+        );
+        for (key, value, words) in [
+            ("server.worker_threads", "-1", "flag --set: server.worker_threads must be 0 or more"),
+            ("server.worker_threads", "x", "flag --set: server.worker_threads must be a whole number"),
+            ("log.level", "bogus[[", "flag --set: log.level cannot be used"),
+            ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the kind of [storage]"),
+        ] {
+            let sources =
+                Sources { flags: vec![flag("storage.data_dir", "x"), flag(key, value)], ..Sources::default() };
+            assert!(blamed(&sources).starts_with(words), "{}", blamed(&sources));
+        }
+    }
+
+    #[test]
+    fn a_key_that_does_not_exist_is_compared_within_its_section() {
+        for (key, advice) in [
+            ("server.drain_ms", "did you mean server.drain_deadline_ms?"),
+            ("server.drain", "did you mean server.drain_deadline_ms?"),
+            ("server.lisen", "did you mean server.listen?"),
+            ("server.xyzzy", "the settings of server are drain_deadline_ms, listen, worker_threads"),
+            ("server", "server is a section; it holds drain_deadline_ms, listen, worker_threads"),
+            ("sever.listen", "did you mean server.listen?"),
+            ("listen", "did you mean server.listen?"),
+            ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
+            ("clusters.foo", "clusters.foo is a section; it holds kind"),
+            ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage"),
+        ] {
+            let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
+            let error = load(&Sources { flags, ..Sources::default() }).expect_err(key).to_string();
+            assert_eq!(error, format!("flag --set: there is no setting {key}; {advice}"));
+        }
+        assert!(load(&file("server = 3\n")).expect_err("a section").to_string().contains("server is a section"));
+    }
+
+    #[test]
+    fn clusters_have_any_name_and_the_kind_of_the_storage() {
+        let loaded = load(&file("[clusters.eu-cache]\nkind = \"embedded\"\n")).expect("valid settings");
+        assert_eq!(loaded.config.clusters["eu-cache"].kind, StorageKind::Embedded);
+        let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
+        assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the kind of [storage]"), "{error}");
+        let loaded = load(&file("[storage]\nkind = \"memory\"\n")).expect("the cluster that nobody set follows");
+        assert_eq!(loaded.config.clusters["embedded"].kind, StorageKind::Memory);
     }
 }

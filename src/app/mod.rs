@@ -5,5 +5,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod metrics;
+pub mod notices;
 pub mod run;
+mod suggestions;
 pub mod telemetry;

@@ -1,25 +1,31 @@
 //! The life of a server: bind, build, serve, drain, close.
 //!
 //! It binds and answers the health checks before it opens the store, which may take a while after a kill, and is ready
-//! only when the store answers. On SIGTERM or ctrl-c it is no longer ready, takes no new calls, finishes those in flight,
-//! drains the rollups (limit, rolls, watermarks, in this order) and closes the store, all within one deadline.
+//! only when the store answers. On SIGTERM or ctrl-c, also before it is ready, it takes no new calls, finishes those in
+//! flight, drains the rollups (limit, rolls, watermarks, in this order), closes the store and says what it did, all
+//! within one deadline.
 
+use std::ffi::OsString;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::http::{Gateway, Phase};
+use crate::api::serve::Ended;
 use crate::app::backend::Backend;
-use crate::app::config::{Config, StorageKind};
+use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::app::metrics::EngineCollector;
+use crate::app::notices::say;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces};
 use crate::engine::{Engine, Parts};
@@ -34,6 +40,8 @@ pub enum Preset {
     Server,
 }
 
+/// How long the runtime waits at the end for what did not end in time.
+const STRAGGLERS_WITHIN: Duration = Duration::from_millis(100);
 /// How soon `dev` rolls counters up.
 const DEV_COALESCE_MS: u32 = 1_000;
 /// How old an event may be when it arrives at `dev`.
@@ -41,52 +49,106 @@ const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {
-        runtime.worker_threads(config.server.worker_threads);
+        builder.worker_threads(config.server.worker_threads);
     }
-    runtime.enable_all().build().context("cannot start the runtime")?.block_on(serve(config, preset))
+    let runtime = builder.enable_all().build().context("cannot start the runtime")?;
+    let outcome = runtime.block_on(async {
+        // Before the port is open, so that a stop that comes early is a stop like any other.
+        let mut signals = Signals::listen()?;
+        serve(config, preset, signals.next()).await
+    });
+    // What did not end in time, such as a store that is still being opened, does not hold the process up.
+    runtime.shutdown_timeout(STRAGGLERS_WITHIN);
+    outcome
 }
 
-async fn serve(config: Config, preset: Preset) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(config.server.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}; is another server running there?", config.server.listen))?;
+/// Serves until `told` says why to stop, or the store fails.
+async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'static str>) -> anyhow::Result<()> {
+    let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
     let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
     gateway.set_phase(Phase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
-    let serving =
-        tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), config.drain_deadline() / 2));
-    let backend = open_backend(&config, &clock).await?;
-    let engine = Arc::new(start_engine(preset, &backend, Arc::clone(&clock)).await?);
-    gateway.measure(Box::new(EngineCollector::new(Arc::clone(&engine))));
-    gateway.open(&engine);
-    gateway.set_phase(Phase::Ready).await;
-    announce(&config, preset, address);
-    let why = tokio::select! {
-        why = stop_signal() => why?,
-        fault = backend.failed() => format!("the store failed: {fault}"),
+    let deadline = config.drain_deadline();
+    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2));
+    let (mut told, mut opening) = (pin!(told), pin!(open(&config, preset, Arc::clone(&clock))));
+    let (why, stopped, opened) = tokio::select! {
+        biased;
+        why = told.as_mut() => {
+            tracing::info!(why, "stopping before the store is open");
+            gateway.set_phase(Phase::Draining).await;
+            stop.cancel();
+            let stopped = clock.elapsed();
+            // A store that is half open cannot be closed: it is opened to its end first.
+            (why.to_owned(), stopped, tokio::time::timeout(deadline, opening).await.ok().transpose()?)
+        }
+        opened = opening.as_mut() => {
+            let (backend, engine) = opened?;
+            gateway.measure(Box::new(EngineCollector::new(Arc::clone(&engine))));
+            gateway.open(&engine);
+            gateway.set_phase(Phase::Ready).await;
+            announce(&config, preset, address);
+            let why = tokio::select! {
+                why = told => why.to_owned(),
+                fault = backend.failed() => format!("the store failed: {fault}"),
+            };
+            tracing::info!(why, "stopping");
+            gateway.set_phase(Phase::Draining).await;
+            stop.cancel();
+            (why, clock.elapsed(), Some((backend, engine)))
+        }
     };
-    tracing::info!(why, "stopping");
-    let stopped = clock.elapsed();
-    gateway.set_phase(Phase::Draining).await;
-    stop.cancel();
     let ended = serving.await.context("serving panicked")?;
+    drop(gateway);
+    let Some((backend, engine)) = opened else {
+        say(&format!("stopped: {why}; the store was not open yet"));
+        anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start begins anew");
+    };
     // What the connections left of the time goes to the rollups.
-    let left = config.drain_deadline().saturating_sub(clock.elapsed().saturating_sub(stopped));
+    let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
+    close(&why, ended, left, backend, engine).await
+}
+
+/// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.
+async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine: Arc<Engine>) -> anyhow::Result<()> {
     let drained = engine.drain(left).await;
     let fault = backend.fault();
-    println!("stopped: {why}; {} of {} connections cut off; {}", ended.cut_off, ended.open, summary(&engine));
-    drop((gateway, engine));
+    let done = summary(&engine);
+    drop(engine);
     backend.close();
+    say(&format!("stopped: {why}; {} of {} connections cut off; {done}", ended.cut_off, ended.open));
     if let Some(fault) = fault {
         anyhow::bail!("the store failed: {fault}");
     }
     anyhow::ensure!(drained, "not everything ended within server.drain_deadline_ms; the next start makes up for it");
     Ok(())
+}
+
+/// Takes the port; a host may be a name.
+async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
+    let found = tokio::net::lookup_host(listen.as_str()).await;
+    let found = found.with_context(|| format!("cannot listen on {listen}: its host is not known here"))?;
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    // A name may stand for both families; clients come over IPv4 unless they are told otherwise.
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    TcpListener::bind(&addresses[..]).await.map_err(|error| {
+        let guess = match error.kind() {
+            io::ErrorKind::AddrInUse => "; is another server running there?",
+            _ => "", // the cause says it
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {listen}{guess}"))
+    })
+}
+
+/// Opens the store and starts the engine on it.
+async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow::Result<(Backend, Arc<Engine>)> {
+    let backend = open_backend(config, &clock).await?;
+    let engine = Arc::new(start_engine(preset, &backend, clock).await?);
+    Ok((backend, engine))
 }
 
 /// Opens the store off the runtime: recovery may read a lot.
@@ -121,29 +183,49 @@ async fn start_engine(preset: Preset, backend: &Backend, clock: Arc<dyn Clock>) 
 
 /// Says where the server is and what to try first.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
-    println!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
+    say(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     match config.storage.kind {
-        StorageKind::Embedded => println!("data:  {}", config.storage.data_dir.display()),
-        StorageKind::Memory => println!("data:  in memory only; it is gone when the process ends"),
+        StorageKind::Embedded => say(&format!("data:  {}", config.storage.data_dir.display())),
+        StorageKind::Memory => say("data:  in memory only; it is gone when the process ends"),
     }
     if preset == Preset::Dev {
-        println!(
+        say(&format!(
             "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
              -H 'content-type: application/json' \\\n         \
              -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
-        );
+        ));
         let server = if address.port() == 7450 { String::new() } else { format!(" --server {address}") };
-        println!("then:  tallystone counter get views --fresh{server}");
+        say(&format!("then:  {} counter get views --fresh{server}", this_program(std::env::args_os().next())));
     }
 }
 
-async fn stop_signal() -> anyhow::Result<String> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM".to_owned()),
-        pressed = tokio::signal::ctrl_c() => {
-            pressed.context("cannot listen for ctrl-c")?;
-            Ok("ctrl-c".to_owned())
+/// How this program was called, for a shell; its name alone if nobody knows.
+fn this_program(called: Option<OsString>) -> String {
+    let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
+    let called = called.unwrap_or_else(|| "tallystone".to_owned());
+    let is_plain = |character: char| character.is_alphanumeric() || "/._-+@%".contains(character);
+    match called.chars().all(is_plain) {
+        true => called,
+        false => format!("'{}'", called.replace('\'', r"'\''")),
+    }
+}
+
+/// The signals that stop a server. From `listen` on none of them ends the process by itself.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "ctrl-c",
         }
     }
 }
@@ -158,4 +240,29 @@ fn summary(engine: &Engine) -> String {
         stats.rolls_written.get(),
         engine.waiting()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::config::{Sources, load};
+
+    fn in_memory() -> Config {
+        let flags = [("server.listen", "localhost:0"), ("storage.kind", "memory")];
+        let flags = flags.map(|(key, value)| (key.to_owned(), "--set", value.to_owned()));
+        load(&Sources { flags: flags.into(), ..Sources::default() }).expect("valid settings").config
+    }
+
+    #[tokio::test]
+    async fn a_stop_before_the_store_is_open_is_a_stop_like_any_other() {
+        serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("nothing is left undone");
+    }
+
+    #[test]
+    fn what_to_try_next_names_the_program_as_it_was_called() {
+        let called = |text: &str| this_program(Some(OsString::from(text)));
+        assert_eq!(called("target/debug/tallystone"), "target/debug/tallystone");
+        assert_eq!(called("/opt/my tools/tallystone"), "'/opt/my tools/tallystone'");
+        assert_eq!(this_program(None), "tallystone");
+    }
 }

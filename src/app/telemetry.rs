@@ -9,18 +9,34 @@ use tracing_subscriber::prelude::*;
 
 use crate::app::config::{LogConfig, LogFormat};
 
+/// What is logged at a level, which may be given by module as well.
+pub fn filter(level: &str) -> Result<EnvFilter, String> {
+    // The store library tells of every file it makes; what matters of it the adapter says itself.
+    let level = format!("fjall=warn,lsm_tree=warn,{level}");
+    EnvFilter::try_new(level).map_err(|error| error.to_string())
+}
+
 /// Starts logging. Fails on a level that is none; a second call in one process changes nothing.
 pub fn start(log: &LogConfig) -> Result<(), String> {
-    // The store library tells of every file it makes; what matters of it the adapter says itself.
-    let level = format!("fjall=warn,lsm_tree=warn,{}", log.level);
-    let filter = EnvFilter::try_new(level).map_err(|error| format!("log.level is not a filter: {error}"))?;
+    let filter = filter(&log.level).map_err(|error| format!("log.level cannot be used: {error}"))?;
     let registry = tracing_subscriber::registry().with(filter);
+    // A line that cannot be written is lost; the library would say so on the same stderr, and panic if that has gone.
     let started = match log.format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal();
-            registry.with(layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false)).try_init()
+            registry
+                .with(
+                    layer()
+                        .with_writer(std::io::stderr)
+                        .log_internal_errors(false)
+                        .with_ansi(colours)
+                        .with_target(false),
+                )
+                .try_init()
         }
-        LogFormat::Json => registry.with(layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
+        LogFormat::Json => registry
+            .with(layer().json().flatten_event(true).with_writer(std::io::stderr).log_internal_errors(false))
+            .try_init(),
     };
     // Tests of one process start it more than once.
     let _ = started;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::app::cli::output::{Answer, Rows, word};
-use crate::app::cli::{ClientArgs, Failure};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
+use crate::app::notices::note;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
 
@@ -33,23 +34,23 @@ pub struct ApplyArgs {
 }
 
 impl ApplyArgs {
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
         let request = ApplyNamespaceRequest {
             document: read(&self.file)?,
             namespace: self.namespace.unwrap_or_default(),
             dry_run: self.dry_run,
             reason: self.reason,
         };
-        let session = self.client.open()?;
+        let session = self.client.open(before)?;
         let response = call!(session, namespaces.apply_namespace, &request)?;
         for applied in &response.results {
             let name = applied.namespace.as_ref().map_or("", |namespace| namespace.name.as_str());
             for unmapped in &applied.unmapped {
-                eprintln!("{name}: not mapped: {unmapped}");
+                note(&format!("{name}: not mapped: {unmapped}"));
             }
         }
         if self.dry_run {
-            eprintln!("dry run: nothing was changed");
+            note("dry run: nothing was changed");
         }
         let answer = Answer::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
         session.output.answer(&answer, &rows_of(&response))

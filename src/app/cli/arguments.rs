@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api::documents;
+use crate::app::suggestions::meant;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1::Freshness;
 
@@ -71,13 +72,9 @@ pub fn total(text: &str) -> Result<(String, i64), String> {
 /// Reads a reason of a refusal.
 pub fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| {
-        let alike = Reason::ALL.iter().map(|reason| reason.info().name);
-        let upper = text.to_ascii_uppercase();
-        let nearest = alike.min_by_key(|name| strsim::damerau_levenshtein(name, &upper));
-        match nearest {
-            Some(name) => format!("no such reason; did you mean {name}? `tallystone explain-error` lists them all"),
-            None => "no such reason".to_owned(),
-        }
+        let guess = meant(text, Reason::ALL.iter().map(|reason| reason.info().name));
+        let guess = guess.map(|name| format!("did you mean {name}? ")).unwrap_or_default();
+        format!("no such reason; {guess}`tallystone explain-error` lists them all")
     })
 }
 
@@ -127,5 +124,6 @@ mod tests {
     fn a_mistyped_reason_gets_a_suggestion() {
         assert_eq!(reason("too_old"), Ok(Reason::TooOld));
         assert!(reason("TO_OLD").expect_err("mistyped").contains("did you mean TOO_OLD?"));
+        assert!(!reason("NOPE").expect_err("nothing like it").contains("did you mean"));
     }
 }

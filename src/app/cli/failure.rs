@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use tonic::Code;
 
+use crate::app::notices::note;
 use crate::client::CallError;
 use crate::domain::{Reason, Reject};
 
@@ -69,9 +70,13 @@ impl Failure {
         let exit = match (exit_of(error.status.code()), error.may_be_applied) {
             // An unknown outcome is never called unavailable.
             (Exit::Unavailable, true) => Exit::Failure,
+            (Exit::Failure, false) if error.got_no_answer() => Exit::Unavailable,
             (exit, _) => exit,
         };
         let failure = Self::new(exit, error.to_string());
+        if error.got_no_answer() {
+            return failure.hint(format!("the server is {server}; --timeout allows more time, --server names another"));
+        }
         match reason {
             Some(reason) => failure.hint(format!("reason {reason}; more with `tallystone explain-error {reason}`")),
             None => failure,
@@ -93,10 +98,10 @@ impl Failure {
     /// Tells of it on stderr.
     pub fn report(&self) -> ExitCode {
         if !self.text.is_empty() {
-            eprintln!("error: {}", self.text);
+            note(&format!("error: {}", self.text));
         }
         for hint in &self.hints {
-            eprintln!("  {hint}");
+            note(&format!("  {hint}"));
         }
         self.exit.into()
     }

@@ -3,12 +3,18 @@
 //! Data goes to stdout in the format that was asked for, everything else to stderr. A command ends with one of the exit
 //! codes of `failure`. Every command's help ends with an example that a test runs.
 
-/// Makes a call of a session with retries; fails with what the command prints.
+/// Makes a call of a session with retries; fails with what the command prints. `ask` is for calls that change nothing.
 macro_rules! call {
-    ($session:expr, $service:ident . $method:ident, $request:expr) => {{
+    (ask $session:expr, $service:ident . $method:ident, $request:expr) => {
+        call!($session, asked, $service.$method, $request)
+    };
+    ($session:expr, $service:ident . $method:ident, $request:expr) => {
+        call!($session, retried, $service.$method, $request)
+    };
+    ($session:expr, $how:ident, $service:ident . $method:ident, $request:expr) => {{
         let session = &$session;
         let client = session.client.$service();
-        let answer = session.client.retried($request, |request| {
+        let answer = session.client.$how($request, |request| {
             let mut client = client.clone();
             async move { client.$method(request).await }
         });
@@ -21,7 +27,7 @@ mod arguments;
 mod counter;
 mod failure;
 mod namespaces;
-mod output;
+pub(crate) mod output;
 mod reasons;
 mod server;
 
@@ -44,10 +50,12 @@ use output::{Format, Output};
     version,
     propagate_version = true,
     max_term_width = 110,
-    after_help = "Example:\n  tallystone counter add views 5\n\nExit codes:\n  0 ok, 1 failure, 2 usage, 3 not found, \
-                  4 precondition, 5 unavailable, 6 partial"
+    after_help = "Exit codes:\n  0 ok, 1 failure, 2 usage, 3 not found, 4 precondition, 5 unavailable, 6 partial\n\n\
+                  Example:\n  tallystone counter add views 5"
 )]
 pub struct Cli {
+    #[command(flatten)]
+    before: BeforeNoun,
     #[command(subcommand)]
     command: Command,
 }
@@ -74,53 +82,101 @@ struct CompletionArgs {
     shell: Shell,
 }
 
-/// How a command reaches a server and prints its answer.
+/// How a command reaches a server and prints its answer. What is given before the noun counts as well.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 struct ClientArgs {
-    /// The server, HOST:PORT.
-    #[arg(
-        long,
-        global = true,
-        env = "TALLYSTONE_SERVER",
-        hide_env_values = true,
-        default_value = "127.0.0.1:7450",
-        value_name = "HOST:PORT"
-    )]
-    server: String,
-    /// How long a call may take, its retries counted.
-    #[arg(long, global = true, default_value = "10s", value_name = "TIME", value_parser = arguments::duration)]
-    timeout: Duration,
+    /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    server: Option<String>,
+    /// How long a call may take, its retries counted [default: 10s].
+    #[arg(long, global = true, value_name = "TIME", value_parser = arguments::duration)]
+    timeout: Option<Duration>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 /// How a command prints its answer.
 #[derive(Clone, Copy, Debug, Args)]
-struct OutputArgs {
-    /// How the answer is printed; json and jsonl as the HTTP API answers.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
-    output: Format,
+pub struct OutputArgs {
+    /// How the answer is printed; json and jsonl as the HTTP API answers [default: table].
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
 }
+
+/// What may stand before the noun, for every command that it says something to.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connection and output")]
+pub struct BeforeNoun {
+    /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
+    /// How long a call may take, its retries counted [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    timeout: Option<Duration>,
+    /// How the answer is printed; json and jsonl as the HTTP API answers [default: table].
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// The format that was given before the noun.
+pub struct OutputGiven(Option<Format>);
 
 /// What a client command works with.
 struct Session {
     client: Client,
     output: Output,
     server: String,
+    timeout: Duration,
+}
+
+/// The environment's name of the server.
+const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
+const SERVER_DEFAULT: &str = "127.0.0.1:7450";
+
+/// The server: given after the noun, before it, in the environment, else the one of this machine.
+fn server_of(after: Option<&String>, before: &BeforeNoun) -> String {
+    let given = after.or(before.server.as_ref()).cloned();
+    let of_environment = || std::env::var_os(SERVER_VARIABLE).map(|name| name.to_string_lossy().into_owned());
+    given.or_else(|| of_environment().filter(|name| !name.is_empty())).unwrap_or_else(|| SERVER_DEFAULT.to_owned())
+}
+
+impl OutputArgs {
+    /// Prints as it was said here, else before the noun.
+    pub fn or(self, given: &OutputGiven) -> Output {
+        Output::new(self.output.or(given.0).unwrap_or(Format::Table))
+    }
+}
+
+impl BeforeNoun {
+    fn output(&self) -> OutputGiven {
+        OutputGiven(self.output)
+    }
+
+    /// Refuses what a command has no use for, so that nothing is accepted without effect.
+    fn only(&self, command: &str, useful: &[&str]) -> Result<(), Failure> {
+        let given = [
+            ("--server", self.server.is_some()),
+            ("--timeout", self.timeout.is_some()),
+            ("--output", self.output.is_some()),
+        ];
+        match given.iter().find(|(name, is_given)| *is_given && !useful.contains(name)) {
+            Some((name, _)) => Err(Failure::usage(format!("`{command}` has no use for {name}; leave it out"))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ClientArgs {
-    fn open(&self) -> Result<Session, Failure> {
-        let policy = RetryPolicy { total: self.timeout, ..RetryPolicy::default() };
-        let client = Client::new(&self.server, policy).map_err(|error| Failure::usage(error.to_string()))?;
+    fn open(&self, before: &BeforeNoun) -> Result<Session, Failure> {
+        let mut policy = RetryPolicy::default();
+        policy.total = self.timeout.or(before.timeout).unwrap_or(policy.total);
+        let server = server_of(self.server.as_ref(), before);
+        let client = Client::new(&server, policy).map_err(|error| Failure::usage(error.to_string()))?;
         // Who calls: the user of this machine, as far as the environment knows.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-        Ok(Session {
-            client: client.acting_as(&user),
-            output: Output::new(self.output.output),
-            server: self.server.clone(),
-        })
+        let output = self.output.or(&before.output());
+        Ok(Session { client: client.acting_as(&user), output, server, timeout: policy.total })
     }
 }
 
@@ -144,17 +200,25 @@ pub fn command() -> clap::Command {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
+    let before = cli.before;
     match cli.command {
-        Command::Dev(args) => commands::dev(&args).map_err(|error| Failure::other(format!("{error:#}"))),
-        Command::Server(args) => args.run(),
-        Command::Apply(args) => on_a_runtime(args.run()),
-        Command::Ns(args) => on_a_runtime(args.run()),
-        Command::Counter(args) => on_a_runtime(args.run()),
-        Command::ExplainError(args) => args.run(),
+        Command::Dev(args) => {
+            before.only("dev", &[])?;
+            commands::dev(&args)
+        }
+        Command::Server(args) => args.run(&before),
+        Command::Apply(args) => on_a_runtime(args.run(&before)),
+        Command::Ns(args) => on_a_runtime(args.run(&before)),
+        Command::Counter(args) => on_a_runtime(args.run(&before)),
+        Command::ExplainError(args) => {
+            before.only("explain-error", &["--output"])?;
+            args.run(&before.output())
+        }
         Command::Completion(args) => {
+            before.only("completion", &[])?;
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut command(), "tallystone", &mut script);
-            Output::new(Format::Table).bytes(&script)
+            Output::plain().bytes(&script)
         }
     }
 }
@@ -201,8 +265,9 @@ mod tests {
             }
             let below: Vec<_> = command.get_subcommands().filter(|below| below.get_name() != "help").collect();
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = help.rsplit("\n\n").next().unwrap_or_default();
             let begins = format!("Example:\n  {}", path.trim());
-            assert!(help.starts_with(&begins) || path == " tallystone", "{path} has no example: {help:?}");
+            assert!(example.starts_with(&begins), "{path} does not end with an example: {help:?}");
             for below in below {
                 walk(below, &path);
             }

@@ -1,11 +1,12 @@
 //! `ns`: list, describe, follow and delete namespaces. They are created and changed by `apply`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::{Args, Subcommand};
 
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
-use crate::app::cli::{ClientArgs, Exit, Failure, Session};
+use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
+use crate::app::notices::{ask, note};
 use crate::domain::limits::{NS_DELETE_COUNTED_MAX, PAGE_ROWS_MAX};
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
@@ -64,8 +65,8 @@ struct RmArgs {
 }
 
 impl NsArgs {
-    pub async fn run(self) -> Result<(), Failure> {
-        let session = self.client.open()?;
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
         match self.command {
             NsCommand::Ls => session.list().await,
             NsCommand::Describe { name } => session.describe(name).await,
@@ -80,7 +81,7 @@ impl Session {
         let mut whole = pb::ListNamespacesResponse::default();
         let mut request = pb::ListNamespacesRequest { page_size: i32::MAX, page_token: String::new() };
         loop {
-            let page = call!(self, namespaces.list_namespaces, &request)?;
+            let page = call!(ask self, namespaces.list_namespaces, &request)?;
             whole.namespaces.extend(page.namespaces);
             if page.next_page_token.is_empty() {
                 break;
@@ -117,7 +118,7 @@ impl Session {
         while whole.changes.len() < limit {
             let rows = (limit - whole.changes.len()).min(PAGE_ROWS_MAX);
             request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
-            let page = call!(self, namespaces.list_namespace_changes, &request)?;
+            let page = call!(ask self, namespaces.list_namespace_changes, &request)?;
             whole.changes.extend(page.changes);
             whole.next_page_token.clone_from(&page.next_page_token);
             if page.next_page_token.is_empty() {
@@ -147,7 +148,7 @@ impl Session {
         let namespace = self.namespace(args.name.clone()).await?;
         let what = format!("namespace {} with {}", args.name, self.count_of_counters(&args.name, &namespace).await?);
         if args.dry_run {
-            eprintln!("would delete {what}; nothing was changed");
+            note(&format!("would delete {what}; nothing was changed"));
             return Ok(());
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
@@ -163,13 +164,13 @@ impl Session {
             Err(error) if error.attempts > 1 && error.status.code() == tonic::Code::NotFound => {}
             Err(error) => return Err(self.failed(&error)),
         }
-        eprintln!("deleted {what}");
+        note(&format!("deleted {what}"));
         Ok(())
     }
 
     async fn namespace(&self, name: String) -> Result<pb::Namespace, Failure> {
         let request = pb::GetNamespaceRequest { name };
-        let found = call!(self, namespaces.get_namespace, &request)?;
+        let found = call!(ask self, namespaces.get_namespace, &request)?;
         found.namespace.ok_or_else(|| Failure::other("the server answered without a namespace"))
     }
 
@@ -181,7 +182,7 @@ impl Session {
         let mut request = ListCountersRequest { namespace: name.to_owned(), page_size: i32::MAX, ..Default::default() };
         let mut count = 0;
         while count < NS_DELETE_COUNTED_MAX {
-            let page = call!(self, counters.list_counters, &request)?;
+            let page = call!(ask self, counters.list_counters, &request)?;
             count += page.counters.len();
             if page.next_page_token.is_empty() {
                 return Ok(if count == 1 { "1 counter".to_owned() } else { format!("{count} counters") });
@@ -200,8 +201,7 @@ pub fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
     }
-    eprint!("{what}? [y/N] ");
-    std::io::stderr().flush()?;
+    ask(&format!("{what}? [y/N]"));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {

@@ -12,6 +12,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
 use crate::app::cli::Failure;
+use crate::app::notices::{note, visible};
 use crate::proto;
 
 /// A format of answers.
@@ -89,34 +90,32 @@ impl Output {
         Self { format }
     }
 
+    /// Prints text as it is.
+    pub fn plain() -> Self {
+        Self::new(Format::Table)
+    }
+
     /// The format.
     pub fn format(self) -> Format {
         self.format
+    }
+
+    /// Whether it prints for people.
+    pub fn is_for_people(self) -> bool {
+        self.format == Format::Table
     }
 
     /// Prints an answer.
     pub fn answer(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match self.format {
-            Format::Table => writeln!(out, "{}", table(rows, Header::Yes))?,
+            Format::Table => writeln!(out, "{}", table(rows, Header::Yes, &Layout::Natural))?,
             Format::Json => {
                 serde_json::to_writer_pretty(&mut out, &answer.json()).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
             Format::Jsonl => json_lines(&mut out, &answer.lines())?,
             Format::Csv => csv(&mut out, rows, Header::Yes)?,
-        }
-        Ok(out.flush()?)
-    }
-
-    /// Prints a part of an answer that goes on: JSON as lines, the header with the first part only.
-    pub fn part(self, lines: &[serde_json::Value], rows: &Rows, header: Header) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        match self.format {
-            Format::Table if rows.cells.is_empty() && header == Header::No => {}
-            Format::Table => writeln!(out, "{}", table(rows, header))?,
-            Format::Json | Format::Jsonl => json_lines(&mut out, lines)?,
-            Format::Csv => csv(&mut out, rows, header)?,
         }
         Ok(out.flush()?)
     }
@@ -129,13 +128,89 @@ impl Output {
     }
 }
 
+/// An answer that is printed part by part as it comes, under one header. As JSON it is one list, which is complete only
+/// when it was ended; an answer without an end is a document a line.
+pub struct Parts {
+    output: Output,
+    layout: Layout,
+    /// Whether anything was printed.
+    begun: bool,
+    /// The items of the list so far.
+    items: usize,
+}
+
+/// How wide the columns of a table are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// As wide as their cells.
+    Natural,
+    /// At least so wide each, so that rows of later parts stand below those of earlier ones.
+    AtLeast(Vec<usize>),
+    /// As narrow as the whole table fits into so many characters.
+    Within(usize),
+}
+
 /// Whether rows are printed with a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Header {
-    /// With one.
+enum Header {
     Yes,
-    /// Without.
     No,
+}
+
+impl Parts {
+    /// An answer with an end.
+    pub fn list(output: Output) -> Self {
+        Self { output, layout: Layout::Natural, begun: false, items: 0 }
+    }
+
+    /// An answer without an end.
+    pub fn endless(output: Output) -> Self {
+        let format = match output.format {
+            Format::Json => Format::Jsonl,
+            format => format, // has no brackets to close
+        };
+        Self::list(Output::new(format))
+    }
+
+    /// Lays tables out so.
+    #[must_use]
+    pub fn laid_out(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// Prints the next part.
+    pub fn print(&mut self, items: &[serde_json::Value], rows: &Rows) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        let header = if self.begun { Header::No } else { Header::Yes };
+        match self.output.format {
+            Format::Table if rows.cells.is_empty() && self.begun => {}
+            Format::Table => writeln!(out, "{}", table(rows, header, &self.layout))?,
+            Format::Json => {
+                for item in items {
+                    write!(out, "{}", if self.items == 0 { "[\n" } else { ",\n" })?;
+                    serde_json::to_writer(&mut out, item).map_err(io::Error::from)?;
+                    self.items += 1;
+                }
+            }
+            Format::Jsonl => json_lines(&mut out, items)?,
+            Format::Csv => csv(&mut out, rows, header)?,
+        }
+        self.begun = true;
+        Ok(out.flush()?)
+    }
+
+    /// Ends the answer; one without any part shows its columns.
+    pub fn end(mut self, columns: &'static [&'static str]) -> Result<(), Failure> {
+        if !self.begun {
+            self.print(&[], &Rows { columns, cells: Vec::new() })?;
+        }
+        if self.output.format == Format::Json {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{}", if self.items == 0 { "[]" } else { "\n]" })?;
+            out.flush()?;
+        }
+        Ok(())
+    }
 }
 
 /// The word of an enum without its prefix; a number that is no word stays a number.
@@ -159,7 +234,7 @@ pub fn duration_cell(duration: Option<&prost_types::Duration>) -> String {
 /// Tells of progress, where somebody looks.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
-        eprintln!("{text}");
+        note(text);
     }
 }
 
@@ -176,13 +251,25 @@ fn json_lines(out: &mut impl Write, lines: &[serde_json::Value]) -> Result<(), F
     Ok(())
 }
 
-fn table(rows: &Rows, header: Header) -> String {
+fn table(rows: &Rows, header: Header, layout: &Layout) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    if header == Header::Yes {
-        table.set_header(rows.columns.iter().map(|column| column.to_uppercase().replace('_', " ")));
+    if let Layout::Within(width) = layout {
+        let width = u16::try_from(*width).unwrap_or(u16::MAX);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
-    table.add_rows(&rows.cells);
+    let width_of = |column: usize| match layout {
+        Layout::AtLeast(widths) => widths.get(column).copied().unwrap_or(0),
+        Layout::Natural | Layout::Within(_) => 0,
+    };
+    let cell = |(column, text): (usize, &str)| format!("{:width$}", visible(text), width = width_of(column));
+    if header == Header::Yes {
+        let names = rows.columns.iter().map(|column| column.to_uppercase().replace('_', " "));
+        table.set_header(names.enumerate().map(|(column, name)| cell((column, name.as_str()))));
+    }
+    for row in &rows.cells {
+        table.add_row(row.iter().map(String::as_str).enumerate().map(cell));
+    }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
@@ -246,6 +333,31 @@ mod tests {
             columns: &["counter_name", "count"],
             cells: vec![vec!["views".to_owned(), "5".to_owned()], vec!["x".to_owned(), String::new()]],
         };
-        assert_eq!(table(&rows, Header::Yes), "COUNTER NAME  COUNT\nviews         5\nx");
+        assert_eq!(table(&rows, Header::Yes, &Layout::Natural), "COUNTER NAME  COUNT\nviews         5\nx");
+    }
+
+    #[test]
+    fn rows_of_later_parts_stand_below_those_of_earlier_ones() {
+        let part = |name: &str, count: &str| Rows {
+            columns: &["counter_name", "count", "open"],
+            cells: vec![vec![name.to_owned(), count.to_owned(), "true".to_owned()]],
+        };
+        let layout = Layout::AtLeast(vec![14, 6, 5]);
+        let first = table(&part("a", "5"), Header::Yes, &layout);
+        let second = table(&part("much_longer", "12345"), Header::No, &layout);
+        assert_eq!(first, "COUNTER NAME    COUNT   OPEN\na               5       true");
+        assert_eq!(second, "much_longer     12345   true");
+    }
+
+    #[test]
+    fn a_long_text_is_wrapped_and_what_hides_in_it_is_shown() {
+        let rows = Rows {
+            columns: &["reason", "help"],
+            cells: vec![vec!["PENDING".to_owned(), "one two three four five six".to_owned()]],
+        };
+        let text = table(&rows, Header::Yes, &Layout::Within(26));
+        assert!(text.lines().count() > 2 && text.lines().all(|line| line.len() <= 26), "{text}");
+        let rows = Rows { columns: &["text"], cells: vec![vec!["\u{1b}[31mred".to_owned()]] };
+        assert_eq!(table(&rows, Header::No, &Layout::Natural), "\\u{1b}[31mred");
     }
 }

@@ -3,10 +3,13 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{Format, Header, Output, Rows};
-use crate::app::cli::{Failure, OutputArgs, arguments};
+use crate::app::cli::output::{Format, Layout, Output, Parts, Rows};
+use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
 use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
+
+/// The table of all reasons fits into so many characters, as the help does.
+const TABLE_WIDTH: usize = 110;
 
 /// Explain the reason of a refusal.
 #[derive(Debug, Args)]
@@ -20,17 +23,25 @@ pub struct ExplainErrorArgs {
 }
 
 impl ExplainErrorArgs {
-    pub fn run(&self) -> Result<(), Failure> {
-        let output = Output::new(self.output.output);
-        let reasons: Vec<Reason> = self.reason.map_or_else(|| Reason::ALL.to_vec(), |reason| vec![reason]);
+    pub fn run(&self, given: &OutputGiven) -> Result<(), Failure> {
+        let output = self.output.or(given);
         match (output.format(), self.reason) {
             (Format::Table, Some(reason)) => output.bytes(text_of(reason).as_bytes()),
-            (Format::Table | Format::Csv, _) => output.part(&[], &rows_of(&reasons), Header::Yes),
-            (Format::Json | Format::Jsonl, _) => {
-                let lines: Vec<_> = reasons.into_iter().map(json_of).collect();
-                output.part(&lines, &Rows::default(), Header::No)
+            (Format::Json, Some(reason)) => Output::new(Format::Jsonl).all(&[reason]),
+            (Format::Table | Format::Json | Format::Jsonl | Format::Csv, reason) => {
+                output.all(&reason.map_or_else(|| Reason::ALL.to_vec(), |reason| vec![reason]))
             }
         }
+    }
+}
+
+impl Output {
+    fn all(self, reasons: &[Reason]) -> Result<(), Failure> {
+        let items: Vec<_> = reasons.iter().copied().map(json_of).collect();
+        let rows = rows_of(reasons);
+        let mut parts = Parts::list(self).laid_out(Layout::Within(TABLE_WIDTH));
+        parts.print(&items, &rows)?;
+        parts.end(rows.columns)
     }
 }
 

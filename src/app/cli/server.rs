@@ -8,12 +8,15 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::app::cli::{Exit, Failure, arguments, on_a_runtime};
+use crate::app::cli::{BeforeNoun, Exit, Failure, arguments, on_a_runtime, server_of};
 use crate::app::commands::{self, ServerCommand};
+use crate::proto::counter::v1::counter_service_server::SERVICE_NAME;
 
 /// How long one question may take, and the pause after it.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// How long to wait for a server that is starting.
+const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Run a server, look at its settings, wait for it.
 #[derive(Clone, Debug, Args)]
@@ -34,48 +37,47 @@ enum ServerVerb {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:\n  tallystone server wait-ready --timeout 30s")]
 struct WaitReadyArgs {
-    /// The server, HOST:PORT.
-    #[arg(
-        long,
-        env = "TALLYSTONE_SERVER",
-        hide_env_values = true,
-        default_value = "127.0.0.1:7450",
-        value_name = "HOST:PORT"
-    )]
-    server: String,
-    /// How long to wait.
-    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = arguments::duration)]
-    timeout: Duration,
+    /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
+    /// How long to wait [default: 60s].
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    timeout: Option<Duration>,
 }
 
 impl ServerArgs {
-    pub fn run(&self) -> Result<(), Failure> {
+    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
         match &self.command {
             ServerVerb::Process(command) => {
-                commands::server(command).map_err(|error| Failure::other(format!("{error:#}")))
+                let useful: &[_] = if matches!(command, ServerCommand::PrintConfig(_)) { &["--output"] } else { &[] };
+                before.only("server", useful)?;
+                commands::server(command, &before.output())
             }
-            ServerVerb::WaitReady(args) => on_a_runtime(args.wait()),
+            ServerVerb::WaitReady(args) => {
+                before.only("server wait-ready", &["--server", "--timeout"])?;
+                let server = server_of(args.server.as_ref(), before);
+                let timeout = args.timeout.or(before.timeout).unwrap_or(WAIT_DEFAULT);
+                on_a_runtime(wait(&server, timeout))
+            }
         }
     }
 }
 
-impl WaitReadyArgs {
-    async fn wait(&self) -> Result<(), Failure> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.server.trim_start_matches("http://")));
-        let endpoint = endpoint.map_err(|_| Failure::usage(format!("{:?} is no server's address", self.server)))?;
-        let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
-        let until_ready = async {
-            // An answer other than "serving", and no answer at all, mean the same here: ask again.
-            while !health
-                .check(HealthCheckRequest::default())
-                .await
-                .is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
-            {
-                tokio::time::sleep(ASK_EVERY).await;
-            }
-        };
-        tokio::time::timeout(self.timeout, until_ready).await.map_err(|_| {
-            Failure::new(Exit::Unavailable, format!("{} was not ready within {:?}", self.server, self.timeout))
-        })
-    }
+/// Asks for the service that calls are for: it serves when the store is open, and not any more while the server stops.
+async fn wait(server: &str, timeout: Duration) -> Result<(), Failure> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.trim_start_matches("http://")));
+    let endpoint = endpoint.map_err(|_| Failure::usage(format!("{server:?} is no server's address")))?;
+    let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
+    let until_ready = async {
+        // An answer other than "serving", and no answer at all, mean the same here: ask again.
+        while !health
+            .check(HealthCheckRequest { service: SERVICE_NAME.to_owned() })
+            .await
+            .is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
+        {
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    };
+    let late = |_| Failure::new(Exit::Unavailable, format!("{server} was not ready within {timeout:?}"));
+    tokio::time::timeout(timeout, until_ready).await.map_err(late)
 }

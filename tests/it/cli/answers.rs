@@ -115,6 +115,10 @@ fn an_export_holds_every_event_of_every_counter_over_many_pages() {
         per_counter[usize::from(name.as_bytes()[1] - b'0')] += 1;
     }
     assert_eq!(per_counter, [1_334, 1_333, 1_333]);
+    let whole = desk.run(&["counter", "events", "--all", "-o", "json"]).ok();
+    let whole: Vec<Value> = serde_json::from_str(&whole).expect("the whole export is one JSON document");
+    let lines: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!(whole, lines);
     let one = desk.run(&["counter", "events", "c1", "--all", "-o", "csv"]).ok();
     assert_eq!(one.lines().count(), 1_334, "a header and 1,333 events");
     let listed = desk.run(&["counter", "events", "c1", "-o", "csv"]);
@@ -122,6 +126,39 @@ fn an_export_holds_every_event_of_every_counter_over_many_pages() {
         (listed.out.lines().count(), listed.err.as_str()),
         (101, "there are older ones; --limit N or --all shows them\n")
     );
+}
+
+#[test]
+fn json_is_one_document() {
+    let desk = Desk::set();
+    for line in ["explain-error -o json", "counter events --all -o json", "counter events none --all -o json"] {
+        let whole = desk.shell(&format!("tallystone {line}")).ok();
+        assert!(serde_json::from_str::<Vec<Value>>(&whole).is_ok(), "{line}: {whole}");
+    }
+    let table = desk.run(&["explain-error"]).ok();
+    assert!(table.lines().all(|line| line.chars().count() <= 110), "{table}");
+}
+
+#[test]
+fn readings_of_a_watch_stand_below_each_other() {
+    let desk = Desk::set();
+    desk.run(&["counter", "add", "a", "123456"]).ok();
+    let watched = desk.run(&["counter", "watch", "a", "a_longer_name", "--readings", "2"]).ok();
+    let words = ["COUNT ", "EXACTNESS", "BEHIND", "SATURATED"].map(|word| watched.find(word).expect("a column"));
+    for line in watched.lines() {
+        for &at in &words {
+            let cell = line.as_bytes();
+            assert!(cell[at - 1] == b' ' && cell[at] != b' ', "{at}:\n{watched}");
+        }
+    }
+}
+
+#[test]
+fn text_of_others_does_not_reach_the_terminal_as_it_is() {
+    let desk = Desk::set();
+    desk.run(&["counter", "add", "views", "--provenance", "\u{1b}[31mred"]).ok();
+    let table = desk.run(&["counter", "events", "views"]).ok();
+    assert!(table.contains("\\u{1b}[31mred"), "{table}");
 }
 
 #[test]

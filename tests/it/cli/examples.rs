@@ -13,7 +13,8 @@ const SERVERS: [&str; 2] = ["tallystone dev ", "tallystone server start "];
 /// The lines of all examples, in the order of the commands.
 fn examples(command: &clap::Command) -> Vec<String> {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let lines = help.lines().skip(1).take_while(|line| line.starts_with("  ")).map(|line| line.trim().to_owned());
+    let (_, below) = help.split_once("Example:\n").unwrap_or_default();
+    let lines = below.lines().take_while(|line| line.starts_with("  ")).map(|line| line.trim().to_owned());
     lines.chain(command.get_subcommands().flat_map(examples)).collect()
 }
 

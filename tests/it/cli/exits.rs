@@ -46,7 +46,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["apply", "-f", "views.toml", "--namespace", "other"], 2, "INVALID_DOCUMENT"),
         (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
         (&["server", "wait-ready", "--server", "a b"], 2, "is no server's address"),
-        (&["explain-error", "NOTHING"], 2, "no such reason"),
+        (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
         (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not spoken"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),
     ];

@@ -3,7 +3,10 @@
 mod answers;
 mod examples;
 mod exits;
+mod gone_readers;
 mod help;
+mod hung;
+mod settings;
 
 use std::fs;
 use std::path::Path;

@@ -5,8 +5,9 @@ use clap::Args;
 use crate::adapters::system::SystemClock;
 use crate::app::cli::arguments::{When, time, when};
 use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Format, Header, Rows, duration_cell, progress, time_cell, word};
+use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, duration_cell, progress, time_cell, word};
 use crate::app::cli::{Exit, Failure};
+use crate::app::notices::note;
 use crate::domain::Timestamp;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
@@ -26,7 +27,7 @@ pub struct EventsArgs {
     /// At most so many.
     #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
     limit: usize,
-    /// All events, page by page; JSON is printed as lines, each with its counter.
+    /// All events, page by page, each with its counter.
     #[arg(long)]
     all: bool,
 }
@@ -73,9 +74,9 @@ impl Counters {
         match (args.all, args.name) {
             (false, _) => self.some_events(request, args.limit).await,
             (true, Some(_)) => {
-                let mut export = Export::default();
+                let mut export = Export::begin(self.session.output);
                 self.export_counter(request, &mut export).await?;
-                export.end(self)
+                export.end()
             }
             (true, None) => self.export_namespace(request).await,
         }
@@ -95,7 +96,7 @@ impl Counters {
             request.page_token = page.next_page_token;
         }
         if !whole.next_page_token.is_empty() {
-            eprintln!("there are older ones; --limit N or --all shows them");
+            note("there are older ones; --limit N or --all shows them");
         }
         let answer = Answer::many(&full_name("ListCountEventsResponse"), &whole, "events");
         self.session.output.answer(&answer, &rows_of(&request.counter_name, &whole.events))
@@ -103,7 +104,7 @@ impl Counters {
 
     /// Exports every counter of the namespace, a page of names at a time.
     async fn export_namespace(&self, request: pb::ListCountEventsRequest) -> Result<(), Failure> {
-        let mut export = Export::default();
+        let mut export = Export::begin(self.session.output);
         let mut names = self.list_request(String::new());
         loop {
             let page = self.list_page(&names).await?;
@@ -112,7 +113,7 @@ impl Counters {
                 self.export_counter(request, &mut export).await?;
             }
             if page.next_page_token.is_empty() {
-                return export.end(self);
+                return export.end();
             }
             names.page_token = page.next_page_token;
         }
@@ -126,7 +127,7 @@ impl Counters {
         request.page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
         loop {
             let page = self.events_page(&request).await?;
-            export.print(self, &request.counter_name, &page.events)?;
+            export.print(&request.counter_name, &page.events)?;
             if page.next_page_token.is_empty() {
                 return Ok(());
             }
@@ -135,7 +136,7 @@ impl Counters {
     }
 
     async fn events_page(&self, request: &pb::ListCountEventsRequest) -> Result<pb::ListCountEventsResponse, Failure> {
-        call!(self.session, counters.list_count_events, request)
+        call!(ask self.session, counters.list_count_events, request)
     }
 
     pub(super) async fn check_token(&self, args: CheckTokenArgs) -> Result<(), Failure> {
@@ -184,14 +185,17 @@ impl Counters {
 }
 
 /// How far an export has come.
-#[derive(Default)]
 struct Export {
+    parts: Parts,
     events: usize,
-    counters: usize,
 }
 
 impl Export {
-    fn print(&mut self, counters: &Counters, name: &str, events: &[pb::CountEvent]) -> Result<(), Failure> {
+    fn begin(output: Output) -> Self {
+        Self { parts: Parts::list(output), events: 0 }
+    }
+
+    fn print(&mut self, name: &str, events: &[pb::CountEvent]) -> Result<(), Failure> {
         let lines = events.iter().map(|event| {
             let mut line = serde_json::Map::from_iter([("counterName".to_owned(), name.into())]);
             if let serde_json::Value::Object(fields) = Answer::one(&full_name("CountEvent"), event).json() {
@@ -199,21 +203,13 @@ impl Export {
             }
             serde_json::Value::Object(line)
         });
-        let lines: Vec<_> = match counters.session.output.format() {
-            Format::Json | Format::Jsonl => lines.collect(),
-            Format::Table | Format::Csv => Vec::new(),
-        };
-        let header = if self.counters == 0 { Header::Yes } else { Header::No };
-        counters.session.output.part(&lines, &rows_of(name, events), header)?;
+        self.parts.print(&lines.collect::<Vec<_>>(), &rows_of(name, events))?;
         self.events += events.len();
-        self.counters += 1;
         Ok(())
     }
 
-    fn end(self, counters: &Counters) -> Result<(), Failure> {
-        if self.counters == 0 {
-            counters.session.output.part(&[], &rows_of("", &[]), Header::Yes)?;
-        }
+    fn end(self) -> Result<(), Failure> {
+        self.parts.end(EVENTS)?;
         progress(&format!("{} events", self.events));
         Ok(())
     }

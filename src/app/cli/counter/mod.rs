@@ -6,7 +6,7 @@ mod write;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::{ClientArgs, Failure, Session};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 
 /// Add to counters, read them, clear them, explain them.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ enum CounterCommand {
     /// Recompute a counter from its log and compare; exits with 1 if anything differs.
     #[command(after_help = "Example:\n  tallystone counter recount views")]
     Recount(audit::RecountArgs),
-    /// Follow the counts of counters: the present ones, then each change.
+    /// Follow the counts of counters: the present ones, then each change. JSON is printed as lines, for it has no end.
     #[command(after_help = "Example:\n  tallystone counter watch views --readings 1")]
     Watch(read::WatchArgs),
     /// Report the totals of a source to a cumulative namespace.
@@ -69,8 +69,8 @@ struct Counters {
 }
 
 impl CounterArgs {
-    pub async fn run(self) -> Result<(), Failure> {
-        let counters = Counters { session: self.client.open()?, namespace: self.namespace };
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let counters = Counters { session: self.client.open(before)?, namespace: self.namespace };
         match self.command {
             CounterCommand::Add(args) => counters.add(args).await,
             CounterCommand::Get(args) => counters.get(args).await,

@@ -10,8 +10,9 @@ use crate::api::time::write_duration;
 use crate::app::cli::arguments::{When, duration, freshness, when};
 use crate::app::cli::counter::write::all_or_partial;
 use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Header, Rows, time_cell, word};
+use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
+use crate::app::notices::note;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
 use crate::proto::counter::v1 as pb;
@@ -85,6 +86,8 @@ pub struct WatchArgs {
 
 const READING: &[&str] =
     &["counter_name", "count", "exactness", "as_of", "behind", "last_write_time", "checked_at", "saturated"];
+/// How wide the columns of a reading get at most, beside the name.
+const READING_WIDTHS: &[usize] = &[20, 11, 27, 6, 27, 27, 9];
 const SUMMARY: &[&str] = &["counter_name", "count", "as_of", "saturated"];
 
 impl Counters {
@@ -141,7 +144,7 @@ impl Counters {
         for result in &read.results {
             match (&result.error, &result.reading) {
                 (Some(error), _) => {
-                    eprintln!("{}: {} ({})", result.counter_name, error.message, error.reason);
+                    note(&format!("{}: {} ({})", result.counter_name, error.message, error.reason));
                     refused.push(error);
                 }
                 (None, Some(reading)) => cells.push(reading_cells(&result.counter_name, reading)),
@@ -170,7 +173,7 @@ impl Counters {
             request.page_token = page.next_page_token;
         }
         if !whole.next_page_token.is_empty() {
-            eprintln!("there are more; --limit N or --all shows them");
+            note("there are more; --limit N or --all shows them");
         }
         let rows = Rows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
         let answer = Answer::many(&full_name("ListCountersResponse"), &whole, "counters");
@@ -188,12 +191,12 @@ impl Counters {
         &self,
         request: &pb::ListCountersRequest,
     ) -> Result<pb::ListCountersResponse, Failure> {
-        call!(self.session, counters.list_counters, request)
+        call!(ask self.session, counters.list_counters, request)
     }
 
     pub(super) async fn top(&self, args: TopArgs) -> Result<(), Failure> {
         let request = pb::TopCountersRequest { namespace: self.namespace.clone(), n: args.n };
-        let top = call!(self.session, counters.top_counters, &request)?;
+        let top = call!(ask self.session, counters.top_counters, &request)?;
         let rows = Rows { columns: SUMMARY, cells: top.counters.iter().map(summary_cells).collect() };
         self.session.output.answer(&Answer::many(&full_name("TopCountersResponse"), &top, "counters"), &rows)
     }
@@ -208,7 +211,7 @@ impl Counters {
             step: args.step.map(write_duration),
             cumulative: args.cumulative,
         };
-        let series = call!(self.session, counters.get_count_series, &request)?;
+        let series = call!(ask self.session, counters.get_count_series, &request)?;
         let cells = series.rows.iter().map(|row| {
             let value = row.value.map(|value| value.to_string()).unwrap_or_default();
             let (sum, open) = (row.sum.to_string(), row.open.to_string());
@@ -218,26 +221,37 @@ impl Counters {
         self.session.output.answer(&Answer::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
     }
 
-    /// A stream has no deadline; one that breaks is a failure, because changes may have been missed.
+    /// A stream has no deadline, its first reading has. A stream that breaks is a failure: changes may have been missed.
     pub(super) async fn watch(&self, args: WatchArgs) -> Result<(), Failure> {
+        let name_width = args.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };
         let fail = |status| {
             let error = crate::client::CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
             self.session.failed(&error)
         };
         let mut client = self.session.client.counters();
-        let mut readings = client.watch_counts(Request::new(request)).await.map_err(fail)?.into_inner();
+        let beginning = async {
+            let mut readings = client.watch_counts(Request::new(request)).await?.into_inner();
+            let first = readings.message().await?;
+            Ok((readings, first))
+        };
+        let beginning = tokio::time::timeout(self.session.timeout, beginning).await;
+        let beginning = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late()));
+        let (mut readings, mut next) = beginning.map_err(fail)?;
+        let widths = [&[name_width], READING_WIDTHS].concat();
+        let mut parts = Parts::endless(self.session.output).laid_out(Layout::AtLeast(widths));
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
-            let Some(answer) = readings.message().await.map_err(fail)? else {
+            let Some(answer) = next.take() else {
                 return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
             };
             let reading = answer.reading.unwrap_or_default();
             let rows = Rows { columns: READING, cells: vec![reading_cells(&answer.counter_name, &reading)] };
-            let line = Answer::one(&full_name("WatchCountsResponse"), &answer).json();
-            let header = if shown == 0 { Header::Yes } else { Header::No };
-            self.session.output.part(&[line], &rows, header)?;
+            parts.print(&[Answer::one(&full_name("WatchCountsResponse"), &answer).json()], &rows)?;
             shown += 1;
+            if args.readings.is_none_or(|readings| shown < readings) {
+                next = readings.message().await.map_err(fail)?;
+            }
         }
         Ok(())
     }

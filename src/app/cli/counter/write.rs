@@ -9,6 +9,7 @@ use crate::app::cli::failure::exit_of;
 use crate::app::cli::namespaces::confirm;
 use crate::app::cli::output::{Answer, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
+use crate::app::notices::note;
 use crate::client::WriteError;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
@@ -146,7 +147,7 @@ impl Counters {
             let count = self.reading(&args.name, pb::Freshness::UpToDate).await?.count;
             let what = format!("counter {} of namespace {}, now at {count}", args.name, self.namespace);
             if args.dry_run {
-                eprintln!("would clear {what}; nothing was changed");
+                note(&format!("would clear {what}; nothing was changed"));
                 return Ok(());
             }
             confirm(args.yes, &format!("clear {what}"))?;
@@ -160,7 +161,7 @@ impl Counters {
         let cleared = self.session.client.clear_count(request).await;
         let cleared = cleared.map_err(|error| self.failed_write(&args.name, &error))?;
         if let Some(visible_at) = &cleared.visible_at {
-            eprintln!("a cache did not answer; every reader sees the clear from {visible_at}");
+            note(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
         }
         let cells =
             written(&args.name, cleared.outcome, cleared.idempotency_token.as_ref(), cleared.event_time.as_ref());
@@ -184,7 +185,7 @@ impl Counters {
         for ((name, total), result) in args.totals.iter().zip(&reported.results) {
             let outcome = match &result.error {
                 Some(error) => {
-                    eprintln!("{name}: {}", error.message);
+                    note(&format!("{name}: {}", error.message));
                     refused.push(error);
                     error.reason.clone()
                 }

@@ -1,0 +1,56 @@
+//! Lines for people beside the data: what a server says on stdout, what a command says on stderr.
+//!
+//! Data goes through `cli::output`, where a write that fails is a failure. A line here is said and forgotten: whoever
+//! listened may have gone (`tallystone dev | head -1`), and that must not end a server that still holds a store.
+//! Invariant: nothing here panics or fails, and no control character of somebody's text reaches the terminal.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+/// Says a line on stdout.
+pub fn say(text: &str) {
+    put(io::stdout().lock(), format!("{}\n", visible(text)));
+}
+
+/// Says a line on stderr.
+pub fn note(text: &str) {
+    put(io::stderr().lock(), format!("{}\n", visible(text)));
+}
+
+/// Asks on stderr; the answer follows on the same line.
+pub fn ask(text: &str) {
+    put(io::stderr().lock(), format!("{} ", visible(text)));
+}
+
+/// A text whose control characters are written out, except the ends of lines.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let hidden = |character: char| character.is_control() && character != '\n';
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if hidden(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+fn put(mut to: impl Write, line: String) {
+    // Nobody is left to tell: the reader has gone, or cannot take more.
+    let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_sent() {
+        assert!(matches!(visible("plain, ä and\ntwo lines"), Cow::Borrowed(_)));
+        assert_eq!(visible("a\u{1b}[31mred\u{7}\tb\u{9b}"), "a\\u{1b}[31mred\\u{7}\\tb\\u{9b}");
+    }
+}

@@ -1,0 +1,51 @@
+//! The name that was meant by one that does not exist.
+//!
+//! A suggestion that misleads is worse than none: a name is suggested when what was written is a part of it, or is
+//! hardly different from it, and else the caller lists what there is.
+
+/// The one of these names that was most likely meant, if any was.
+pub fn meant<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let written = folded(written);
+    if written.is_empty() {
+        return None;
+    }
+    let errors_max = (written.chars().count() / 3).max(1);
+    let scored = names.into_iter().filter_map(|name| {
+        let known = folded(name);
+        let distance = strsim::damerau_levenshtein(&written, &known);
+        let rank = match () {
+            () if known.starts_with(&written) || written.starts_with(&known) => 0,
+            () if written.split('_').all(|word| known.split('_').any(|other| other == word)) => 1,
+            () if distance <= errors_max => 2,
+            () => return None,
+        };
+        Some(((rank, distance), name))
+    });
+    scored.min_by_key(|(score, _)| *score).map(|(_, name)| name)
+}
+
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_suggested_only_if_it_was_likely_meant() {
+        let names = ["listen", "drain_deadline_ms", "worker_threads"];
+        for (written, name) in [
+            ("drain", Some("drain_deadline_ms")),
+            ("drain_ms", Some("drain_deadline_ms")),
+            ("Worker-Threads", Some("worker_threads")),
+            ("listne", Some("listen")),
+            ("listens", Some("listen")),
+            ("port", None),
+            ("lst", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(written, names), name, "{written}");
+        }
+    }
+}
