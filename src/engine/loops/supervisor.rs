@@ -83,6 +83,7 @@ impl Supervisor {
         if scope.queues.queues().len() != wanted {
             scope.queues.resize(scope.namespace.spec.rollup.num_queues);
         }
+        scope.queues.note_version(scope.namespace.version);
         for queue in scope.queues.queues().iter().filter(|queue| queue.claim()) {
             self.driver.start(QueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue)));
         }

@@ -1,6 +1,7 @@
 //! The queues of a namespace and the loop that works off one of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,6 +24,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The rollup queues of a namespace; none once it is deleted.
 pub struct NamespaceQueues {
     namespace: NamespaceId,
+    /// The settings that the loops were told of.
+    version: AtomicU64,
     dataset: Arc<DatasetState>,
     queues: ArcSwap<Vec<Arc<Queue>>>,
 }
@@ -30,7 +33,14 @@ pub struct NamespaceQueues {
 impl NamespaceQueues {
     /// Makes the queues.
     pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
-        Self { namespace, dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
+        Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
+    }
+
+    /// Tells the loops that there are other settings, if there are.
+    pub fn note_version(&self, version: u64) {
+        if self.version.swap(version, Ordering::AcqRel) != version {
+            self.queues.load().iter().for_each(|queue| queue.note_change());
+        }
     }
 
     /// The namespace.
@@ -84,6 +94,10 @@ fn make_queues(num_queues: u32) -> Vec<Arc<Queue>> {
     (0..num_queues.max(1)).map(|_| Arc::new(Queue::default())).collect()
 }
 
+fn coalesce(scope: &Scope) -> Duration {
+    Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
+}
+
 /// The loop of one queue.
 pub struct QueueLoop {
     core: Arc<Core>,
@@ -93,7 +107,16 @@ pub struct QueueLoop {
     parked: HashMap<Counter, Waiting>,
     circulating: HashMap<Counter, Timestamp>,
     pacer: Pacer,
-    armed: bool,
+    /// Since when the Set fills; none while there is nothing to roll.
+    filling: Option<Filling>,
+}
+
+/// A Set that fills for one coalescing time before it is drained.
+#[derive(Clone, Copy)]
+struct Filling {
+    began: Duration,
+    /// The least time it takes, after a failure.
+    least: Duration,
 }
 
 impl QueueLoop {
@@ -107,7 +130,7 @@ impl QueueLoop {
             parked: HashMap::new(),
             circulating: HashMap::new(),
             pacer: Pacer::default(),
-            armed: false,
+            filling: None,
         }
     }
 
@@ -234,13 +257,18 @@ impl QueueLoop {
         self.take_set();
         let failed = self.roll_ready(scope, |waiting| waiting.need).await;
         self.circulate(scope).await;
-        let coalesce = Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms));
         if self.parked.is_empty() && self.queue.is_empty() {
-            self.armed = false;
-            return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce) };
+            self.filling = None;
+            return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce(scope)) };
         }
         scope.dataset.want_limit();
-        Next::After(if failed { coalesce.max(RETRY_PAUSE) } else { coalesce })
+        self.fill(scope, if failed { RETRY_PAUSE } else { Duration::ZERO })
+    }
+
+    /// Lets the Set fill for one coalescing time.
+    fn fill(&mut self, scope: &Scope, least: Duration) -> Next {
+        self.filling = Some(Filling { began: self.core.clock.elapsed(), least });
+        Next::AfterOrWoken(coalesce(scope).max(least))
     }
 }
 
@@ -251,7 +279,10 @@ impl Activity for QueueLoop {
     }
 
     async fn woken(&self) {
-        self.queue.filled().await;
+        match self.filling {
+            Some(_) => self.queue.changed().await,
+            None => self.queue.filled().await,
+        }
     }
 
     async fn activate(&mut self) -> Next {
@@ -271,10 +302,11 @@ impl Activity for QueueLoop {
             self.hand_over(&scope);
             return Next::Finished;
         }
-        if !self.armed {
-            // The Set fills for one coalescing time before it is drained.
-            self.armed = true;
-            return Next::After(Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms)));
+        let Some(filling) = self.filling else { return self.fill(&scope, Duration::ZERO) };
+        // The coalescing time may have changed since the Set began to fill.
+        let left = (filling.began + coalesce(&scope).max(filling.least)).saturating_sub(self.core.clock.elapsed());
+        if !left.is_zero() {
+            return Next::AfterOrWoken(left);
         }
         self.step(&scope).await
     }

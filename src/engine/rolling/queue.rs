@@ -39,6 +39,7 @@ pub enum Offered {
 pub struct Queue {
     set: Mutex<Set>,
     wake: Notify,
+    changed: Notify,
     claimed: AtomicBool,
 }
 
@@ -127,6 +128,17 @@ impl Queue {
     pub fn close(&self) {
         self.set.lock().closed = true;
         self.wake.notify_one();
+        self.note_change();
+    }
+
+    /// Notes that the settings changed, so that a pause is measured anew.
+    pub fn note_change(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until the settings change, or the queue closes.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Whether the queue was closed.

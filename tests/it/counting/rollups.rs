@@ -99,6 +99,29 @@ async fn the_number_of_queues_changes_while_counters_wait() {
 }
 
 #[tokio::test]
+async fn a_shorter_coalescing_time_holds_for_counters_that_wait_already() {
+    let mut slow = spec("shop");
+    slow.rollup.coalesce_ms = 600_000;
+    let house = House::with(slow.clone()).await;
+    house.add("views", 1, None).await.expect("an add that works");
+    house.pass(20 * SECOND).await;
+    assert!(house.get("views").await.behind, "the Set still fills");
+    house.engine.namespaces().update(spec("shop"), None, Author::default()).await.expect("a valid change");
+    house.pass(SECOND).await;
+    let reading = house.get("views").await;
+    assert_eq!((reading.count, reading.behind), (1, false));
+    house.engine.namespaces().update(slow.clone(), None, Author::default()).await.expect("a valid change");
+    house.add("views", 2, None).await.expect("an add that works");
+    house.pass(20 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 1, "the longer one holds as well");
+    slow.rollup.coalesce_ms = 1_000;
+    slow.rollup.num_queues = 16;
+    house.engine.namespaces().update(slow, None, Author::default()).await.expect("a valid change");
+    house.pass(2 * SECOND).await;
+    assert_eq!(house.get("views").await.count, 3, "queues that are replaced hand over at once");
+}
+
+#[tokio::test]
 async fn a_drain_ends_every_loop() {
     let house = House::new().await;
     house.add("views", 1, None).await.expect("an add that works");
