@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::rollup::checkpoint::silent_too_long;
 use crate::domain::time::Timestamp;
 
 /// Where a slice is in its life.
@@ -86,6 +87,18 @@ impl FoldRules {
         slices.windows(2).all(|pair| pair[0].ttl == pair[1].ttl)
     }
 
+    /// The first time after `seen` at which a counter whose last mutation is `last` begins to read 0, or to show its count
+    /// again where a slice with a longer TTL begins. None within these slices. Cost: O(slices after `seen`).
+    pub fn silence_changes_after(&self, last: Timestamp, seen: Timestamp) -> Option<Timestamp> {
+        let silent_at = |time: Timestamp| silent_too_long(Some(last), time, self.at(time).ttl);
+        let was_silent = silent_at(seen);
+        let turning_points = self.slices[self.place_of(seen)..].iter().flat_map(|slice| {
+            let falls_silent = slice.ttl.map(|ttl| (last + ttl).just_after()).filter(|time| *time < slice.end);
+            [Some(slice.start), falls_silent.filter(|time| *time > slice.start)].into_iter().flatten()
+        });
+        turning_points.filter(|time| *time > seen).find(|time| silent_at(*time) != was_silent)
+    }
+
     fn place_of(&self, time: Timestamp) -> usize {
         self.slices.partition_point(|slice| slice.start <= time).saturating_sub(1)
     }
@@ -134,6 +147,27 @@ mod tests {
         assert!(!holds(50, 100) && !holds(199, 200));
         assert!(holds(0, 99) && holds(100, 199) && holds(200, 399));
         assert!(holds(-9, 0) && holds(350, 999), "beyond the ends the nearest slice has its say");
+    }
+
+    #[test]
+    fn a_silence_begins_after_the_ttl_and_ends_where_a_longer_one_holds() {
+        let rule = |start: i64, ttl: Option<u64>| SliceRule {
+            start: Timestamp::from_secs(start),
+            end: Timestamp::from_secs(start + 100),
+            bucket: Duration::from_secs(10),
+            ttl: ttl.map(Duration::from_secs),
+        };
+        let rules = FoldRules::new(vec![rule(0, Some(30)), rule(100, None), rule(200, Some(150))], vec![]);
+        let next = |last, seen| rules.silence_changes_after(Timestamp::from_secs(last), Timestamp::from_secs(seen));
+        let at = |seconds| Some(Timestamp::from_secs(seconds));
+        let after = |seconds| Some(Timestamp::from_secs(seconds).just_after());
+        assert_eq!(next(10, 10), after(40));
+        assert_eq!(next(10, 40), after(40), "a silence of just the TTL is not longer");
+        assert_eq!(next(10, 41), at(100), "no TTL holds there");
+        assert_eq!(next(10, 100), at(200), "more than the longest has passed by then");
+        assert_eq!(next(90, 90), after(240));
+        assert_eq!(next(90, 250), None, "and it stays so");
+        assert_eq!(next(190, 190), None, "beyond the known slices nothing is known");
     }
 
     #[test]

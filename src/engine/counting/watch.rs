@@ -1,4 +1,6 @@
 //! WatchCounts: the present value of counters, then each change, at most one per counter and coalesce_ms.
+//!
+//! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -9,10 +11,14 @@ use futures_util::{Stream, stream};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
-use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading};
+use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
 use crate::engine::watchers::Watch;
+
+/// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
+const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A stream of readings, one item per change of a counter.
 pub type ReadingStream = Pin<Box<dyn Stream<Item = Result<(CounterName, Reading), CountingError>> + Send>>;
@@ -22,9 +28,18 @@ struct Watching {
     scope: Arc<Scope>,
     counters: Vec<Counter>,
     watch: Arc<Watch>,
-    shown: HashMap<Counter, (i64, Timestamp)>,
+    shown: HashMap<Counter, Shown>,
     waiting: Vec<Counter>,
     core: Arc<Core>,
+}
+
+/// What the caller has seen of a counter.
+#[derive(Clone, Copy)]
+struct Shown {
+    count: i64,
+    as_of: Timestamp,
+    /// When a silence changes the count, if nothing else happens.
+    look_again: Option<Timestamp>,
 }
 
 impl Drop for Watching {
@@ -79,17 +94,61 @@ impl Watching {
                     let coalesce = u64::from(self.scope.namespace.spec.rollup.coalesce_ms);
                     self.core.clock.sleep(Duration::from_millis(coalesce)).await;
                 }
-                self.waiting = self.watch.changed().await;
+                self.waiting = self.changed().await;
                 continue;
             };
             self.follow_namespace().await?;
             let budget = Budget::begin(self.core.clock.as_ref());
             let reading = self.counting.read(&self.scope, &counter, ReadOptions::default(), budget).await?;
-            let shows = (reading.count, reading.as_of);
+            let look_again = self.silence_changes(&reading);
+            let shows = Shown { count: reading.count, as_of: reading.as_of, look_again };
             let known = self.shown.insert(counter.clone(), shows);
-            if known.is_none_or(|known| known.0 != shows.0 || known.1 < shows.1) {
+            if known.is_none_or(|known| known.count != shows.count || known.as_of < shows.as_of) {
                 return Ok((counter.name().clone(), reading));
             }
         }
+    }
+
+    /// Waits for counters that changed, or whose count a silence changes.
+    async fn changed(&self) -> Vec<Counter> {
+        loop {
+            let now = self.core.now();
+            let due = |shown: &Shown| shown.look_again.is_some_and(|time| time <= now);
+            let due: Vec<Counter> =
+                self.shown.iter().filter(|(_, shown)| due(shown)).map(|(counter, _)| counter.clone()).collect();
+            if !due.is_empty() {
+                return due;
+            }
+            let next = self.shown.values().filter_map(|shown| shown.look_again).min();
+            let look = async {
+                match next {
+                    Some(next) => self.core.clock.sleep(next.since(now).min(SILENCE_LOOK_INTERVAL)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.watch.changed() => return changed,
+                () = look => {}
+            }
+        }
+    }
+
+    /// When a silence that is not seen yet will have changed the count of a reading, if nothing else happens.
+    fn silence_changes(&self, reading: &Reading) -> Option<Timestamp> {
+        let (scope, now) = (&self.scope, self.core.now());
+        let ttl = scope.namespace.spec.ttl;
+        if is_best_effort(scope) {
+            return ttl.filter(|_| reading.count != 0).map(|ttl| (now + ttl).just_after());
+        }
+        let (last, end) = (reading.last_write_time?, scope.covered_to());
+        let no_ttl = scope.rules.one_ttl_holds(reading.as_of, end) && scope.ttl_at(end).is_none();
+        if no_ttl && ttl.is_none() {
+            return None;
+        }
+        // Slices that are made meanwhile may have another TTL.
+        let changes = scope.rules.silence_changes_after(last, reading.as_of).unwrap_or(end);
+        // A read moves a limit that is older than this; where a write keeps the limit back, it is tried again.
+        let told = changes + scope.dataset.dataset.settings.accept_limit + LIMIT_PUBLISH_INTERVAL * 2;
+        Some(told.just_after().max(now + LIMIT_PUBLISH_INTERVAL))
     }
 }

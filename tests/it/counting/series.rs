@@ -94,6 +94,25 @@ async fn a_watch_shows_the_present_value_and_then_each_change() {
 }
 
 #[tokio::test]
+async fn a_watch_shows_that_a_ttl_has_ended() {
+    for counter_type in [CounterType::BestEffort, CounterType::Eventual, CounterType::Accurate] {
+        let mut short = spec("shop");
+        (short.counter_type, short.ttl) = (counter_type, Some(10 * SECOND));
+        let house = House::with(short).await;
+        house.add("views", 5, None).await.expect("an add that works");
+        let mut watch = house.counting.watch(&house.shop, vec![counter("views")]).await.expect("a watch");
+        let mut shown = Vec::new();
+        let began = house.now();
+        while shown.last() != Some(&0) || !shown.contains(&5) {
+            let (_, reading) = house.drive(watch.next()).await.expect("an item").expect("a reading");
+            shown.push(reading.count);
+        }
+        let took = house.now().since(began);
+        assert!(took >= 10 * SECOND && took <= 20 * SECOND, "{counter_type:?}: after {took:?}");
+    }
+}
+
+#[tokio::test]
 async fn events_are_listed_newest_first_by_pages() {
     let house = House::new().await;
     for delta in 1..=5 {
