@@ -11,6 +11,7 @@
 //! DIR/store/          the folder of the store library    (library)
 //! ```
 
+mod ahead;
 mod blocking;
 mod book;
 mod catalog;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use fjall::{AbstractTree, Keyspace, OwnedWriteBatch, PersistMode, Slice};
 
+use super::ahead::Ahead;
 use super::library::{self, Library};
 use super::mark::Mark;
 use super::meta;
@@ -54,6 +55,8 @@ pub struct Writer {
     /// What the last commit replaced in `newest_rows`.
     replaced: Vec<(u64, Option<u64>)>,
     journals: Journals,
+    /// The zeros ahead of the newest journal, where they can be had.
+    ahead: Option<Ahead>,
 }
 
 /// The newest rows before a journal.
@@ -139,13 +142,15 @@ impl Writer {
     /// Goes on after the last commit of a store that was opened.
     pub fn new(dir: &Path, library: Arc<Library>, mark: Mark, last: u64) -> Result<Self, fjall::Error> {
         let newest = library.newest_rows()?.into_iter().filter_map(|(id, seqno)| Some((id, seqno?)));
+        let journals = Journals::open(library::folder(dir))?;
         Ok(Self {
             mark,
             number: last,
             synced: last,
             newest_rows: newest.collect(),
             replaced: Vec::new(),
-            journals: Journals::open(library::folder(dir))?,
+            ahead: journals.ahead(),
+            journals,
             library,
         })
     }
@@ -172,9 +177,10 @@ impl Writer {
         let meta = self.library.meta.clone();
         batch.put(&meta, meta::COMMIT, row.to_bytes());
         if let Some(begun) = self.journals.begun()? {
+            self.ahead = self.journals.ahead();
             batch.put(&meta, meta::NEWEST_ROWS, self.newest_rows(begun).to_bytes());
         }
-        let Batch { rows, keyspaces, .. } = batch;
+        let Batch { rows, keyspaces, bytes } = batch;
         let mode = match sync {
             Sync::Yes => PersistMode::SyncData,
             Sync::No => PersistMode::Buffer,
@@ -186,7 +192,16 @@ impl Writer {
             self.mark.write(self.number)?;
         }
         self.note_newest(keyspaces);
+        self.go_ahead(bytes);
         Ok(())
+    }
+
+    /// Keeps zeros ahead of the journal. Without them commits are slower and nothing else.
+    fn go_ahead(&mut self, bytes: usize) {
+        if let Some(Err(error)) = self.ahead.as_mut().map(|ahead| ahead.follow(bytes)) {
+            tracing::debug!(%error, "no zeros ahead of this journal");
+            self.ahead = None;
+        }
     }
 
     /// Notes the sequence number of the last commit. Every batch has a row in `meta`, so its newest row has it.
@@ -278,6 +293,12 @@ impl Journals {
         }
         self.next += 1;
         Ok(Some(if self.has_batch(self.next - 1)? { Begun::WithOne } else { Begun::Empty }))
+    }
+
+    /// The zeros ahead of the newest journal.
+    fn ahead(&self) -> Option<Ahead> {
+        let opened = Ahead::open(&self.path(self.next - 1));
+        opened.inspect_err(|error| tracing::debug!(%error, "no zeros ahead of this journal")).ok()
     }
 
     /// A journal is made full of zeros, and no batch begins with one.

@@ -1,0 +1,90 @@
+//! Zeros ahead of the end of the journal.
+//!
+//! The store library makes each journal as one long hole. A sync of bytes written into a hole waits until the file system
+//! has found blocks and written the inode; a sync of bytes written over zeros waits for them alone, and takes less than
+//! half the time. So zeros are written where the next commits will go. They are what a hole is read as, so nobody can
+//! tell the difference; and they are written by the committer, so never while the library writes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{SeekFrom, seek};
+
+/// Zeros are written in such steps: few enough syncs carry them, and none carries many.
+const STEP_BYTES: usize = 256 * 1024;
+/// The next step is due when about so much of the last one is left.
+const LEFT_BYTES: usize = 128 * 1024;
+
+/// The zeros ahead of one journal.
+#[derive(Debug)]
+pub struct Ahead {
+    file: File,
+    /// About how many bytes lie ahead.
+    left: usize,
+}
+
+impl Ahead {
+    /// Looks after a journal.
+    pub fn open(journal: &Path) -> io::Result<Self> {
+        Ok(Self { file: OpenOptions::new().read(true).write(true).open(journal)?, left: 0 })
+    }
+
+    /// Notes that a commit took about so many bytes, and writes more zeros if it is time to.
+    ///
+    /// Never beyond the end of the file: a journal without a hole is one that the library appends to.
+    pub fn follow(&mut self, bytes: usize) -> io::Result<()> {
+        self.left = self.left.saturating_sub(bytes);
+        if self.left > LEFT_BYTES {
+            return Ok(());
+        }
+        let end = self.file.metadata()?.len();
+        let hole = seek(&self.file, SeekFrom::Hole(0))?;
+        let length = STEP_BYTES.min(usize::try_from(end.saturating_sub(hole)).unwrap_or(STEP_BYTES));
+        if length == 0 {
+            // Nothing more to do for this journal.
+            self.left = usize::MAX;
+            return Ok(());
+        }
+        self.file.write_all_at(&vec![0; length], hole)?;
+        self.left += length;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_journal_reads_the_same_and_has_blocks_ahead_of_its_end() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("0.jnl");
+        let mut journal = File::create(&path).expect("a new file");
+        journal.set_len(1 << 20).expect("a hole");
+        let mut expected = vec![0; 1 << 20];
+        let mut ahead = Ahead::open(&path).expect("there");
+        for commit in 0..50_usize {
+            ahead.follow(if commit == 0 { 0 } else { 20_000 }).expect("writable");
+            let from = commit * 20_000;
+            let hole = seek(&ahead.file, SeekFrom::Hole(from as u64)).expect("known");
+            assert!(hole >= (from as u64 + 20_000).min(1 << 20), "commit {commit} would go into a hole");
+            journal.write_all(&[commit as u8; 20_000]).expect("writable");
+            expected[from..from + 20_000].fill(commit as u8);
+        }
+        assert_eq!(std::fs::read(&path).expect("readable"), expected);
+    }
+
+    #[test]
+    fn a_journal_that_is_appended_to_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("0.jnl");
+        std::fs::write(&path, [7; 100]).expect("writable");
+        let mut ahead = Ahead::open(&path).expect("there");
+        ahead.follow(1 << 20).expect("nothing to do");
+        assert_eq!(std::fs::read(&path).expect("readable"), [7; 100]);
+    }
+}
