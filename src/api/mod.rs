@@ -5,6 +5,7 @@
 
 pub mod documents;
 pub mod errors;
+mod gathered;
 pub mod grpc;
 pub mod http;
 pub mod paging;

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::gathered::Gathered;
 use crate::api::http::Gateway;
 use crate::domain::limits::{
     CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX, HEADERS_BYTES_MAX, HEADERS_TIMEOUT,
@@ -123,11 +124,12 @@ async fn connect(
         let gateway = Arc::clone(&gateway);
         async move { Ok::<_, Infallible>(gateway.answer(request, peer).await) }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = Gathered::new(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = &mut connection => ended,
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
+            connection.inner().as_mut().graceful_shutdown();
             connection.await
         }
     };
