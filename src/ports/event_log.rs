@@ -137,7 +137,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// Sums the newest events of a counter from memory; never reads storage.
     fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail;
 
-    /// Reads rows of a whole slice in the order of (namespace, counter name, key), beyond the given row.
+    /// Reads rows of a whole slice, beyond the given row. Each counter's rows come together, in the order of their keys;
+    /// counters come in an order of the store's own, the same each time.
     async fn scan_slice(
         &self,
         dataset: DatasetId,

@@ -310,6 +310,8 @@ impl Side {
                 }
             }
         }
+        // Each backend has an order of its own among counters.
+        all.sort_by(|a, b| (&a.counter, &a.event.key).cmp(&(&b.counter, &b.event.key)));
         format!("{all:?}")
     }
 

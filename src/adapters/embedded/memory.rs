@@ -160,6 +160,22 @@ impl Memory {
         }
     }
 
+    /// What is known of a key, and whether a new event there needs neither a touch of its step nor a listed name.
+    pub fn find_for(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+        step: Timestamp,
+    ) -> (Knowledge, bool) {
+        let shard = self.shard(counter);
+        match shard.get(dataset, counter) {
+            Some(entry) => (entry.find(key), entry.named == Named::Yes && entry.has_touch(step)),
+            None if key.time > shard.floor_of(dataset) => (Knowledge::Nothing, false),
+            None => (Knowledge::Ask, false),
+        }
+    }
+
     /// The row of a counter, if it is here.
     pub fn row<T>(&self, dataset: DatasetId, counter: &Counter, read: impl FnOnce(&Row) -> T) -> Option<T> {
         let mut shard = self.shard(counter);

@@ -52,7 +52,7 @@ pub fn scan(
         spaces.reverse();
     }
     for spaces in spaces {
-        let mut keys = key::times(counter, from, range.to);
+        let mut keys = key::events(counter, from, range.to);
         if let Some(beyond) = &range.beyond {
             let beyond = key::of_event(counter, beyond);
             keys = match range.order {
@@ -146,7 +146,7 @@ fn newest(
     }
     let from = after.just_after();
     for spaces in slices.spaces(dataset, from, to).into_iter().rev() {
-        for row in rows(&spaces.events, key::times(counter, from, to), Order::NewestFirst) {
+        for row in rows(&spaces.events, key::events(counter, from, to), Order::NewestFirst) {
             let event = event_of(counter, row?)?;
             newest.get_or_insert(event.key.time);
             if event.change.is_mutation() {

@@ -65,14 +65,19 @@ impl Committer {
     ) -> Result<Appended, StageError> {
         let Prepared { counter, event, key, value } = &events[index];
         let place = self.place(group, dataset, event.key.time)?;
-        if let Some(held) = self.event_at(group, events, dataset, counter, &event.key, place.spaces.as_ref())? {
+        if let Some(staged) = group.staged_event(events, dataset, counter, &event.key) {
+            return Ok(Appended::Existing(staged.change));
+        }
+        let step = event.key.time.floor_to(STEP);
+        // One look at memory for nearly every event: its table is large, and each look waits for it.
+        let (knowledge, is_noted) = self.core.memory.find_for(dataset, counter, &event.key, step);
+        if let Some(held) = self.event_known(knowledge, dataset, counter, &event.key, place.spaces.as_ref())? {
             return Ok(Appended::Existing(held.change));
         }
         let spaces = self.spaces_of(group, place)?;
         let is_newest_clear =
             event.change == Change::Clear && self.is_newest_clear(group, dataset, counter, &event.key)?;
-        let step = event.key.time.floor_to(STEP);
-        let (touch, name) = self.note_use(dataset, counter, Some(step))?;
+        let (touch, name) = if is_noted { (false, Named::Yes) } else { self.note_use(dataset, counter, Some(step))? };
         // From here on nothing fails, so that a refused event leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
         if touch {
@@ -168,7 +173,19 @@ impl Committer {
         if let Some(staged) = group.staged_event(events, dataset, counter, key) {
             return Ok(Some(staged));
         }
-        match self.core.memory.find(dataset, counter, key) {
+        self.event_known(self.core.memory.find(dataset, counter, key), dataset, counter, key, spaces)
+    }
+
+    /// The event that stands at a key of which memory knows so much.
+    fn event_known(
+        &self,
+        knowledge: Knowledge,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+        spaces: Option<&Spaces>,
+    ) -> Result<Option<Event>, StageError> {
+        match knowledge {
             Knowledge::Here(event) => Ok(Some(event)),
             Knowledge::Nothing => Ok(None),
             Knowledge::Ask if spaces.is_none() => Ok(None),

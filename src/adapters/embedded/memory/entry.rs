@@ -69,9 +69,14 @@ impl Entry {
         }
     }
 
+    /// Whether the touch of a step is known to be in the index.
+    pub fn has_touch(&self, step: Timestamp) -> bool {
+        self.touched.contains(&step)
+    }
+
     /// Notes a touch; says whether it may be missing in the index.
     pub fn touch(&mut self, step: Timestamp) -> bool {
-        if self.touched.contains(&step) {
+        if self.has_touch(step) {
             return false;
         }
         self.touched = [step, self.touched[0]];
