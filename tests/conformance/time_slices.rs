@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tallystone::domain::counter::{Change, NamespaceId};
 use tallystone::domain::rollup::{BucketRecord, SliceStatus};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{ScanRange, StoreErrorKind};
+use tallystone::ports::{ScanRange, Settled, StoreErrorKind, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
@@ -188,6 +188,52 @@ async fn time_slices_law_3_what_was_dropped_does_not_come_back_with_a_restart() 
         assert_eq!(all_events(&bench.stores, &views).await, [event(5_000, "b", Change::Add(2))]);
         let rows = bench.stores.slices.list(DATASET).await.expect("rows");
         assert_eq!(rows[0].status, SliceStatus::Dropped);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn time_slices_a_slice_over_a_long_gap_holds_and_loses_rows_like_any_other() {
+    let month = 30 * 86_400_000;
+    let (first, last) = (1_200_000, 1_200_000 + month - 1);
+    let views = counter("views");
+    let fill = async |stores: &Stores| {
+        let mut long = slice(DATASET, first);
+        long.end = at(last + 1);
+        assert_eq!(stores.slices.create(long.clone()).await.expect("a row"), long);
+        stores.slices.create(slice(DATASET, last + 1)).await.expect("a row");
+        for millis in [first - 1, first, first + month / 2, last, last + 1] {
+            append(stores, &views, event(millis, "a", Change::Add(1))).await;
+            let settled = stores.log.settle(DATASET, &views, &key(millis, "b")).await.expect("a verdict");
+            assert_eq!(settled, Settled::Voided);
+        }
+    };
+    let times = async |stores: &Stores| {
+        let all = all_events(stores, &views).await.into_iter().filter(|event| event.change.is_mutation());
+        all.map(|event| event.key.time).collect::<Vec<_>>()
+    };
+    let outside = [at(first - 1), at(last + 1)];
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        fill(stores).await;
+        assert_eq!(times(stores).await.len(), 5);
+        assert_eq!(stores.log.scan_slice(DATASET, at(first), None, 99).await.expect("rows").len(), 6);
+        let found = stores.log.find(DATASET, &views, &key(first + month / 2, "a")).await.expect("a look");
+        assert_eq!(found.map(|event| event.change), Some(Change::Add(1)));
+        stores.progress.publish(DATASET, at(last + 2)).await.expect("a limit");
+        stores.slices.set_status(DATASET, at(first), SliceStatus::Dropped).await.expect("a drop");
+        assert_eq!(times(stores).await, outside);
+        let refused = stores.log.settle(DATASET, &views, &key(first + month / 3, "c")).await;
+        assert_eq!(refused.expect_err("it is dropped").kind, StoreErrorKind::Conflict);
+    })
+    .await;
+    on_every_durable_backend(async |bench, ending| {
+        fill(&bench.stores).await;
+        let bench = bench.reopen(ending).await;
+        assert_eq!(times(&bench.stores).await.len(), 5);
+        bench.stores.slices.set_status(DATASET, at(first), SliceStatus::Dropped).await.expect("a drop");
+        let bench = bench.reopen(ending).await;
+        assert_eq!(times(&bench.stores).await, outside);
     })
     .await;
 }
