@@ -237,3 +237,16 @@ fn http_status_of(code: Code) -> u16 {
         Code::DeadlineExceeded => 504,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_digits_of_canonical_json() {
+        for (millis, text) in [(0, "0s"), (250, "0.250s"), (1_000, "1s"), (61_007, "61.007s")] {
+            assert_eq!(canonical(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(canonical(Duration::from_micros(1_500)), "0.001500s");
+    }
+}

@@ -1,10 +1,11 @@
 //! How a command fails: what stderr says, and the exit code.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::app::notices::note;
 use crate::client::CallError;
@@ -73,10 +74,16 @@ impl Failure {
             (Exit::Failure, false) if error.got_no_answer() => Exit::Unavailable,
             (exit, _) => exit,
         };
-        let failure = Self::new(exit, error.to_string());
         if error.got_no_answer() {
-            return failure.hint(format!("the server is {server}; --timeout allows more time, --server names another"));
+            return match error.status.code() {
+                Code::DeadlineExceeded => Self::new(exit, error.to_string())
+                    .hint(format!("the server is {server}; --timeout allows more time, --server names another")),
+                // Whatever the way calls it: what was wrong with it is in the cause.
+                _ => Self::new(exit, format!("no answer came from {server}: {}", deepest(&error.status)))
+                    .hint("is it a tallystone server, and still running? --server names another"),
+            };
         }
+        let failure = Self::new(exit, error.to_string());
         match reason {
             Some(reason) => failure.hint(format!("reason {reason}; more with `tallystone explain-error {reason}`")),
             None => failure,
@@ -127,6 +134,17 @@ impl From<io::Error> for Failure {
             _ => Self::other(format!("cannot write the answer: {error}")), // every other kind loses output
         }
     }
+}
+
+/// The cause below all others, or what the status says itself.
+fn deepest(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
 }
 
 /// The exit code of a refusal by its gRPC code.

@@ -1,6 +1,8 @@
-//! Servers that take connections and answer nothing.
+//! Servers that take connections and answer nothing, or nothing that can be understood.
 
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 
 use super::Desk;
 
@@ -19,4 +21,29 @@ fn a_read_that_gets_no_answer_is_unavailable_because_nothing_was_done() {
     let ran = desk.shell(&format!("tallystone --server {address} --timeout 300ms counter add views"));
     assert_eq!(ran.code, 1, "a write may have been applied: {}", ran.err);
     assert!(ran.err.contains("settle it with: tallystone counter check-token"), "{}", ran.err);
+}
+
+#[test]
+fn what_is_no_server_of_ours_is_told_apart_from_one_that_is_late() {
+    let desk = Desk::set();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a bound address").to_string();
+    let serving = thread::spawn(move || {
+        // Until the test connects for the last time, with a byte that no client begins with.
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("a connection");
+            let mut first = [0];
+            if connection.peek(&mut first).is_ok() && first == *b"!" {
+                return;
+            }
+            // The client may be gone by now, and then there is nobody to answer.
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let ran = desk.shell(&format!("tallystone --server {address} --timeout 1s counter get views"));
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.starts_with(&format!("error: no answer came from {address}: ")), "{}", ran.err);
+    let mut last = TcpStream::connect(&address).expect("it still listens");
+    last.write_all(b"!").expect("one byte fits");
+    serving.join().expect("no panic");
 }
