@@ -160,7 +160,10 @@ impl Counting {
         let as_of = rolled_to.max(limit.min(exact_to)).max(scope.first_time());
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = silent_too_long(known.last_event_time, as_of, scope.ttl_at(as_of));
-        let (count, saturated) = if cleared || silent { (0, false) } else { clamp_count(known.count) };
+        let exact = if silent { 0 } else { known.count };
+        let (count, saturated) = if cleared { (0, false) } else { clamp_count(exact) };
+        // A clear shows before `as_of` has reached it.
+        let exactness = if cleared && exact != 0 { Exactness::Estimate } else { Exactness::ExactAsOf };
         Ok(Reading {
             count,
             saturated,
@@ -168,7 +171,7 @@ impl Counting {
             checked_at: known.checked_at.unwrap_or_else(|| self.core.now()),
             last_write_time: known.last_write_time,
             behind: known.last_write_time.is_some_and(|written| written > as_of),
-            exactness: Exactness::ExactAsOf,
+            exactness,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Clears: visible at once, idempotent, right among late adds.
 
-use tallystone::engine::counting::WriteOutcome;
+use tallystone::engine::counting::{Exactness, WriteOutcome};
 
 use super::{House, SECOND, applied, token};
 
@@ -15,6 +15,23 @@ async fn a_clear_is_visible_to_every_read_that_begins_after_it() {
     assert_eq!(house.fresh("views").await.count, 0);
     house.pass(8 * SECOND).await;
     assert_eq!(house.get("views").await.count, 0);
+}
+
+#[tokio::test]
+async fn a_count_that_a_clear_is_ahead_of_is_an_estimate() {
+    let house = House::new().await;
+    house.add("views", 5, None).await.expect("an add that works");
+    house.pass(8 * SECOND).await;
+    house.clear("views", None).await.expect("a clear that works");
+    let cleared = house.get("views").await;
+    assert_eq!((cleared.count, cleared.exactness), (0, Exactness::Estimate), "as of then it was 5");
+    assert_eq!(house.fresh("views").await.exactness, Exactness::UpToDate);
+    house.clear("empty", None).await.expect("a clear that works");
+    let empty = house.get("empty").await;
+    assert_eq!((empty.count, empty.exactness), (0, Exactness::ExactAsOf), "it was 0 before");
+    house.pass(8 * SECOND).await;
+    let rolled_up = house.get("views").await;
+    assert_eq!((rolled_up.count, rolled_up.exactness), (0, Exactness::ExactAsOf));
 }
 
 #[tokio::test]

@@ -363,14 +363,19 @@ impl History {
             assert!(!reading.behind, "{name} converged");
         }
         for Seen { counter, reading, cleared, perhaps_cleared } in &self.seen {
-            if reading.exactness != Exactness::ExactAsOf {
-                continue;
-            }
             let above = |clear: &Option<Timestamp>| clear.is_some_and(|clear| clear > reading.as_of);
-            let expected = if above(cleared) { 0 } else { self.value_seen(counter, reading.as_of) };
-            let perhaps = above(perhaps_cleared) && reading.count == 0;
-            let count = i128::from(reading.count);
-            assert!(count == expected || perhaps, "{counter} is {count}, not {expected}, as of {:?}", reading.as_of);
+            let (count, as_of) = (i128::from(reading.count), reading.as_of);
+            match reading.exactness {
+                Exactness::ExactAsOf => {
+                    assert_eq!(count, self.value_seen(counter, as_of), "{counter} as of {as_of:?}");
+                    assert!(count == 0 || !above(cleared), "{counter} is {count} after a clear");
+                }
+                Exactness::Estimate => {
+                    assert!(above(cleared) || above(perhaps_cleared), "{counter} was not cleared after {as_of:?}");
+                    assert_eq!(count, 0, "{counter} after a clear");
+                }
+                Exactness::UpToDate | Exactness::Partial => {}
+            }
         }
         assert_eq!(self.house.engine.rollup_sets(), (0, 0), "nothing waits and no bytes are leaked");
         assert_eq!(self.house.engine.datasets()[0].holds, 0, "nothing is held");
