@@ -1,4 +1,4 @@
-//! The engine's numbers on the metrics page, read when the page is.
+//! The numbers of the engine and of the embedded store on the metrics page, read when the page is.
 //!
 //! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
 
@@ -10,8 +10,10 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::engine::Engine;
+use crate::adapters::embedded::{Embedded, Health};
+use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::stats::Stats;
+use crate::engine::{DatasetGauges, Engine};
 
 /// Reads the engine's numbers.
 pub struct EngineCollector {
@@ -88,8 +90,8 @@ impl EngineCollector {
         encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
         encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
         encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
-        let datasets = self.engine.datasets();
-        let mut by_dataset = |name, help, value: fn(&crate::engine::DatasetGauges) -> f64| {
+        let datasets = shown(self.engine.datasets());
+        let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
             let kind = prometheus_client::metrics::MetricType::Gauge;
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for dataset in &datasets {
@@ -109,6 +111,74 @@ impl EngineCollector {
     }
 }
 
+/// The label of all datasets that are not shown one by one; no dataset has a name like it.
+const OTHER_DATASETS: &str = "_other";
+
+/// Bounds the labels: the oldest datasets one by one, the others as one, with their greatest lags and all they hold.
+fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
+    datasets.sort_by_key(|dataset| dataset.id);
+    let others = datasets.split_off(datasets.len().min(METRIC_DATASETS_MAX));
+    datasets.extend(others.into_iter().reduce(|all, one| DatasetGauges {
+        id: all.id,
+        dataset: all.dataset,
+        closed_lag: all.closed_lag.max(one.closed_lag),
+        watermark_lag: all.watermark_lag.max(one.watermark_lag),
+        holds: all.holds + one.holds,
+        slices: all.slices + one.slices,
+    }));
+    if let Some(others) = datasets.get_mut(METRIC_DATASETS_MAX) {
+        others.dataset = OTHER_DATASETS.to_owned();
+    }
+    datasets
+}
+
+/// Reads the embedded store's numbers.
+pub struct StoreCollector {
+    store: Arc<Embedded>,
+}
+
+impl StoreCollector {
+    /// Reads these.
+    pub fn new(store: Arc<Embedded>) -> Self {
+        Self { store }
+    }
+}
+
+impl fmt::Debug for StoreCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreCollector")
+    }
+}
+
+type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
+
+const STORE_GAUGES: &[StoreRow] = &[
+    ("tallystone_store_disk_bytes", "Bytes of the store's files", |h| h.disk_bytes),
+    ("tallystone_store_journal_bytes", "Bytes of the store's journals", |h| h.journal_bytes),
+    ("tallystone_store_waiting_bytes", "Bytes of writes that wait for a commit", |h| h.waiting_bytes),
+    ("tallystone_store_tail_bytes", "Bytes of recent events in memory", |h| h.tail_bytes),
+    ("tallystone_store_row_bytes", "Bytes of counters in memory", |h| h.row_bytes),
+    ("tallystone_store_flushes_waiting", "Memory tables that wait to be written to files", |h| h.outstanding_flushes),
+    ("tallystone_store_full", "1 while adds are refused for want of room on the file system", |h| u64::from(h.full)),
+    ("tallystone_store_failed", "1 once the store has failed and takes nothing any more", |h| {
+        u64::from(h.failure.is_some())
+    }),
+];
+
+impl Collector for StoreCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let health = self.store.health();
+        if let Some(free) = health.free_bytes {
+            let help = "Bytes that the file system of the data directory still has";
+            encode(&mut encoder, "tallystone_store_free_bytes", help, &ConstGauge::new(free as f64))?;
+        }
+        for (name, help, value) in STORE_GAUGES {
+            encode(&mut encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
+        }
+        encode_count(&mut encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
+    }
+}
+
 fn gauge(value: usize) -> ConstGauge<f64> {
     ConstGauge::new(value as f64)
 }
@@ -124,4 +194,33 @@ fn encode(
     metric: &impl EncodeMetric,
 ) -> Result<(), fmt::Error> {
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::counter::DatasetId;
+
+    #[test]
+    fn the_labels_of_datasets_are_bounded_and_nothing_is_left_out() {
+        let dataset = |id: u32| DatasetGauges {
+            id: DatasetId(id),
+            dataset: format!("d{id}"),
+            closed_lag: Duration::from_secs(u64::from(id)),
+            holds: 1,
+            watermark_lag: Duration::ZERO,
+            slices: 2,
+        };
+        let most = u32::try_from(METRIC_DATASETS_MAX).expect("a small number");
+        let few = shown((1..=most).rev().map(dataset).collect());
+        assert_eq!((few.len(), few[0].dataset.as_str()), (METRIC_DATASETS_MAX, "d1"));
+        assert!(few.iter().all(|dataset| dataset.dataset != OTHER_DATASETS));
+        let many = shown((1..=most + 30).rev().map(dataset).collect());
+        let others = many.last().expect("there are many");
+        assert_eq!((many.len(), others.dataset.as_str()), (METRIC_DATASETS_MAX + 1, OTHER_DATASETS));
+        assert_eq!((others.holds, others.slices, others.closed_lag.as_secs()), (30, 60, u64::from(most) + 30));
+        assert!(crate::domain::counter::NamespaceName::new(OTHER_DATASETS).is_err(), "no dataset is called that");
+    }
 }

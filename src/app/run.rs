@@ -6,6 +6,7 @@
 //! within one deadline.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -24,7 +25,7 @@ use crate::api::http::{Gateway, Phase};
 use crate::api::serve::Ended;
 use crate::app::backend::Backend;
 use crate::app::config::{Config, ListenAddress, StorageKind};
-use crate::app::metrics::EngineCollector;
+use crate::app::metrics::{EngineCollector, StoreCollector};
 use crate::app::notices::say;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces};
@@ -68,6 +69,7 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
 async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'static str>) -> anyhow::Result<()> {
     let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
     let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
@@ -88,9 +90,10 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         }
         opened = opening.as_mut() => {
             let (backend, engine) = opened?;
-            gateway.measure(Box::new(EngineCollector::new(Arc::clone(&engine))));
+            measure(&gateway, &backend, &engine);
             gateway.open(&engine);
             gateway.set_phase(Phase::Ready).await;
+            tracing::info!("ready");
             announce(&config, preset, address);
             let why = tokio::select! {
                 why = told => why.to_owned(),
@@ -117,9 +120,18 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
 async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine: Arc<Engine>) -> anyhow::Result<()> {
     let drained = engine.drain(left).await;
     let fault = backend.fault();
-    let done = summary(&engine);
+    let done = Done::by(&engine);
     drop(engine);
     backend.close();
+    tracing::info!(
+        why,
+        connections_cut_off = ended.cut_off,
+        writes_applied = done.writes_applied,
+        writes_repeated = done.writes_repeated,
+        rollups_written = done.rollups_written,
+        counters_left = done.counters_left,
+        "stopped"
+    );
     say(&format!("stopped: {why}; {} of {} connections cut off; {done}", ended.cut_off, ended.open));
     if let Some(fault) = fault {
         anyhow::bail!("the store failed: {fault}");
@@ -153,8 +165,26 @@ async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow:
 
 /// Opens the store off the runtime: recovery may read a lot.
 async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
-    let (config, clock) = (config.clone(), Arc::clone(clock));
-    tokio::task::spawn_blocking(move || Backend::open(&config, clock)).await.context("opening the store panicked")?
+    let began = clock.elapsed();
+    let (config, moved) = (config.clone(), Arc::clone(clock));
+    let kind = match config.storage.kind {
+        StorageKind::Embedded => "embedded",
+        StorageKind::Memory => "memory",
+    };
+    let opened = tokio::task::spawn_blocking(move || Backend::open(&config, moved)).await;
+    let backend = opened.context("opening the store panicked")??;
+    let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
+    let events_replayed = backend.embedded().map_or(0, |embedded| embedded.events_replayed());
+    tracing::info!(kind, took_ms, events_replayed, "the store is open");
+    Ok(backend)
+}
+
+/// Shows on the metrics page what the engine and the store do.
+fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
+    gateway.measure(Box::new(EngineCollector::new(Arc::clone(engine))));
+    if let Some(embedded) = backend.embedded() {
+        gateway.measure(Box::new(StoreCollector::new(embedded)));
+    }
 }
 
 async fn start_engine(preset: Preset, backend: &Backend, clock: Arc<dyn Clock>) -> anyhow::Result<Engine> {
@@ -230,16 +260,34 @@ impl Signals {
     }
 }
 
-/// What the server did, in a line.
-fn summary(engine: &Engine) -> String {
-    let stats = engine.stats();
-    format!(
-        "{} writes applied, {} repeats recognised, {} rollups written, {} counters left to the next start",
-        stats.writes_applied.get(),
-        stats.writes_repeated.get(),
-        stats.rolls_written.get(),
-        engine.waiting()
-    )
+/// What the server did.
+struct Done {
+    writes_applied: u64,
+    writes_repeated: u64,
+    rollups_written: u64,
+    counters_left: usize,
+}
+
+impl Done {
+    fn by(engine: &Engine) -> Self {
+        let stats = engine.stats();
+        Self {
+            writes_applied: stats.writes_applied.get(),
+            writes_repeated: stats.writes_repeated.get(),
+            rollups_written: stats.rolls_written.get(),
+            counters_left: engine.waiting(),
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} writes applied, {} repeats recognised, {} rollups written, {} counters left to the next start",
+            self.writes_applied, self.writes_repeated, self.rollups_written, self.counters_left
+        )
+    }
 }
 
 #[cfg(test)]

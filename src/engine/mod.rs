@@ -20,6 +20,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::domain::counter::DatasetId;
 use crate::engine::core::Core;
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
@@ -52,6 +53,8 @@ pub struct Engine {
 /// A gauge of the engine at one moment, by dataset.
 #[derive(Clone, Debug)]
 pub struct DatasetGauges {
+    /// The number of the dataset.
+    pub id: DatasetId,
     /// The dataset.
     pub dataset: String,
     /// How far what is closed is behind the clock: the accept limit, and more while an old write hangs.
@@ -117,6 +120,7 @@ impl Engine {
             let limit = dataset.limit();
             let slowest = (0..crate::domain::limits::TOUCH_SHARDS).map(|shard| dataset.watermark(shard)).min();
             DatasetGauges {
+                id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
                 closed_lag: now.since(dataset.closing.closed(now)),
                 holds: dataset.closing.held(),

@@ -194,9 +194,9 @@ fn the_guarantees_name_tests_that_exist() {
 }
 
 #[test]
-fn the_metrics_that_documents_name_exist() {
+fn the_metrics_that_documents_name_exist_and_those_that_exist_are_named() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let server = Launch::dev(data.path()).env("TALLYSTONE__STORAGE__KIND", "memory").start();
+    let server = Launch::dev(data.path()).start();
     server.post("/tallystone.counter.v1.CounterService/GetCount", "{}"); // a call, so that calls are measured
     let metrics = server.get("/metrics").body;
     let mut pages = Vec::new();
@@ -206,6 +206,14 @@ fn the_metrics_that_documents_name_exist() {
     assert!(!named.is_empty(), "documents name metrics");
     let missing: Vec<&&str> = named.iter().filter(|name| !metrics.contains(&format!("\n{name}"))).collect();
     assert!(missing.is_empty(), "no such metrics: {missing:?}\n{metrics}");
+    let operating = fs::read_to_string(root().join("docs/operating.md")).expect("the page is there");
+    let families = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let names: Vec<String> = families
+        .map(|(family, kind)| if kind == "counter" { format!("{family}_total") } else { family.to_owned() })
+        .collect();
+    assert!(names.len() > 30, "the page is read: {names:?}");
+    let silent: Vec<&String> = names.iter().filter(|name| !operating.contains(&format!("`{name}`"))).collect();
+    assert!(silent.is_empty(), "say in docs/operating.md what they tell: {silent:?}");
 }
 
 fn is_metric(word: &str) -> bool {

@@ -13,6 +13,7 @@ mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod licences;
+mod logs;
 mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;

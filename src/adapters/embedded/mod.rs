@@ -120,11 +120,15 @@ pub struct Health {
     pub journal_bytes: u64,
     /// The bytes of all files.
     pub disk_bytes: u64,
+    /// The bytes that the file system still has for this process, if it says.
+    pub free_bytes: Option<u64>,
 }
 
 /// An open store. Dropping it closes it.
 pub struct Embedded {
     core: Arc<Core>,
+    space: Space,
+    events_replayed: u64,
     committer: Mutex<Option<JoinHandle<()>>>,
     /// Held until the store is closed.
     lock: Mutex<Option<File>>,
@@ -159,14 +163,15 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let book = book::Book::open(&library).map_err(unreadable)?;
     let catalog = catalog::Catalog::open(&library).map_err(unreadable)?;
     let memory = Memory::new(options.row_bytes);
-    recover::tails(&memory, &slices, &book.limits()).map_err(unreadable)?;
+    let events_replayed = recover::tails(&memory, &slices, &book.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last);
     let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
-    let space = Space::of(dir, options.reserve_bytes);
+    let space = || Space::of(dir, options.reserve_bytes);
     let core = Arc::new(Core::new(library, memory, slices, series, book, catalog));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
-    let committer = Committer::start(Arc::clone(&core), writer, space, tail_bytes_max)?;
-    Ok(Embedded { core, committer: Mutex::new(Some(committer)), lock: Mutex::new(Some(lock)) })
+    let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max)?;
+    let (committer, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(lock)));
+    Ok(Embedded { core, space: space(), events_replayed, committer, lock })
 }
 
 /// Takes the directory for this process.
@@ -228,6 +233,11 @@ impl Embedded {
         self.core.failure().map(str::to_owned)
     }
 
+    /// The events that opening the store took into memory again: those above the limits.
+    pub fn events_replayed(&self) -> u64 {
+        self.events_replayed
+    }
+
     /// How the store is doing. Asks the file system.
     pub fn health(&self) -> Health {
         let (tail_bytes, row_bytes) = self.core.memory.bytes();
@@ -247,6 +257,7 @@ impl Embedded {
             outstanding_flushes: outstanding_flushes as u64,
             journal_bytes,
             disk_bytes,
+            free_bytes: self.space.free_bytes().ok(),
         }
     }
 

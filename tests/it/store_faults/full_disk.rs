@@ -23,6 +23,12 @@ fn without_its_reserve_the_store_refuses_writes_and_serves_reads() {
     let refused = add(&full, "views", 5);
     assert!(is_full(&refused), "{refused:?}");
     assert_eq!(count(&full, "views"), Ok(2));
+    let metrics = full.get("/metrics").body;
+    let gauge = |name: &str| {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("tallystone_store_{name} ")));
+        value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {name} in {metrics}"))
+    };
+    assert!(gauge("full") == 1.0 && gauge("free_bytes") > 0.0, "{metrics}");
     assert!(full.stop().success());
     assert_eq!(count(&Launch::dev(&data).start(), "views"), Ok(2));
 }

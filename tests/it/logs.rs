@@ -1,0 +1,48 @@
+//! The structured log of the real binary: what a server's life looks like to whoever reads along.
+
+use serde_json::Value;
+
+use crate::harness::{Launch, Server};
+
+/// A line of the log that says this.
+fn line(server: &Server, message: &str) -> Value {
+    let line = server.wait_for_line(&format!("\"message\":\"{message}\""));
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+fn start(data: &std::path::Path) -> Server {
+    Launch::dev(data).env("TALLYSTONE__LOG__FORMAT", "json").start()
+}
+
+fn add(server: &Server, counter: &str) {
+    let body = format!(r#"{{"namespace": "default", "counterName": "{counter}", "delta": 1}}"#);
+    let answer = server.post("/tallystone.counter.v1.CounterService/AddCount", &body);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[test]
+fn the_log_tells_the_life_of_a_server_and_names_no_counter() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let server = start(folder.path());
+    assert_eq!(line(&server, "listening")["address"], server.address.to_string());
+    let opened = line(&server, "the store is open");
+    assert_eq!((&opened["kind"], &opened["events_replayed"]), (&"embedded".into(), &0.into()), "{opened}");
+    assert!(opened["took_ms"].is_u64(), "{opened}");
+    let made = line(&server, "a namespace was changed");
+    assert_eq!((&made["namespace"], &made["version"]), (&"default".into(), &1.into()), "{made}");
+    assert_eq!((&made["actor"], &made["action"]), (&"tallystone dev".into(), &"created".into()), "{made}");
+    line(&server, "ready");
+    add(&server, "patient-4711");
+    server.kill();
+
+    let mut server = start(folder.path());
+    assert_eq!(line(&server, "the store is open")["events_replayed"], 1, "what the kill left unrolled");
+    add(&server, "patient-4711");
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success(), "{}", server.printed());
+    let stopped = line(&server, "stopped");
+    assert_eq!((&stopped["why"], &stopped["writes_applied"]), (&"SIGTERM".into(), &1.into()), "{stopped}");
+    assert_eq!((&stopped["writes_repeated"], &stopped["connections_cut_off"]), (&0.into(), &0.into()), "{stopped}");
+    assert!(stopped["rollups_written"].is_u64() && stopped["counters_left"].is_u64(), "{stopped}");
+    assert!(!server.printed().contains("4711"), "{}", server.printed());
+}
