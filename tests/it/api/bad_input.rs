@@ -349,13 +349,16 @@ async fn unknown_paths_and_verbs_are_told_apart() {
     let json_type = [("content-type", "application/json")];
     let answer = server.http("POST", &format!("{COUNTERS}/GetCounts"), &json_type, "{}").await;
     check("a typo", &answer, Reason::UnknownMethod, &["did you mean", "/GetCount?"]);
-    let answer = server.http("POST", "/", &json_type, "{}").await;
-    check("the root", &answer, Reason::UnknownMethod, &["POST /package.Service/Method"]);
+    let answer = server.http("POST", "/counters", &json_type, "{}").await;
+    check("nothing like it", &answer, Reason::UnknownMethod, &["POST /package.Service/Method"]);
     let answer = server.http("GET", &format!("{COUNTERS}/GetCount"), &[], "").await;
     check("GET", &answer, Reason::MethodNotAllowed, &["POST"]);
     assert!(answer.head.to_ascii_lowercase().contains("allow: post"), "{}", answer.head);
-    let answer = server.http("DELETE", "/healthz", &[], "").await;
-    assert_eq!(answer.status, 404, "{}", answer.body);
+    for (verb, page) in [("DELETE", "/healthz"), ("POST", "/")] {
+        let answer = server.http(verb, page, &json_type, "").await;
+        check(page, &answer, Reason::MethodNotAllowed, &["with GET"]);
+        assert!(answer.head.to_ascii_lowercase().contains("allow: get, head"), "{}", answer.head);
+    }
     let answer = server.http("POST", &format!("{COUNTERS}/StreamAddCounts"), &json_type, "{}").await;
     check("a stream", &answer, Reason::UnknownMethod, &["gRPC"]);
 }
