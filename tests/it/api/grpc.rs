@@ -240,9 +240,9 @@ async fn health_is_told_for_each_service() {
     }
     assert_eq!(health(&server, "nobody.v1.Nothing").await.expect_err("unknown").code(), Code::NotFound);
     server.gateway.set_phase(tallystone::api::http::Phase::Draining).await;
-    assert_eq!(health(&server, "").await.expect("the process lives"), ServingStatus::Serving);
-    let service = "tallystone.counter.v1.CounterService";
-    assert_eq!(health(&server, service).await.expect("known"), ServingStatus::NotServing);
+    for service in ["", "tallystone.counter.v1.CounterService", "tallystone.admin.v1.NamespaceService"] {
+        assert_eq!(health(&server, service).await.expect("known"), ServingStatus::NotServing, "{service}");
+    }
 }
 
 #[tokio::test]
