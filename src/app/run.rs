@@ -118,7 +118,14 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
 
 /// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.
 async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine: Arc<Engine>) -> anyhow::Result<()> {
-    let drained = engine.drain(left).await;
+    let drained = match backend.fault() {
+        None => engine.drain(left).await,
+        // A store that takes nothing any more publishes no limit that the last rolls could wait for.
+        Some(_) => {
+            engine.abandon().await;
+            false
+        }
+    };
     let fault = backend.fault();
     let done = Done::by(&engine);
     drop(engine);
