@@ -63,8 +63,11 @@ async fn offer(core: &Core, touch: &Touch) -> Result<(), StoreError> {
         if row.last_write_time.is_some() && row.last_write_time <= rolled_to {
             return Ok(());
         }
-        let last = (touch.step + STEP).just_before();
-        scope.signal(core, &touch.counter, touch.step, last);
+        // Where the store knows the newest acknowledged write, nobody waits for the end of its step; what is written
+        // meanwhile signals itself.
+        let end = (touch.step + STEP).just_before();
+        let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
+        scope.signal(core, &touch.counter, touch.step, newest);
     }
     Ok(())
 }
