@@ -22,7 +22,8 @@ const NEVER_MS: u32 = 600_000;
 const SOON_MS: u32 = 100;
 /// A slice's width and life, and the pauses of the loop that drops it.
 const PAST_ITS_TIME: Duration = Duration::from_secs(10 + 12 + 2 * 10);
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer than a slice may be behind before that is called keeping it back.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
     let answer = server.post(&format!("/tallystone.{method}"), &body.to_string());
