@@ -10,10 +10,11 @@ use prost::Message;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
-use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, SourceTotal, StepSum, TimeSlice};
+use crate::domain::rollup::{BucketRecord, Checkpoint, CountAt, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind};
 use crate::proto::internal::v1::{
-    StoredBucket, StoredCheckpoint, StoredEvent, StoredPair, StoredSource, StoredStep, StoredTimeSlice, StoredWide,
+    StoredBucket, StoredCheckpoint, StoredCountAt, StoredEvent, StoredPair, StoredSource, StoredStep, StoredTimeSlice,
+    StoredWide,
 };
 
 /// A stored value that nobody of us has written.
@@ -202,6 +203,10 @@ fn step_of(step: &StepSum) -> StoredStep {
         step_start: step.start.micros(),
         sum: Some(wide_of(step.sum)),
         value: Some(wide_of(step.value)),
+        last_event_time: step.last_event_time.micros(),
+        before: step
+            .before
+            .map(|before| StoredCountAt { value: Some(wide_of(before.value)), event_time: before.time.micros() }),
     }
 }
 
@@ -215,7 +220,13 @@ fn step_from(stored: StoredStep) -> Result<StepSum, Damaged> {
         start: Timestamp::from_micros(stored.step_start),
         sum: wide_from(WHAT, stored.sum)?,
         value: wide_from(WHAT, stored.value)?,
+        last_event_time: Timestamp::from_micros(stored.last_event_time),
+        before: stored.before.map(count_at_from).transpose()?,
     })
+}
+
+fn count_at_from(stored: StoredCountAt) -> Result<CountAt, Damaged> {
+    Ok(CountAt { value: wide_from("count", stored.value)?, time: Timestamp::from_micros(stored.event_time) })
 }
 
 fn source_of(source: &str, total: SourceTotal) -> StoredSource {
@@ -283,9 +294,20 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = StepSum> {
-        (1..=u32::MAX, any::<i64>(), any::<i128>(), any::<i128>()).prop_map(|(step_seconds, start, sum, value)| {
-            StepSum { step_seconds, start: Timestamp::from_micros(start), sum, value }
-        })
+        let count_at = || {
+            (any::<i128>(), any::<i64>())
+                .prop_map(|(value, micros)| CountAt { value, time: Timestamp::from_micros(micros) })
+        };
+        (1..=u32::MAX, any::<i64>(), any::<i128>(), count_at(), proptest::option::of(count_at())).prop_map(
+            |(step_seconds, start, sum, last, before)| StepSum {
+                step_seconds,
+                start: Timestamp::from_micros(start),
+                sum,
+                value: last.value,
+                last_event_time: last.time,
+                before,
+            },
+        )
     }
 
     fn source() -> impl Strategy<Value = (Box<str>, SourceTotal)> {

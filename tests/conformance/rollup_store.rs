@@ -1,7 +1,7 @@
 //! The laws of `RollupStore`.
 
 use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
-use tallystone::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum};
+use tallystone::domain::rollup::{BucketRecord, Checkpoint, CountAt, SliceStatus, StepSum};
 use tallystone::domain::time::Timestamp;
 use tallystone::ports::{RollWrite, RollupRow, Settled, Stores};
 
@@ -16,7 +16,9 @@ fn bucket(start_millis: i64, rows: u64) -> BucketRecord {
 }
 
 fn step(step_seconds: u32, start_millis: i64, sum: i128) -> StepSum {
-    StepSum { step_seconds, start: at(start_millis), sum, value: sum + 100 }
+    let (value, last_event_time) = (sum + 100, at(start_millis + 3));
+    let before = Some(CountAt { value: 100, time: at(start_millis - 5) });
+    StepSum { step_seconds, start: at(start_millis), sum, value, last_event_time, before }
 }
 
 async fn read(stores: &Stores, counter: &Counter) -> RollupRow {

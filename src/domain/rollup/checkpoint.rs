@@ -53,8 +53,21 @@ pub struct StepSum {
     pub start: Timestamp,
     /// What was added in the step, whatever was cleared later.
     pub sum: i128,
-    /// The count at the end of the step.
+    /// The count after its last mutation. A silence ends it later, by the rules of whoever looks.
     pub value: i128,
+    /// The time of its last mutation.
+    pub last_event_time: Timestamp,
+    /// The mutation before the step, whether or not a step of this resolution was kept for it; none if there is none.
+    pub before: Option<CountAt>,
+}
+
+/// What a counter had come to with a mutation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountAt {
+    /// The count after it.
+    pub value: i128,
+    /// Its time.
+    pub time: Timestamp,
 }
 
 /// The newest total of one source; ordered by (epoch, serial, total), the greatest counts. The time comes last: it tells
@@ -90,6 +103,13 @@ impl Checkpoint {
     /// The count as seen at `now`: 0 once the counter has been silent for longer than its TTL.
     pub fn value_at(&self, now: Timestamp, ttl: Option<Duration>) -> i128 {
         if silent_too_long(self.last_event_time, now, ttl) { 0 } else { self.count }
+    }
+}
+
+impl Checkpoint {
+    /// The count after the newest mutation; none if there is none.
+    pub fn newest(&self) -> Option<CountAt> {
+        self.last_event_time.map(|time| CountAt { value: self.count, time })
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint, SourceTotal, StepSum, silent_too_long};
+use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, silent_too_long};
 use crate::domain::rollup::window::FoldRules;
 use crate::domain::time::Timestamp;
 
@@ -88,8 +88,8 @@ impl<'a> Folder<'a> {
         }
         self.finish_steps_before(time);
         let ttl = self.rules.at(time).ttl;
-        let before = self.rolled.checkpoint.count;
         let checkpoint = &mut self.rolled.checkpoint;
+        let (before, count_before) = (checkpoint.newest(), checkpoint.count);
         if silent_too_long(checkpoint.last_event_time, time, ttl) {
             checkpoint.count = 0;
         }
@@ -106,11 +106,11 @@ impl<'a> Folder<'a> {
             }
             Change::Total(total) => {
                 take_total(checkpoint, event, total);
-                checkpoint.count - before
+                checkpoint.count - count_before
             }
             Change::Void => unreachable!("a void is no mutation"),
         };
-        self.add_to_steps(time, added);
+        self.add_to_steps(time, added, before);
     }
 
     /// Counts the row in its time bucket; a bucket that is over is finished first.
@@ -131,24 +131,17 @@ impl<'a> Folder<'a> {
     }
 
     fn finish_steps_before(&mut self, time: Timestamp) {
-        let last = self.rolled.checkpoint.last_event_time;
-        let rules = self.rules;
         let finished = &mut self.rolled.finished_steps;
-        self.rolled.checkpoint.open_steps.retain_mut(|step| {
+        self.rolled.checkpoint.open_steps.retain(|step| {
             if step.end() > time {
                 return true;
-            }
-            // The step ends with its last microsecond; the slice after it is perhaps not known yet, and has no say.
-            let end = step.end().just_before();
-            if silent_too_long(last, end, rules.at(end).ttl) {
-                step.value = 0;
             }
             finished.push(step.clone());
             false
         });
     }
 
-    fn add_to_steps(&mut self, time: Timestamp, added: i128) {
+    fn add_to_steps(&mut self, time: Timestamp, added: i128, before: Option<CountAt>) {
         let checkpoint = &mut self.rolled.checkpoint;
         for &step_seconds in self.rules.steps() {
             let start = time.floor_to(Duration::from_secs(u64::from(step_seconds)));
@@ -156,13 +149,21 @@ impl<'a> Folder<'a> {
             let step = match at {
                 Some(at) => &mut checkpoint.open_steps[at],
                 None => {
-                    checkpoint.open_steps.push(StepSum { step_seconds, start, sum: 0, value: 0 });
+                    checkpoint.open_steps.push(StepSum {
+                        step_seconds,
+                        start,
+                        sum: 0,
+                        value: 0,
+                        last_event_time: time,
+                        before,
+                    });
                     checkpoint.open_steps.last_mut().expect("a step was just pushed")
                 }
             };
             debug_assert_eq!(step.start, start, "a step that is over was finished before");
             step.sum += added;
             step.value = checkpoint.count;
+            step.last_event_time = time;
         }
     }
 

@@ -11,7 +11,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::checkpoint::{BucketRecord, Checkpoint, SourceTotal, StepSum};
+use super::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
 use super::fold::{Folder, Rolled, TailSum, fold, row_digest};
 use super::window::{FoldRules, SliceRule};
 use crate::domain::counter::{Change, Event, EventId, EventKey, Provenance};
@@ -113,7 +113,12 @@ impl History {
         groups.into_iter().map(record).collect()
     }
 
-    /// All steps of the series with a mutation up to `to`, ended or not; `value` is that of the end where it has ended.
+    /// The count after the last mutation up to `to`.
+    fn newest(&self, to: Timestamp) -> Option<CountAt> {
+        self.last_mutation(to).map(|time| CountAt { value: self.count(to), time })
+    }
+
+    /// All steps of the series with a mutation up to `to`, ended or not.
     fn steps(&self, to: Timestamp) -> Vec<StepSum> {
         let mut steps = Vec::new();
         for &step_seconds in self.rules.steps() {
@@ -124,10 +129,12 @@ impl History {
             starts.dedup();
             for start in starts {
                 let inside = mutations().filter(|event| start_of(event.key.time) == start);
-                let last = Timestamp::from_micros(start + width - 1);
-                let value = if last <= to { self.seen(last) } else { self.count(to) };
                 let sum = inside.map(|event| i128::from(event.change.delta())).sum();
-                steps.push(StepSum { step_seconds, start: Timestamp::from_micros(start), sum, value });
+                let newest = self.newest(to.min(Timestamp::from_micros(start + width - 1)));
+                let CountAt { value, time: last_event_time } = newest.expect("the step has a mutation");
+                let start = Timestamp::from_micros(start);
+                let before = self.newest(start.just_before());
+                steps.push(StepSum { step_seconds, start, sum, value, last_event_time, before });
             }
         }
         steps

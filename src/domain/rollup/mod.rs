@@ -7,6 +7,6 @@ mod fold_laws;
 pub mod series;
 pub mod window;
 
-pub use checkpoint::{BucketRecord, Checkpoint, SourceTotal, StepSum};
+pub use checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
 pub use fold::{Folder, Rolled, TailSum, fold, row_digest};
 pub use window::{FoldRules, SliceRule, SliceStatus, TimeSlice};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::limits::SERIES_ROWS_MAX;
 use crate::domain::namespace::SeriesSettings;
 use crate::domain::reason::{Reason, Reject};
-use crate::domain::rollup::checkpoint::{StepSum, silent_too_long};
+use crate::domain::rollup::checkpoint::{CountAt, StepSum, silent_too_long};
 use crate::domain::rollup::window::FoldRules;
 use crate::domain::time::Timestamp;
 
@@ -33,15 +33,6 @@ pub struct SeriesRow {
     pub value: i128,
     /// Whether it is not over yet, or not rolled up to its end.
     pub open: bool,
-}
-
-/// What a counter had come to where a range begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Before {
-    /// The count.
-    pub value: i128,
-    /// The end of the last step with a mutation, if one is known; silence is counted from it.
-    pub last: Option<Timestamp>,
 }
 
 /// Chooses the coarsest stored resolution that divides the step and still reaches back to `from`.
@@ -103,36 +94,81 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
     }
 }
 
-/// Puts rows together, one for each step, without gaps. Cost: O(steps + stored).
+/// Puts rows together, one for each step. Cost: O(steps + known).
 ///
-/// `stored` holds the steps of the planned resolution in [from, to), oldest first, the open one last; steps that end after
-/// `as_of` are open. After a silence longer than the TTL a row shows 0, judged by whole steps and by the slice that the row
-/// ends in, and so wherever the range begins.
+/// `known` holds the steps of the planned resolution in [from, to), the one before them and the one after them where there
+/// are such, oldest first, the open one included; `newest` is the counter's newest mutation, unless a step after the range
+/// is among them. Steps that end after `as_of` are open. A row shows the count as a reader saw it at the row's end, or sees it as of `as_of` where that is earlier.
+///
+/// Each step says which mutation came before it, so mutations of a time in which the resolution was not kept are noticed:
+/// rows in which there may be such have no true sum and are left out.
 pub fn rows(
     plan: &SeriesPlan,
-    stored: &[StepSum],
-    before: Before,
+    known: &[StepSum],
+    newest: Option<CountAt>,
     as_of: Timestamp,
     rules: &FoldRules,
 ) -> Vec<SeriesRow> {
+    let history = History::of(known, newest);
     let mut rows = Vec::new();
-    let mut stored = stored.iter().peekable();
-    let Before { mut value, mut last } = before;
+    let mut steps = known.iter().skip_while(|step| step.start < plan.from).peekable();
+    let mut counts = history.counts.iter().peekable();
+    let mut gaps = history.gaps.iter().peekable();
+    let mut count: Option<&CountAt> = None;
     let mut start = plan.from;
     while start < plan.to && start <= as_of {
         let end = start + plan.step;
         let mut sum = 0;
-        while let Some(step) = stored.next_if(|step| step.start < end) {
+        while let Some(step) = steps.next_if(|step| step.start < end) {
             sum += step.sum;
-            value = step.value;
-            last = Some(step.end());
         }
-        let ttl = rules.at(end.just_before().min(as_of)).ttl;
-        let shown = if silent_too_long(last, end, ttl) { 0 } else { value };
-        rows.push(SeriesRow { start, sum, value: shown, open: end > as_of.just_after() });
+        while let Some(later) = counts.next_if(|later| later.time < end) {
+            count = Some(later);
+        }
+        while gaps.next_if(|gap| gap.to < start).is_some() {}
+        if gaps.peek().is_none_or(|gap| gap.after.just_after() >= end) {
+            let seen = end.just_before().min(as_of);
+            let silent = silent_too_long(count.map(|count| count.time), seen, rules.at(seen).ttl);
+            let value = if silent { 0 } else { count.map_or(0, |count| count.value) };
+            rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
+        }
         start = end;
     }
     rows
+}
+
+/// What steps tell of the mutations of a counter, their own and those before them; in the order of time.
+#[derive(Default)]
+struct History {
+    counts: Vec<CountAt>,
+    gaps: Vec<Gap>,
+}
+
+/// A time with mutations that no step has: the last one at `to`, others perhaps anywhere above `after`.
+struct Gap {
+    after: Timestamp,
+    to: Timestamp,
+}
+
+impl History {
+    fn of(steps: &[StepSum], newest: Option<CountAt>) -> Self {
+        let mut history = Self::default();
+        for step in steps {
+            history.without_step(step.before);
+            history.counts.push(CountAt { value: step.value, time: step.last_event_time });
+        }
+        history.without_step(newest);
+        history
+    }
+
+    /// Takes in a mutation that is either that of the last step or has none.
+    fn without_step(&mut self, mutation: Option<CountAt>) {
+        let last = self.counts.last().map(|count| count.time);
+        if let Some(mutation) = mutation.filter(|mutation| last.is_none_or(|last| last < mutation.time)) {
+            self.gaps.push(Gap { after: last.unwrap_or(Timestamp::MIN), to: mutation.time });
+            self.counts.push(mutation);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +198,42 @@ mod tests {
             ttl: ttl.map(Duration::from_secs),
         };
         FoldRules::new((0..).zip(ttls).map(rule).collect(), Vec::new())
+    }
+
+    /// One add of `delta` at each time, and the steps of 10 s that a fold keeps of them.
+    fn steps_of(adds: &[(i64, i128)]) -> Vec<StepSum> {
+        let mut steps: Vec<StepSum> = Vec::new();
+        let mut newest: Option<CountAt> = None;
+        for (seconds, delta) in adds {
+            let time = at(*seconds);
+            let start = time.floor_to(Duration::from_secs(10));
+            let value = newest.map_or(0, |newest| newest.value) + delta;
+            match steps.last_mut().filter(|step| step.start == start) {
+                Some(step) => (step.sum, step.value, step.last_event_time) = (step.sum + delta, value, time),
+                None => steps.push(StepSum {
+                    step_seconds: 10,
+                    start,
+                    sum: *delta,
+                    value,
+                    last_event_time: time,
+                    before: newest,
+                }),
+            }
+            newest = Some(CountAt { value, time });
+        }
+        steps
+    }
+
+    fn newest_of(steps: &[StepSum]) -> Option<CountAt> {
+        steps.last().map(|step| CountAt { value: step.value, time: step.last_event_time })
+    }
+
+    fn plan_of(step: u64, from: i64, to: i64) -> SeriesPlan {
+        SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(step), from: at(from), to: at(to) }
+    }
+
+    fn values(rows: &[SeriesRow]) -> Vec<i128> {
+        rows.iter().map(|row| row.value).collect()
     }
 
     #[test]
@@ -196,50 +268,69 @@ mod tests {
 
     #[test]
     fn quiet_steps_carry_the_value_and_the_last_is_open() {
-        let plan = SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(10), from: at(0), to: at(60) };
-        let stored = [
-            StepSum { step_seconds: 10, start: at(0), sum: 5, value: 15 },
-            StepSum { step_seconds: 10, start: at(30), sum: -1, value: 14 },
-        ];
-        let rows = rows(&plan, &stored, Before { value: 10, last: None }, at(35), &rules(&[None]));
+        let known = steps_of(&[(-7, 10), (2, 5), (33, -1)]);
+        let rows = rows(&plan_of(10, 0, 60), &known, newest_of(&known), at(35), &rules(&[None]));
         let shown: Vec<_> = rows.iter().map(|row| (row.sum, row.value, row.open)).collect();
         assert_eq!(shown, [(5, 15, false), (0, 15, false), (0, 15, false), (-1, 14, true)]);
     }
 
     #[test]
-    fn a_quiet_row_is_judged_by_the_slice_it_ends_in() {
-        let plan = SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(50), from: at(0), to: at(300) };
-        let stored = [StepSum { step_seconds: 10, start: at(0), sum: 5, value: 5 }];
-        let rows = rows(&plan, &stored, Before::default(), at(300), &rules(&[None, Some(20), None]));
-        assert_eq!(rows.iter().map(|row| row.value).collect::<Vec<_>>(), [5, 5, 0, 0, 5, 5]);
+    fn a_row_is_judged_by_the_slice_it_ends_in() {
+        let known = steps_of(&[(5, 5)]);
+        let rows = rows(&plan_of(50, 0, 300), &known, newest_of(&known), at(300), &rules(&[None, Some(20), None]));
+        assert_eq!(values(&rows), [5, 5, 0, 0, 5, 5]);
+    }
+
+    #[test]
+    fn a_silence_is_counted_from_the_last_event_to_the_end_of_the_row_or_to_as_of() {
+        let known = steps_of(&[(31, 9)]);
+        let rules = rules(&[Some(20)]);
+        let shown = |as_of| values(&rows(&plan_of(60, 0, 60), &known, newest_of(&known), as_of, &rules));
+        assert_eq!(shown(at(35)), [9], "the open row shows what a read shows");
+        assert_eq!(shown(at(51)), [9], "a silence of just the TTL is not longer");
+        assert_eq!(shown(at(51).just_after()), [0]);
+        assert_eq!(shown(at(60)), [0]);
+        let tens = rows(&plan_of(10, 30, 60), &known, newest_of(&known), at(60), &rules);
+        assert_eq!(values(&tens), [9, 9, 0], "a closed row shows what a read showed at its end");
+    }
+
+    #[test]
+    fn rows_of_a_time_without_a_series_are_left_out() {
+        let all = steps_of(&[(5, 1), (12, 2), (47, 4), (73, 8)]);
+        let shown = |known: &[StepSum], to| {
+            let rows = rows(&plan_of(10, 0, to), known, newest_of(&all), at(80), &rules(&[None]));
+            rows.iter().map(|row| (row.start.micros() / 1_000_000, row.sum, row.value)).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&all[2..], 60), [(20, 0, 3), (30, 0, 3), (40, 4, 7), (50, 0, 7)], "kept from 20 s on");
+        assert_eq!(shown(&[all[0].clone(), all[3].clone()], 80)[..], [(50, 0, 7), (60, 0, 7), (70, 8, 15)]);
+        assert_eq!(shown(&[], 80), [], "nothing was kept before the newest event");
+        assert_eq!(shown(&[], 100), [(80, 0, 15)], "and it is carried from there");
+        assert_eq!(shown(&all, 20), [(0, 1, 1), (10, 2, 3)]);
     }
 
     proptest! {
         #[test]
-        fn rows_do_not_depend_on_where_the_range_begins(
-            sums in btree_map(0_i64..60, (-9_i128..9, -9_i128..9), 0..12),
+        fn rows_do_not_depend_on_where_the_range_begins_and_ends(
+            adds in btree_map(0_i64..600, -9_i128..9, 0..12),
             width in 1_u32..4,
-            cut in 0_i64..20,
-            as_of in 0_i64..700,
+            (cut, end) in (0_i64..20, 1_i64..60),
+            quiet in 0_i64..100,
             ttls in vec(option::of(10_u64..200), 1..8),
         ) {
             let step = Duration::from_secs(10) * width;
-            let resolution = KEPT[0];
-            let whole = SeriesPlan { resolution, step, from: at(0), to: at(600).ceil_to(step) };
-            let part = SeriesPlan { from: at(0) + step * u32::try_from(cut).expect("a small cut"), ..whole };
-            let stored: Vec<StepSum> = sums
-                .into_iter()
-                .map(|(ten, (sum, value))| StepSum { step_seconds: 10, start: at(ten * 10), sum, value })
-                .collect();
-            let at_cut = stored.partition_point(|step| step.start < part.from);
-            let before = stored[..at_cut].last().map_or(Before::default(), |step| Before {
-                value: step.value,
-                last: Some(step.end()),
-            });
-            let (as_of, rules) = (at(as_of), rules(&ttls));
-            let mut expected = rows(&whole, &stored, Before::default(), as_of, &rules);
-            expected.retain(|row| row.start >= part.from);
-            prop_assert_eq!(rows(&part, &stored[at_cut..], before, as_of, &rules), expected);
+            let known = steps_of(&adds.into_iter().collect::<Vec<_>>());
+            let newest = newest_of(&known);
+            let as_of = newest.map_or(at(0), |newest| newest.time) + Duration::from_secs(1) * u32::try_from(quiet).expect("small");
+            let whole = SeriesPlan { resolution: KEPT[0], step, from: at(0), to: at(780).ceil_to(step) };
+            let from = at(0) + step * u32::try_from(cut).expect("a small cut");
+            let part = SeriesPlan { from, to: from + step * u32::try_from(end).expect("a small range"), ..whole };
+            let first = known.partition_point(|step| step.start < part.from).saturating_sub(1);
+            let after = known.partition_point(|step| step.start < part.to);
+            let rules = rules(&ttls);
+            let mut expected = rows(&whole, &known, newest, as_of, &rules);
+            expected.retain(|row| part.from <= row.start && row.start < part.to);
+            let newest = newest.filter(|_| after == known.len());
+            prop_assert_eq!(rows(&part, &known[first..known.len().min(after + 1)], newest, as_of, &rules), expected);
         }
     }
 }

@@ -1,12 +1,16 @@
 //! GetCountSeries: finished steps from the store, the open ones from the checkpoint.
 
+use std::time::Duration;
+
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::rollup::checkpoint::silent_too_long;
-use crate::domain::rollup::series::{self, Before, SeriesPlan};
+use crate::domain::rollup::series::{self, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
 use crate::engine::budget::Budget;
 use crate::engine::counting::{Counting, CountingError, SeriesAnswer, SeriesQuestion};
+
+/// How many steps are looked through at first for the next one after a range.
+const STEPS_READ_FIRST: u32 = 64;
 
 impl Counting {
     /// Reads a series. Cost: O(steps kept in the range).
@@ -27,56 +31,60 @@ impl Counting {
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);
-        let silent = silent_too_long(checkpoint.last_event_time, as_of, scope.ttl_at(as_of));
-        let mut stored = self.steps(&counter, &plan, &checkpoint).await?;
-        let before = self.value_before(&counter, &plan, &checkpoint, stored.first()).await?;
-        // The count of a step that is not over ends with the silence, as a read of the counter would show.
-        if let Some(open) = stored.last_mut().filter(|step| silent && step.end() > as_of.just_after()) {
-            open.value = 0;
+        let mut known = self.steps(&counter, &plan, &checkpoint).await?;
+        let mut newest = checkpoint.newest();
+        if newest.is_some_and(|newest| newest.time >= plan.to)
+            && let Some(next) = self.step_after(&counter, &plan, &checkpoint).await?
+        {
+            known.push(next);
+            newest = None;
         }
-        Ok(SeriesAnswer { rows: series::rows(&plan, &stored, before, as_of, &scope.rules), step: plan.step, as_of })
+        let rows = series::rows(&plan, &known, newest, as_of, &scope.rules);
+        Ok(SeriesAnswer { rows, step: plan.step, as_of })
     }
 
-    /// The steps of the plan's range, finished and open, oldest first.
+    /// The steps of the plan's range and the one before it, finished and open, oldest first.
     async fn steps(
         &self,
         counter: &Counter,
         plan: &SeriesPlan,
         checkpoint: &Checkpoint,
     ) -> Result<Vec<StepSum>, CountingError> {
-        let resolution = plan.resolution.step_seconds;
-        let mut steps = self.core.stores.rollups.series(counter, resolution, plan.from, plan.to).await?;
-        let open = checkpoint.open_steps.iter().filter(|step| step.step_seconds == resolution);
+        let (rollups, resolution) = (&self.core.stores.rollups, plan.resolution.step_seconds);
+        let mut steps: Vec<StepSum> =
+            rollups.series_before(counter, resolution, plan.from).await?.into_iter().collect();
+        steps.extend(rollups.series(counter, resolution, plan.from, plan.to).await?);
         let newest = steps.last().map_or(Timestamp::MIN, |step| step.start);
-        steps.extend(
-            open.filter(|step| step.start > newest && step.start >= plan.from && step.start < plan.to).cloned(),
-        );
+        // The last step of a quiet counter stays open in its checkpoint, however long ago it was.
+        let open = open_step(plan, checkpoint).filter(|step| newest < step.start && step.start < plan.to);
+        if let Some(open) = open {
+            steps.push(open.clone());
+        }
         Ok(steps)
     }
 
-    /// The count at the beginning of the range.
-    async fn value_before(
+    /// The first step after the plan's range, of a counter that changed after it. Cost: O(log(its distance)) reads.
+    async fn step_after(
         &self,
         counter: &Counter,
         plan: &SeriesPlan,
         checkpoint: &Checkpoint,
-        first: Option<&StepSum>,
-    ) -> Result<Before, CountingError> {
+    ) -> Result<Option<StepSum>, CountingError> {
         let resolution = plan.resolution.step_seconds;
-        let finished = self.core.stores.rollups.series_before(counter, resolution, plan.from).await?;
-        // The last step of a quiet counter stays open in its checkpoint, however long ago it was.
-        let open =
-            checkpoint.open_steps.iter().filter(|step| step.step_seconds == resolution && step.start < plan.from);
-        if let Some(step) = finished.iter().chain(open).max_by_key(|step| step.start) {
-            return Ok(Before { value: step.value, last: Some(step.end()) });
+        let newest = checkpoint.last_event_time.unwrap_or(Timestamp::MIN);
+        let (mut from, mut width) = (plan.to, Duration::from_secs(u64::from(resolution)) * STEPS_READ_FIRST);
+        while from <= newest {
+            let to = from + width;
+            let steps = self.core.stores.rollups.series(counter, resolution, from, to).await?;
+            if let Some(first) = steps.into_iter().next() {
+                return Ok(Some(first));
+            }
+            (from, width) = (to, width.saturating_mul(2));
         }
-        // Whatever came before has been trimmed, or never was: what the first known step does not explain was there.
-        let value = match first {
-            Some(step) if checkpoint.clear.is_none() => step.value - step.sum,
-            Some(_) => 0,
-            None if checkpoint.last_event_time.is_some_and(|last| last < plan.from) => checkpoint.count,
-            None => 0,
-        };
-        Ok(Before { value, last: checkpoint.last_event_time.filter(|last| *last < plan.from) })
+        Ok(open_step(plan, checkpoint).filter(|step| step.start >= plan.to).cloned())
     }
+}
+
+fn open_step<'a>(plan: &SeriesPlan, checkpoint: &'a Checkpoint) -> Option<&'a StepSum> {
+    checkpoint.open_steps.iter().find(|step| step.step_seconds == plan.resolution.step_seconds)
 }

@@ -264,3 +264,66 @@ async fn every_answer_with_a_count_keeps_and_says_what_lies_beyond_64_bits() {
     let recount = house.counting.recount(&house.shop, counter("high"), None, None).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.differences.len()), (whole, whole, 0));
 }
+
+#[tokio::test]
+async fn a_row_ends_with_what_a_read_showed_at_its_end() {
+    let mut kept = spec("shop");
+    kept.ttl = Some(60 * SECOND);
+    kept.series = vec![SeriesSettings { step_seconds: 60, keep: Duration::from_secs(86_400) }];
+    let house = House::with(kept).await;
+    let from = house.now();
+    house.pass(20 * SECOND).await;
+    house.add("views", 9, None).await.expect("an add that works");
+    let mut shown = Vec::new();
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        house.pass(5 * SECOND).await;
+        let reading = house.get("views").await;
+        let question = SeriesQuestion { from, to: reading.as_of, step: Some(120 * SECOND) };
+        let answer = house.drive(house.counting.series(&house.shop, counter("views"), question)).await;
+        let rows = answer.expect("a series").rows;
+        shown.push(rows.last().expect("a row").value);
+        seen.push(i128::from(reading.count));
+    }
+    assert_eq!(shown, seen);
+    assert!(seen.contains(&9) && seen.last() == Some(&0), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_series_that_is_kept_from_later_on_tells_nothing_of_before_and_never_changes() {
+    let house = House::new().await;
+    let from = house.now();
+    house.add("views", 5, None).await.expect("an add that works");
+    house.add("quiet", 3, None).await.expect("an add that works");
+    house.pass(40 * SECOND).await;
+    house.add("views", 2, None).await.expect("an add that works");
+    house.pass(40 * SECOND).await;
+    let mut kept = spec("shop");
+    kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(86_400) }];
+    house.engine.namespaces().update(kept, None, Author::default()).await.expect("a valid change");
+    let rows = |name: &'static str, to: Timestamp| {
+        let question = SeriesQuestion { from, to, step: None };
+        let house = &house;
+        async move {
+            let answer = house.drive(house.counting.series(&house.shop, counter(name), question)).await;
+            let closed = answer.expect("a series").rows.into_iter().filter(|row| !row.open);
+            closed.map(|row| (row.start.since(from).as_secs(), row.sum, row.value)).collect::<Vec<_>>()
+        }
+    };
+    let (before, end) = (house.now() - 10 * SECOND, from + 160 * SECOND);
+    let first = rows("views", before).await;
+    assert_eq!(first, [(50, 0, 7), (60, 0, 7)], "from the newest event on nothing is unknown");
+    assert_eq!(rows("views", from + 30 * SECOND).await, [], "what was added there is not known");
+    house.add("views", 4, None).await.expect("an add that works");
+    house.pass(100 * SECOND).await;
+    assert_eq!(rows("views", before).await, first, "a closed row does not change");
+    assert_eq!(rows("views", from + 30 * SECOND).await, []);
+    house.clear("views", None).await.expect("a clear that works");
+    house.add("views", 1, None).await.expect("an add that works");
+    house.pass(20 * SECOND).await;
+    assert_eq!(rows("views", before).await, first, "nor when something is cleared later");
+    let all = rows("views", end).await;
+    assert!(all.contains(&(80, 4, 11)) && all.contains(&(150, 0, 11)) && all.len() == 11, "{all:?}");
+    let quiet = rows("quiet", end).await;
+    assert!(quiet.len() == 15 && quiet.iter().all(|row| (row.1, row.2) == (0, 3)), "{quiet:?}");
+}
