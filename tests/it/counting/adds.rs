@@ -128,8 +128,10 @@ async fn a_best_effort_counter_answers_estimates_and_promises_no_idempotency() {
     house.add("views", -8, None).await.expect("an add that works");
     let reading = house.get("views").await;
     assert_eq!((reading.count, reading.exactness), (-3, Exactness::Estimate));
-    house.clear("views", None).await.expect("a clear that works");
+    let cleared = house.clear("views", None).await.expect("a clear that works");
     assert_eq!(house.get("views").await.count, 0);
+    let again = house.clear("views", None).await.expect("a clear that works");
+    assert!(!cleared.token.idempotent && cleared.token != again.token, "each has a token of its own");
 }
 
 #[tokio::test]
