@@ -34,6 +34,13 @@ pub struct DocumentNamespace {
 /// Reads a document. `name` is for documents that carry none; it must agree with one that does.
 pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNamespace>, Reject> {
     let items = match Node::parse(text)? {
+        Node::List(items) if items.iter().any(is_bare_block) => {
+            return Err(invalid(
+                "the list holds blocks of one namespace: write it under persistence_configuration, as \
+                 { persistence_configuration: [ ... ] }"
+                    .to_owned(),
+            ));
+        }
         Node::List(items) => items.into_iter().enumerate().map(|(at, node)| (format!("[{at}]"), node)).collect(),
         node => items_of(node)?,
     };
@@ -49,6 +56,14 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(invalid(format!("namespace {} stands in the document twice", pair[0]))),
         None => Ok(namespaces),
+    }
+}
+
+/// Whether an item is what stands under `persistence_configuration`: it has an id, which no namespace has.
+fn is_bare_block(node: &Node) -> bool {
+    match node {
+        Node::Table(table) => table.iter().any(|(key, _)| key == "id"),
+        _ => false, // nothing else has fields
     }
 }
 

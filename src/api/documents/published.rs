@@ -10,7 +10,7 @@ use crate::api::documents::{DocumentNamespace, agreed_name, at};
 use crate::domain::Reject;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::DOCUMENT_UNMAPPED_MAX;
-use crate::domain::namespace::CounterType;
+use crate::domain::namespace::{Cardinality, CounterType};
 use crate::engine::namespaces::NamespaceDraft;
 
 /// A kind of block.
@@ -53,6 +53,7 @@ impl Block {
 struct Reading {
     draft: NamespaceDraft,
     counter_type: Option<(String, CounterType)>,
+    cardinality: Option<(String, Cardinality)>,
     rollup_dataset: Option<(String, NamespaceName)>,
     unmapped: Vec<String>,
 }
@@ -70,6 +71,7 @@ pub(super) fn read(mut fields: Fields, name: Option<&NamespaceName>) -> Result<D
     let mut reading = Reading {
         draft: NamespaceDraft::of(agreed_name(&place, said, name)?),
         counter_type: None,
+        cardinality: None,
         rollup_dataset: None,
         unmapped: Vec::new(),
     };
@@ -115,8 +117,9 @@ impl Reading {
         if let Some(storage) = fields.table("physical_storage")? {
             self.read_storage(block, storage)?;
         }
-        if let Some(cardinality) = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)? {
-            self.draft.cardinality = Some(cardinality);
+        let place = fields.place_of("counter_cardinality");
+        if let Some(said) = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)? {
+            agreed(&mut self.cardinality, place, said, "cardinality")?;
         }
         if let Some(config) = fields.table("config")? {
             self.read_config(block, config)?;
@@ -156,12 +159,7 @@ impl Reading {
     fn read_config(&mut self, block: Block, mut fields: Fields) -> Result<(), Reject> {
         let place = fields.place_of("counter_type");
         if let Some(said) = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)? {
-            match &self.counter_type {
-                Some((first, other)) if *other != said => {
-                    return Err(at(&place, &format!("contradicts {first}; write one counter type")));
-                }
-                Some(_) | None => self.counter_type = Some((place, said)),
-            }
+            agreed(&mut self.counter_type, place, said, "counter type")?;
         }
         if block == Block::CounterRollup
             && let Some(eventual) = fields.table("eventual_counter_config")?
@@ -234,6 +232,7 @@ impl Reading {
 
     fn finish(mut self) -> DocumentNamespace {
         self.draft.counter_type = self.counter_type.map(|(_, counter_type)| counter_type);
+        self.draft.cardinality = self.cardinality.map(|(_, cardinality)| cardinality);
         match (self.rollup_dataset, &self.draft.storage.dataset) {
             (Some((_, dataset)), None) => self.draft.storage.dataset = Some(dataset),
             (Some((place, dataset)), Some(of_events)) if dataset != *of_events => self
@@ -242,5 +241,17 @@ impl Reading {
             (Some(_) | None, _) => {}
         }
         DocumentNamespace { draft: self.draft, etag: None, unmapped: self.unmapped }
+    }
+}
+
+/// Takes over what a block says, unless a block before it says something else.
+fn agreed<T: PartialEq>(known: &mut Option<(String, T)>, place: String, said: T, what: &str) -> Result<(), Reject> {
+    match known {
+        Some((first, other)) if *other != said => Err(at(&place, &format!("contradicts {first}; write one {what}"))),
+        Some(_) => Ok(()),
+        None => {
+            *known = Some((place, said));
+            Ok(())
+        }
     }
 }

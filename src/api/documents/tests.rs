@@ -197,6 +197,22 @@ fn what_the_published_form_says_beyond_us_is_named() {
 }
 
 #[test]
+fn blocks_without_their_namespace_are_told_where_they_belong() {
+    for text in ["[{ id: 'CACHE', scope: 'dal=counter' }]", "[{ \"id\": \"SEARCH\" }, { \"id\": \"EVENT_STORAGE\" }]"] {
+        let reject = parse(text, Some(&name("views"))).expect_err("no namespace");
+        assert!(reject.message.contains("persistence_configuration: ["), "{}", reject.message);
+    }
+}
+
+#[test]
+fn blocks_that_agree_on_the_cardinality_are_read() {
+    let text = "{ persistence_configuration: [
+        { id: 'CACHE', counter_cardinality: 'LOW' }, { id: 'COUNTER_ROLLUP', counter_cardinality: 'CARDINALITY_LOW' } ] }";
+    let read = parse(text, Some(&name("views"))).expect("one cardinality");
+    assert_eq!(read[0].draft.cardinality, Some(Cardinality::Low));
+}
+
+#[test]
 fn contradictions_of_the_published_form_are_refused_with_their_place() {
     for (blocks, message) in [
         (
@@ -207,6 +223,11 @@ fn contradictions_of_the_published_form_are_refused_with_their_place() {
             "{ id: 'CACHE', config: { counter_type: 'BEST_EFFORT' } },
              { id: 'COUNTER_ROLLUP', config: { counter_type: 'EVENTUAL' } }",
             "persistence_configuration[1].config.counter_type: contradicts persistence_configuration[0].config.counter_type",
+        ),
+        (
+            "{ id: 'CACHE', counter_cardinality: 'HIGH' }, { id: 'COUNTER_ROLLUP', counter_cardinality: 'LOW' }",
+            "persistence_configuration[1].counter_cardinality: contradicts \
+             persistence_configuration[0].counter_cardinality; write one cardinality",
         ),
         (
             "{ id: 'EVENT_STORAGE', lifecycleConfigs: { lifecycleConfig: [ { type: 'retention' }, { type: 'retention' } ] } }",
