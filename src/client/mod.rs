@@ -165,8 +165,9 @@ impl Client {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let mut may_replace = request.token_mut().is_none();
+        let work = if may_replace { Work::NewChange } else { Work::Change };
         let mut token = request.token_mut().get_or_insert_with(|| self.tokens.make()).clone();
-        let mut progress = Progress::begin(self.policy, Work::Change);
+        let mut progress = Progress::begin(self.policy, work);
         loop {
             let status = match self.attempt(&progress, request.clone(), &call).await {
                 Ok(answer) => return Ok(answer),

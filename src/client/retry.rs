@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Status;
 
-use crate::client::error::{CallError, is_retryable, may_be_applied, retry_delay_of};
+use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
 /// The budget of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +40,8 @@ pub(super) enum Work {
     Read,
     /// To change something.
     Change,
+    /// To change something under a token that was never sent before.
+    NewChange,
 }
 
 /// How far a call has come.
@@ -49,11 +51,13 @@ pub(super) struct Progress {
     began: Instant,
     attempts: u32,
     may_be_applied: bool,
+    /// The newest refusal that did nothing, while no attempt may have been applied.
+    refused: Option<Status>,
 }
 
 impl Progress {
     pub fn begin(policy: RetryPolicy, work: Work) -> Self {
-        Self { policy, work, began: Instant::now(), attempts: 0, may_be_applied: false }
+        Self { policy, work, began: Instant::now(), attempts: 0, may_be_applied: false, refused: None }
     }
 
     /// The time that is left for the next attempt.
@@ -75,15 +79,30 @@ impl Progress {
     /// Waits for the next attempt, or says that there is none.
     pub async fn go_on_after(&mut self, status: Status) -> Result<(), CallError> {
         self.attempts += 1;
-        self.may_be_applied |= self.work == Work::Change && may_be_applied(&status);
         let pause = retry_delay_of(&status).unwrap_or_else(|| self.pause());
         let may_go_on = is_retryable(&status) && self.attempts < self.policy.attempts_max && pause < self.time_left();
+        let status = self.note(status);
         if !may_go_on {
             let may_be_applied = self.may_be_applied && !is_settled(&status);
             return Err(CallError { status: Box::new(status), attempts: self.attempts, may_be_applied });
         }
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// Notes what an attempt may have done, and answers what the call fails with if it was the last one.
+    fn note(&mut self, status: Status) -> Status {
+        if self.work == Work::NewChange && !self.may_be_applied && is_about_time(&status) {
+            // Refusals outlasted the token's time. Nobody else has the token and no attempt did anything, so nothing was
+            // applied, and what to tell is why it was refused.
+            if let Some(refused) = &self.refused {
+                return refused.clone();
+            }
+        }
+        self.may_be_applied |= self.work != Work::Read && may_be_applied(&status);
+        let did_nothing = !self.may_be_applied && reason_of(&status).is_some();
+        self.refused = (did_nothing && is_retryable(&status)).then(|| status.clone());
+        status
     }
 
     /// Between half of the pause and all of it.
@@ -97,7 +116,12 @@ impl Progress {
 
 /// Whether the server has said for good that the token was not applied, whatever was unknown before.
 fn is_settled(status: &Status) -> bool {
-    super::error::reason_of(status).is_some_and(|reason| reason == "NOT_APPLIED")
+    reason_of(status).is_some_and(|reason| reason == "NOT_APPLIED")
+}
+
+/// Whether a write is refused because the time of its token is over.
+fn is_about_time(status: &Status) -> bool {
+    reason_of(status).is_some_and(|reason| reason == "PENDING" || reason == "NOT_APPLIED")
 }
 
 #[cfg(test)]

@@ -159,6 +159,29 @@ async fn what_settles_the_token_wins_over_what_was_unknown_before() {
 }
 
 #[tokio::test]
+async fn refusals_that_outlast_the_time_of_a_token_of_ours_are_told_as_what_they_are() {
+    let full = || refusal(Code::ResourceExhausted, "STORAGE_FULL", &[]);
+    let pending = || refusal(Code::Aborted, "PENDING", &[]);
+    for last in [pending(), refusal(Code::FailedPrecondition, "NOT_APPLIED", &[])] {
+        let server = Running::with(vec![full(), full(), pending(), pending(), last]).await;
+        let error = server.client().add_count(add()).await.expect_err("the store stays full");
+        assert_eq!(error.error.reason().as_deref(), Some("STORAGE_FULL"));
+        assert!(!error.error.may_be_applied, "no attempt did anything");
+        assert_eq!(server.tokens().await, vec![error.token.token; 5]);
+    }
+    // What was unknown once stays unknown, and a token of the caller may have been sent before.
+    let lost = refusal(Code::Unknown, "OUTCOME_UNKNOWN", &[]);
+    let server = Running::with(vec![full(), lost, full(), pending(), pending()]).await;
+    let error = server.client().add_count(add()).await.expect_err("five are the most");
+    assert_eq!((error.error.reason().as_deref(), error.error.may_be_applied), (Some("PENDING"), true));
+    let server = Running::with(vec![full(), full(), full(), pending(), pending()]).await;
+    let mut request = add();
+    request.idempotency_token = Some(pb::IdempotencyToken { token: "mine".to_owned(), generation_time: None });
+    let error = server.client().add_count(request).await.expect_err("five are the most");
+    assert_eq!((error.error.reason().as_deref(), error.error.may_be_applied), (Some("PENDING"), true));
+}
+
+#[tokio::test]
 async fn a_token_of_ours_that_was_finally_not_applied_is_replaced_once_by_the_servers_clock() {
     let not_applied = refusal(Code::FailedPrecondition, "NOT_APPLIED", &[("server_time", "2040-01-01T00:00:00Z")]);
     let server = Running::with(vec![not_applied.clone()]).await;
