@@ -46,7 +46,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) ->
     let time = asked.unwrap_or(DEADLINE_DEFAULT);
     let response = match tokio::time::timeout(time, work).await {
         Ok(outcome) => finished(outcome, method),
-        Err(_elapsed) => Status::from(expired(time)).into_http(),
+        Err(_elapsed) => Status::from(expired(method, time)).into_http(),
     };
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, gateway.clock().elapsed().saturating_sub(began));
@@ -83,13 +83,14 @@ pub fn panicked(method: &Method) -> Refusal {
 }
 
 /// Refuses a call that ran out of time.
-pub fn expired(time: Duration) -> Refusal {
+pub fn expired(method: &Method, time: Duration) -> Refusal {
+    let advice = match method.changes {
+        true => "a write may have been applied: retry it with the same token",
+        false => "nothing was changed: allow more time, or ask for less",
+    };
     Refusal::new(
         Reason::DeadlineExceeded,
-        format!(
-            "the deadline of {time:?} passed before the call was finished; a write may have been applied: retry it with \
-             the same token"
-        ),
+        format!("the deadline of {time:?} passed before the call was finished; {advice}"),
     )
 }
 

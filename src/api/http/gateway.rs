@@ -180,7 +180,7 @@ impl Gateway {
 
     /// What watches over a stream.
     pub fn watch_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> Watch {
-        let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(time).into()));
+        let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
         let stopping = || Status::from(Refusal::new(Reason::ShuttingDown, "the server is stopping"));
         // Streams of our own end themselves, when what they took is answered.
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));

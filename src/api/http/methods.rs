@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
+use prost_reflect::prost_types::method_options::IdempotencyLevel;
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -52,6 +53,8 @@ pub struct Method {
     pub streaming: bool,
     /// Whether it belongs to this service, not to health or reflection.
     pub own: bool,
+    /// Whether it may change something: all but what its descriptor says has no side effects.
+    pub changes: bool,
     /// Whether its service wants to know who calls.
     pub wants_peer: bool,
 }
@@ -90,6 +93,7 @@ impl Methods {
                 service: Arc::clone(&mount),
                 metrics: metrics.method(&name),
                 own,
+                changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && service.full_name().starts_with("tallystone.admin."),
                 descriptor,
             };
@@ -128,6 +132,12 @@ impl Methods {
     }
 }
 
+/// Whether a call of the method changes nothing.
+fn is_without_side_effects(method: &MethodDescriptor) -> bool {
+    let options = method.method_descriptor_proto().options.as_ref();
+    options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +153,18 @@ mod tests {
         assert_eq!(meant("/tallystone.counter.v1.CounterServices/AddCount"), Some(format!("{service}/AddCount")));
         for unlike in [format!("{service}/Nothing"), format!("{service}/"), "/".to_owned(), String::new()] {
             assert_eq!(meant(&unlike), None, "{unlike}");
+        }
+    }
+
+    #[test]
+    fn methods_that_only_read_are_known_as_such() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let reads = |method: &Method| {
+            let name = method.descriptor.name();
+            ["Get", "BatchGet", "List", "Top", "Watch"].iter().any(|verb| name.starts_with(verb))
+        };
+        for (path, method) in methods.by_path.iter().filter(|(_, method)| method.own) {
+            assert_eq!(method.changes, !reads(method), "{path}");
         }
     }
 }

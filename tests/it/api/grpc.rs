@@ -224,6 +224,8 @@ async fn a_stream_ends_at_the_deadline_that_its_caller_set() {
     let headers = [("content-type", "application/grpc-web+proto"), ("grpc-timeout", "300m")];
     let answer = server.http("POST", &format!("{COUNTERS}/WatchCounts"), &headers, &frame).await;
     assert!(answer.status == 200 && answer.body.contains("grpc-status:4"), "{answer:?}");
+    let told = answer.body.replace("%20", " ");
+    assert!(told.contains("nothing was changed") && !told.contains("may have been applied"), "of a read: {told}");
 }
 
 async fn health(server: &Wire, service: &str) -> Result<ServingStatus, Status> {
