@@ -23,7 +23,8 @@ enum Standing {
 }
 
 impl Counting {
-    /// Settles what became of a token. It may write a void, so a namespace that users only read takes none.
+    /// Settles what became of a token. It may write a void, so a namespace that users only read takes none. A token that
+    /// no write could use yet is refused as it would be there, unless it was used before the clock went back.
     pub async fn check_token(
         &self,
         namespace: &NamespaceName,
@@ -37,7 +38,14 @@ impl Counting {
         Ok(match self.standing(&scope, &counter, &token.key, budget).await? {
             Standing::Found { change: Change::Void, .. } | Standing::Voided => TokenVerdict::NotApplied,
             Standing::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
-            Standing::AboveLimit => TokenVerdict::Pending { retry_after: self.limit_passes_in(&scope, token.key.time) },
+            Standing::AboveLimit => {
+                let (server_time, limit) = (self.core.now(), scope.dataset.dataset.settings.future_limit);
+                if token.key.time > server_time + limit {
+                    let ahead = token.key.time.since(server_time);
+                    return Err(CountingError::FutureTime { ahead, limit, server_time });
+                }
+                TokenVerdict::Pending { retry_after: self.limit_passes_in(&scope, token.key.time) }
+            }
             Standing::BeforeOldest(_) => TokenVerdict::TooOld,
         })
     }

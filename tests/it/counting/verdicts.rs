@@ -54,6 +54,20 @@ async fn an_unseen_token_that_may_still_arrive_is_pending_and_settled_later() {
 }
 
 #[tokio::test]
+async fn a_token_that_no_write_could_use_yet_is_refused_as_a_write_is() {
+    let house = House::new().await;
+    let ahead = token("t1", house.now() + Duration::from_secs(4 * 365 * 86_400));
+    let refused = house.counting.check_token(&house.shop, counter("views"), ahead).await.expect_err("too far ahead");
+    assert_eq!(refused.reason(), Reason::InvalidFutureTime);
+    assert_eq!(refused.server_time(), Some(house.now()));
+    let allowed = token("t2", house.now() + 4 * SECOND);
+    let TokenVerdict::Pending { retry_after } = check(&house, allowed).await else {
+        panic!("it may still arrive");
+    };
+    assert!(retry_after < 30 * SECOND, "{retry_after:?}");
+}
+
+#[tokio::test]
 async fn a_token_older_than_the_oldest_slice_is_never_called_not_applied() {
     let house = House::new().await;
     let ancient = token("t1", house.now() - Duration::from_secs(9 * 86_400));
