@@ -7,13 +7,15 @@ use async_trait::async_trait;
 use crate::domain::counter::Counter;
 use crate::ports::StoreError;
 
-/// Best-effort counters. Values wrap around at 64 bits, as memcached's do.
+/// Best-effort counters.
 ///
 /// Laws:
 /// 1. `add` answers the value after it; an absent counter starts from 0; each add begins the TTL anew.
 /// 2. `get` answers the value, or nothing for a counter that is absent or expired.
 /// 3. After `clear` the counter is absent.
-/// 4. Nothing survives a restart, and anything may be forgotten under memory pressure.
+/// 4. A value that would leave 64 bits stays at their end, or, on a store that does its sums itself and only modulo 2^64,
+///    wraps around; the store says which.
+/// 5. Nothing survives a restart, and anything may be forgotten under memory pressure.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
     /// Adds and answers the value after it.

@@ -126,7 +126,7 @@ impl Shard {
         bytes_max: usize,
     ) -> i64 {
         if let Some(slot) = self.live(counter, now) {
-            slot.value = slot.value.wrapping_add(delta);
+            slot.value = slot.value.saturating_add(delta);
             slot.expires = expires;
             return slot.value;
         }
@@ -236,6 +236,18 @@ mod tests {
 
     fn counter(name: &str) -> Counter {
         Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"))
+    }
+
+    #[tokio::test]
+    async fn a_value_stays_at_the_ends_of_64_bits() {
+        let (table, _clock) = table(1 << 20);
+        for (end, beyond) in [(i64::MAX, 1), (i64::MIN, -1)] {
+            let views = counter(&format!("views{end}"));
+            for delta in [end, beyond, beyond] {
+                assert_eq!(table.add(&views, delta, None).await.expect("an add"), end);
+            }
+            assert_eq!(table.get(&views).await.expect("a read"), Some(end));
+        }
     }
 
     fn table(capacity_bytes: usize) -> (FastTable, ManualClock) {
