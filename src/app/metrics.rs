@@ -69,6 +69,8 @@ impl Collector for EngineCollector {
         for (name, help, value) in COUNTS {
             encode_count(&mut encoder, name, help, value(stats))?;
         }
+        // On the embedded engine a commit succeeds or the process ends, so no row can come late.
+        encode_count(&mut encoder, "tallystone_late_rows", "Rows found at or below a limit that was told before", 0)?;
         encode_count(
             &mut encoder,
             "tallystone_loop_panics",

@@ -42,6 +42,8 @@ pub struct Answer {
     message: DynamicMessage,
     /// The repeated field whose items are the rows, if it has one.
     items: Option<&'static str>,
+    /// The counters that the rows are about, where the rows of the protocol do not say it.
+    counters: Vec<String>,
 }
 
 /// Prints answers in one format.
@@ -61,12 +63,19 @@ impl Answer {
     pub fn one(name: &str, message: &impl Message) -> Self {
         let descriptor = DESCRIPTORS.get_message_by_name(name).expect("the caller names a message of ours");
         let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice());
-        Self { message: message.expect("what was encoded can be decoded"), items: None }
+        Self { message: message.expect("what was encoded can be decoded"), items: None, counters: Vec::new() }
     }
 
     /// An answer whose rows are the items of a repeated field.
     pub fn many(name: &str, message: &impl Message, items: &'static str) -> Self {
         Self { items: Some(items), ..Self::one(name, message) }
+    }
+
+    /// Names the counters of the rows: each row stands alone as a line.
+    #[must_use]
+    pub fn about(mut self, counters: impl IntoIterator<Item = String>) -> Self {
+        self.counters = counters.into_iter().collect();
+        self
     }
 
     /// The whole answer as JSON.
@@ -78,8 +87,22 @@ impl Answer {
     fn lines(&self) -> Vec<serde_json::Value> {
         let whole = self.json();
         match self.items.and_then(|items| whole.get(items)) {
-            Some(serde_json::Value::Array(items)) => items.clone(),
+            Some(serde_json::Value::Array(items)) => {
+                let named = |(at, row): (usize, &serde_json::Value)| self.named(at, row.clone());
+                items.iter().enumerate().map(named).collect()
+            }
             Some(_) | None => vec![whole],
+        }
+    }
+
+    /// A row with the name of its counter, if that is given beside the rows.
+    fn named(&self, at: usize, row: serde_json::Value) -> serde_json::Value {
+        match (self.counters.get(at), row) {
+            (Some(counter), serde_json::Value::Object(fields)) => {
+                let name = ("counterName".to_owned(), serde_json::Value::from(counter.as_str()));
+                serde_json::Value::Object(std::iter::once(name).chain(fields).collect())
+            }
+            (_, row) => row, // nothing to add, or nothing to add it to
         }
     }
 }

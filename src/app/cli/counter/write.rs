@@ -195,6 +195,7 @@ impl Counters {
         }
         let rows = Rows { columns: &["counter_name", "total", "outcome", "event_time"], cells };
         let answer = Answer::many(&full_name("ReportTotalsResponse"), &reported, "results");
+        let answer = answer.about(args.totals.iter().map(|(name, _)| name.clone()));
         self.session.output.answer(&answer, &rows)?;
         all_or_partial(&refused, args.totals.len(), "totals were refused")
     }
