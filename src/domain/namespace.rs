@@ -229,12 +229,17 @@ impl NamespaceSpec {
         self.check_series(&mut faults);
         self.check_durations(&mut faults);
         if self.description.len() > DESCRIPTION_BYTES_MAX {
-            faults.push(format!("description has {} bytes; at most {DESCRIPTION_BYTES_MAX}", self.description.len()));
+            faults.push(format!(
+                "description has {} bytes; shorten it to {DESCRIPTION_BYTES_MAX}",
+                self.description.len()
+            ));
         }
         match self.ttl {
-            Some(ttl) if ttl < STEP => faults.push("ttl must be at least 10 s".to_owned()),
+            Some(ttl) if ttl < STEP => {
+                faults.push("ttl must be at least 10 s; raise it, or leave it out for none".to_owned());
+            }
             Some(_) if self.temporality == Temporality::Cumulative => {
-                faults.push("a cumulative namespace has no ttl".to_owned());
+                faults.push("a cumulative namespace has no ttl; leave it out".to_owned());
             }
             Some(_) | None => {}
         }

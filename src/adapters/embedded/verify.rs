@@ -118,8 +118,18 @@ fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<
         End::Gap { at, expected, found } => return Err(gap(active, at, expected, found)),
         End::Broken { at } => {
             check_torn(active, &bytes, at, &chain, acknowledged)?;
-            if chain.last.is_none() {
-                keep_copy(dir, active)?;
+            match chain.last {
+                Some(_) => tracing::warn!(
+                    journal = %active.display(), at, "cutting a torn tail that was never acknowledged"
+                ),
+                None => {
+                    keep_copy(dir, active)?;
+                    tracing::warn!(
+                        journal = %active.display(),
+                        "nothing of the newest journal can be read; it is set aside as torn-journal, and the rest of the \
+                         store tells whether acknowledged work was in it"
+                    );
+                }
             }
             cut(active, at)?;
         }
@@ -154,7 +164,6 @@ fn keep_copy(dir: &Path, journal: &Path) -> Result<(), OpenError> {
 
 /// Cuts a torn tail, because the library would refuse some and keep others.
 fn cut(path: &Path, at: usize) -> Result<(), OpenError> {
-    tracing::warn!(journal = %path.display(), at, "cutting a torn tail that was never acknowledged");
     let file = OpenOptions::new().write(true).open(path).map_err(OpenError::io(path))?;
     file.set_len(at as u64).and_then(|()| file.sync_all()).map_err(OpenError::io(path))
 }

@@ -166,7 +166,7 @@ impl Provenance {
         if text.len() > PROVENANCE_BYTES_MAX {
             return Err(Reject::new(
                 Reason::InvalidProvenance,
-                format!("provenance has {} bytes; at most {PROVENANCE_BYTES_MAX} are allowed", text.len()),
+                format!("provenance has {} bytes; shorten it to {PROVENANCE_BYTES_MAX}", text.len()),
             ));
         }
         Ok(Self((!text.is_empty()).then(|| text.into())))

@@ -42,7 +42,7 @@ impl Token {
         if bytes > TOKEN_BYTES_MAX {
             return Err(Reject::new(
                 Reason::InvalidToken,
-                format!("token has {bytes} bytes; at most {TOKEN_BYTES_MAX} are allowed"),
+                format!("token has {bytes} bytes; shorten it to {TOKEN_BYTES_MAX}, or send a UUIDv7"),
             ));
         }
         let key = match uuid_v7(&sent.token) {
@@ -117,7 +117,7 @@ impl Source {
         if source.is_empty() || source.len() > SOURCE_BYTES_MAX {
             return Err(Reject::new(
                 Reason::InvalidReport,
-                format!("source has {} bytes; 1 to {SOURCE_BYTES_MAX} are allowed", source.len()),
+                format!("source has {} bytes; name what reports in 1 to {SOURCE_BYTES_MAX} bytes", source.len()),
             ));
         }
         Ok(Self(source.into()))

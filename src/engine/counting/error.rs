@@ -84,7 +84,7 @@ pub enum CountingError {
     #[error("the server is stopping; nothing was done")]
     ShuttingDown,
     /// The store failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

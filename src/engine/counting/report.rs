@@ -78,7 +78,10 @@ impl Counting {
         let known = self.newest_totals(scope, &counter).await?;
         let Some(newest) = known.get(report.source.as_str()) else {
             if known.len() >= SOURCES_MAX {
-                let message = format!("the counter adds up {SOURCES_MAX} sources already");
+                let message = format!(
+                    "the counter adds up {SOURCES_MAX} sources already; report under the name \
+                                       of one of them, with a higher epoch, or to another counter"
+                );
                 return Err(Reject::new(Reason::TooManySources, message).into());
             }
             return Ok(Err(counter));

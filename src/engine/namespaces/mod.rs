@@ -96,7 +96,7 @@ pub enum NamespaceError {
     #[error(transparent)]
     Reject(#[from] Reject),
     /// The store failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

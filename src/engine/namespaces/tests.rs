@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
+use crate::engine::counting::CountingError;
 use crate::ports::{CatalogState, NamespaceRecord};
 
 #[derive(Default)]
@@ -443,4 +444,13 @@ async fn concurrent_changes_of_many_namespaces_lose_nothing() {
     assert_eq!(reopened.all(), namespaces.all());
     let numbers: HashMap<_, _> = namespaces.all().iter().map(|one| (one.id, Arc::clone(one))).collect();
     assert_eq!(numbers.len(), 50);
+}
+
+#[test]
+fn a_failed_store_is_told_of_once() {
+    let failed = || StoreError::not_applied(StoreErrorKind::Full, "commit");
+    let told = failed().to_string();
+    for error in [anyhow::Error::from(NamespaceError::from(failed())), CountingError::from(failed()).into()] {
+        assert_eq!(format!("{error:#}"), told);
+    }
 }
