@@ -62,6 +62,8 @@ pub const NAMESPACE_VERSIONS_CACHED: usize = 4_096;
 
 /// The most unrolled events an UP_TO_DATE read adds up one by one; past it, it rolls first.
 pub const TAIL_EVENTS_MAX: usize = 10_000;
+/// The exports of one name that stand beside each other; a store that has yet another one to write keeps its slice.
+pub const EXPORTS_OF_A_SLICE_MAX: usize = 100;
 /// The events of one page of a log scan.
 pub const SCAN_PAGE_EVENTS: usize = 1_000;
 /// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.

@@ -10,12 +10,13 @@ use crate::ports::{SliceRow, StoreError};
 ///
 /// Laws:
 /// 1. `begin` discards whatever an unfinished export of the same slice left behind.
-/// 2. After `finish` the export is durable and complete; `is_finished` says so from then on.
+/// 2. After `finish` the export is durable and complete, and nothing replaces it: an export of the same name with other
+///    rows, as that of another store, stands beside it; one with the same rows is the same export.
+///
+/// A sink knows slices by their names only, so it never says whether a slice of a store was exported: the store exports it
+/// right before it drops it, again if it must.
 #[async_trait]
 pub trait ExportSink: Send + Sync + 'static {
-    /// Whether the export of a slice is done.
-    async fn is_finished(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<bool, StoreError>;
-
     /// Begins anew.
     async fn begin(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError>;
 

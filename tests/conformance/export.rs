@@ -40,27 +40,35 @@ async fn export_sink_law_1_begin_discards_what_an_unfinished_export_left_behind(
     sink.write(&dataset, at(0), rows(&["left", "behind"])).await.expect("it writes");
     // The process ends here; the next one begins anew.
     let sink = Exports::new(home.path());
-    assert!(!sink.is_finished(&dataset, at(0)).await.expect("an answer"));
+    assert!(!sink.file(&dataset, at(0)).exists());
     export(&sink, &dataset, 0, &["a", "b", "c"]).await;
     assert_eq!(tokens(&sink.file(&dataset, at(0))), ["a", "b", "c"]);
 }
 
 #[tokio::test]
-async fn export_sink_law_2_what_is_finished_is_complete_and_known_to_everybody() {
+async fn export_sink_law_2_what_is_finished_is_complete_and_never_replaced() {
     let home = tempfile::tempdir().expect("a directory");
+    let directory = home.path().join("made/on/demand");
     let dataset = namespace_name("events");
-    let sink = Exports::new(home.path().join("made/on/demand"));
-    assert!(!sink.is_finished(&dataset, at(0)).await.expect("an answer"));
+    let sink = Exports::new(&directory);
+    let file = sink.file(&dataset, at(0));
     sink.begin(&dataset, at(0)).await.expect("it begins");
-    assert!(!sink.is_finished(&dataset, at(0)).await.expect("an answer"));
     sink.write(&dataset, at(0), rows(&["a"])).await.expect("it writes");
-    assert!(!sink.is_finished(&dataset, at(0)).await.expect("an answer"));
+    assert!(!file.exists(), "it is not finished");
     sink.finish(&dataset, at(0)).await.expect("it finishes");
-    for sink in [sink.clone(), Exports::new(home.path().join("made/on/demand"))] {
-        assert!(sink.is_finished(&dataset, at(0)).await.expect("an answer"));
-        assert!(!sink.is_finished(&dataset, at(600_000)).await.expect("an answer"));
-        assert!(!sink.is_finished(&namespace_name("other"), at(0)).await.expect("an answer"));
+    // Another store has a dataset of the same name, with as many rows, then with more.
+    let other = Exports::new(&directory);
+    export(&other, &dataset, 0, &["b"]).await;
+    export(&other, &dataset, 0, &["a", "b", "c"]).await;
+    // A process that ended before it was told exports the same again.
+    for tokens in [&["a"][..], &["b"], &["a", "b", "c"]] {
+        export(&sink, &dataset, 0, tokens).await;
     }
+    let second = directory.join("events.20261120T000000Z.2.jsonl");
+    let third = directory.join("events.20261120T000000Z.3.jsonl");
+    assert_eq!([tokens(&file), tokens(&second)], [["a"], ["b"]]);
+    assert_eq!(tokens(&third), ["a", "b", "c"]);
+    assert_eq!(std::fs::read_dir(&directory).expect("the directory").count(), 3, "the same is written once");
 }
 
 #[tokio::test]
@@ -78,7 +86,7 @@ async fn export_sink_law_2_nothing_is_finished_that_was_not_begun() {
     let dataset = namespace_name("events");
     assert!(sink.write(&dataset, at(0), rows(&["a"])).await.is_err());
     assert!(sink.finish(&dataset, at(0)).await.is_err());
-    assert!(!sink.is_finished(&dataset, at(0)).await.expect("an answer"));
+    assert!(!sink.file(&dataset, at(0)).exists());
 }
 
 #[tokio::test]

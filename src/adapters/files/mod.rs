@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! <directory>/<dataset>.<start>.jsonl        a finished export
+//! <directory>/<dataset>.<start>.2.jsonl      one with other content under the same name: of another store, or of the
+//!                                            same slice after a crash, with a verdict in between
 //! <directory>/<dataset>.<start>.jsonl.part   one that is being written, or was given up
 //! ```
 //!
 //! The start is written as `20261120T000000Z`; bytes of a dataset's name other than letters, digits and `. _ -` are written
-//! as `%XX`. Invariant: a file without `.part` is complete and durable: it is synced before it gets its name, and the
-//! directory is synced before anybody is told.
+//! as `%XX`. Invariant: a file without `.part` is complete, durable and never replaced: it is synced before it gets its
+//! name, and the directory is synced before anybody is told.
 
 mod line;
 
@@ -17,11 +19,15 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use tokio::fs::{self, File, OpenOptions};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::domain::counter::NamespaceName;
+use crate::domain::limits::EXPORTS_OF_A_SLICE_MAX;
 use crate::domain::time::Timestamp;
 use crate::ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
+
+/// How much of two files is compared at once.
+const COMPARED_BYTES: u64 = 64 * 1024;
 
 /// The exports in one directory.
 #[derive(Clone, Debug)]
@@ -35,8 +41,12 @@ impl Exports {
         Self { directory: directory.into() }
     }
 
-    /// The file of a finished export.
+    /// The file of a finished export; the first one, where there are several of a name.
     pub fn file(&self, dataset: &NamespaceName, slice_start: Timestamp) -> PathBuf {
+        self.numbered(dataset, slice_start, 1)
+    }
+
+    fn numbered(&self, dataset: &NamespaceName, slice_start: Timestamp, number: usize) -> PathBuf {
         let mut name = String::new();
         for byte in dataset.as_str().bytes() {
             if byte.is_ascii_alphanumeric() || b"._-".contains(&byte) {
@@ -46,7 +56,11 @@ impl Exports {
                 let _ = write!(name, "%{byte:02X}");
             }
         }
-        self.directory.join(format!("{name}.{}.jsonl", line::compact_time(slice_start)))
+        let start = line::compact_time(slice_start);
+        self.directory.join(match number {
+            1 => format!("{name}.{start}.jsonl"),
+            _ => format!("{name}.{start}.{number}.jsonl"),
+        })
     }
 
     fn part(&self, dataset: &NamespaceName, slice_start: Timestamp) -> PathBuf {
@@ -83,28 +97,46 @@ impl Exports {
         Ok(())
     }
 
-    async fn complete(&self, part: &Path, file: &Path) -> io::Result<()> {
-        File::open(part).await?.sync_all().await?;
-        fs::rename(part, file).await?;
-        self.sync_directory().await
+    /// Gives a part its name: the first one that is free or holds the same already.
+    async fn complete(&self, dataset: &NamespaceName, slice_start: Timestamp) -> io::Result<()> {
+        let part = self.part(dataset, slice_start);
+        File::open(&part).await?.sync_all().await?;
+        for number in 1..=EXPORTS_OF_A_SLICE_MAX {
+            let file = self.numbered(dataset, slice_start, number);
+            if !fs::try_exists(&file).await? {
+                fs::rename(&part, &file).await?;
+                return self.sync_directory().await;
+            }
+            if is_same(&part, &file).await? {
+                // The process that gave the file its name may have ended before it synced the directory.
+                self.sync_directory().await?;
+                return fs::remove_file(&part).await;
+            }
+        }
+        Err(io::Error::other(format!("{EXPORTS_OF_A_SLICE_MAX} other exports have its name; move them away")))
+    }
+}
+
+/// Whether two files hold the same bytes.
+async fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (File::open(one).await?, File::open(other).await?);
+    if one.metadata().await?.len() != other.metadata().await?.len() {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    loop {
+        left.clear();
+        right.clear();
+        (&mut one).take(COMPARED_BYTES).read_to_end(&mut left).await?;
+        (&mut other).take(COMPARED_BYTES).read_to_end(&mut right).await?;
+        if left != right || left.is_empty() {
+            return Ok(left == right);
+        }
     }
 }
 
 #[async_trait]
 impl ExportSink for Exports {
-    async fn is_finished(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<bool, StoreError> {
-        let file = self.file(dataset, slice_start);
-        let finished = async {
-            let there = fs::try_exists(&file).await?;
-            if there {
-                // The process that gave the file its name may have ended before it synced the directory.
-                self.sync_directory().await?;
-            }
-            Ok(there)
-        };
-        finished.await.map_err(|error| failed("look for export", &file, error))
-    }
-
     async fn begin(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError> {
         let part = self.part(dataset, slice_start);
         self.start(&part).await.map_err(|error| failed("begin export", &part, error))
@@ -125,8 +157,8 @@ impl ExportSink for Exports {
     }
 
     async fn finish(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError> {
-        let (part, file) = (self.part(dataset, slice_start), self.file(dataset, slice_start));
-        self.complete(&part, &file).await.map_err(|error| failed("finish export", &file, error))
+        let finished = self.complete(dataset, slice_start).await;
+        finished.map_err(|error| failed("finish export", &self.file(dataset, slice_start), error))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::engine::core::Core;
 use crate::engine::datasets::DatasetState;
 use crate::engine::loops::driver::{Activity, Next};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::ports::{ExportSink, StoreError};
 
 /// How often slices are looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -112,16 +112,13 @@ impl RetentionLoop {
         let Some(export) = &self.core.export else {
             return Ok(Some(Obstacle::NoExport));
         };
-        if !export.is_finished(&self.dataset.dataset.name, row.start).await? {
-            self.export(row).await?;
-        }
+        // Also if a file of its name is there: it may be of another store.
+        self.export(export.as_ref(), row).await?;
         Ok(None)
     }
 
-    async fn export(&self, row: &TimeSlice) -> Result<(), StoreError> {
+    async fn export(&self, export: &dyn ExportSink, row: &TimeSlice) -> Result<(), StoreError> {
         let name = &self.dataset.dataset.name;
-        let export = self.core.export.as_ref();
-        let export = export.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "export slice"))?;
         export.begin(name, row.start).await?;
         let mut names: HashMap<NamespaceId, String> = HashMap::new();
         let mut beyond = None;

@@ -1,24 +1,36 @@
 //! Retention: slices are dropped when everything in them is rolled up, and not before.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
+use tallystone::domain::counter::{Change, NamespaceName};
 use tallystone::domain::limits::GAP_SLICES_MAX;
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::{SliceStatus, TimeSlice};
 use tallystone::engine::counting::{TokenVerdict, WriteOutcome};
+use tallystone::ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
 
-use super::{House, SECOND, applied, counter, spec, token};
+use super::{House, SECOND, START, applied, counter, spec, token};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-async fn house() -> House {
+fn short() -> NamespaceSpec {
     let mut short = spec("shop");
     short.dataset.seconds_per_slice = 3_600;
     short.dataset.close_after = 2 * HOUR;
     short.dataset.delete_after = 3 * HOUR;
     short.partition.seconds_per_bucket = 600;
-    House::with(short).await
+    short
+}
+
+async fn house() -> House {
+    House::with(short()).await
 }
 
 /// Moves the clock in strides, as a quiet night would.
@@ -135,4 +147,75 @@ async fn slices_of_an_idle_dataset_are_dropped_without_complaint() {
     let stats = house.engine.stats();
     assert!(stats.slices_dropped.get() >= 2, "{} were dropped", stats.slices_dropped.get());
     assert_eq!(stats.slices_kept_back.get(), 0);
+}
+
+/// Keeps exports in memory; the first one of each slice fails at its end.
+#[derive(Default)]
+struct Kept {
+    state: Mutex<KeptState>,
+}
+
+#[derive(Default)]
+struct KeptState {
+    failed: HashSet<Timestamp>,
+    parts: HashMap<Timestamp, Vec<SliceRow>>,
+    finished: HashMap<Timestamp, Vec<SliceRow>>,
+}
+
+#[async_trait]
+impl ExportSink for Kept {
+    async fn begin(&self, _dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError> {
+        self.state.lock().parts.insert(slice_start, Vec::new());
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        _dataset: &NamespaceName,
+        slice_start: Timestamp,
+        rows: Vec<(String, SliceRow)>,
+    ) -> Result<(), StoreError> {
+        let rows = rows.into_iter().map(|(_, row)| row);
+        self.state.lock().parts.get_mut(&slice_start).expect("it was begun").extend(rows);
+        Ok(())
+    }
+
+    async fn finish(&self, _dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        if state.failed.insert(slice_start) {
+            return Err(StoreError::unknown(StoreErrorKind::Unavailable, "finish export"));
+        }
+        let rows = state.parts.remove(&slice_start).expect("it was begun");
+        state.finished.insert(slice_start, rows);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_slice_is_dropped_only_after_its_own_export() {
+    let mut exported = short();
+    exported.dataset.export_before_drop = true;
+    let clock = ManualClock::at(START + HOUR);
+    let stores = memory::stores_on(Arc::new(clock.clone()));
+    let kept = Arc::new(Kept::default());
+    let house = House::on(exported, clock, stores, Some(kept.clone())).await;
+    house.add("views", 5, None).await.expect("an add that works");
+    house.add("likes", 7, None).await.expect("an add that works");
+    let now = house.now();
+    let row = slice_rows(&house).await.into_iter().find(|row| row.start <= now && now < row.end);
+    let first = row.expect("the slice of the events").start;
+    for _ in 0..8 * 360 {
+        house.clock.advance(10 * SECOND);
+        house.rest().await;
+        let is_finished = kept.state.lock().finished.contains_key(&first);
+        let row = slice_rows(&house).await.into_iter().find(|row| row.start == first).expect("it keeps its row");
+        assert!(is_finished || row.status != SliceStatus::Dropped, "its export failed, and it is gone");
+        if row.status == SliceStatus::Dropped {
+            let state = kept.state.lock();
+            let changes: HashSet<_> = state.finished[&first].iter().map(|row| row.event.change).collect();
+            assert_eq!(changes, HashSet::from([Change::Add(5), Change::Add(7)]));
+            return;
+        }
+    }
+    panic!("a slice that is exported is dropped");
 }
