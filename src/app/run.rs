@@ -27,6 +27,7 @@ use crate::app::backend::Backend;
 use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::app::metrics::{EngineCollector, StoreCollector};
 use crate::app::notices::say;
+use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces};
 use crate::engine::{Engine, Parts};
@@ -206,7 +207,13 @@ async fn start_engine(preset: Preset, backend: &Backend, clock: Arc<dyn Clock>) 
     if preset == Preset::Dev {
         let name = NamespaceName::new("default").expect("a literal name is valid");
         let author = Author { actor: "tallystone dev".to_owned(), reason: "the namespace to begin with".to_owned() };
-        namespaces.ensure(NamespaceDraft::of(name), author).await.context("cannot make namespace default")?;
+        namespaces.ensure(NamespaceDraft::of(name), author).await.map_err(|error| {
+            let advice = match error.reason() {
+                Reason::StorageFull => "; free space where the data is, or lower storage.reserve_bytes",
+                _ => "", // the text says it all
+            };
+            anyhow::anyhow!("cannot make namespace default: {error}{advice}")
+        })?;
     }
     let parts = Parts {
         stores: backend.stores.clone(),

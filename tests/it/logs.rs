@@ -1,5 +1,8 @@
 //! The structured log of the real binary: what a server's life looks like to whoever reads along.
 
+use std::fs;
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::harness::{Launch, Server};
@@ -46,4 +49,26 @@ fn the_log_tells_the_life_of_a_server_and_names_no_counter() {
     assert_eq!(stopped["counters_left"], 0, "also of those that the kill left: {stopped}");
     assert!(stopped["rollups_written"].is_u64(), "{stopped}");
     assert!(!server.printed().contains("4711"), "{}", server.printed());
+}
+
+#[test]
+fn lost_work_is_never_logged_as_work_that_was_not_acknowledged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let server = start(folder.path());
+    add(&server, "views");
+    server.kill();
+    let journals = fs::read_dir(folder.path().join("store")).expect("the folder of the store");
+    let journals = journals.map(|entry| entry.expect("an entry").path());
+    let journals: Vec<_> = journals.filter(|path| path.extension().is_some_and(|kind| kind == "jnl")).collect();
+    assert_eq!(journals.len(), 1, "a young store has one journal");
+    let bytes = fs::metadata(&journals[0]).expect("its length").len();
+    fs::write(&journals[0], vec![0xff; usize::try_from(bytes).expect("a short file")]).expect("it is overwritten");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    let command = command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
+    let ended = command.output().expect("the binary starts");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success(), "{told}");
+    assert!(told.contains("set aside as torn-journal") && told.contains("acknowledged"), "{told}");
+    assert!(!told.contains("never acknowledged"), "{told}");
 }

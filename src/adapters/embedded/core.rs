@@ -98,8 +98,10 @@ impl Core {
         if self.room.swap(room as u8, Ordering::Relaxed) != room as u8 {
             match room {
                 Room::Plenty => tracing::info!("the file system has room again; writes go on"),
-                Room::Reserve => tracing::warn!("the file system is down to the reserve; adds are refused"),
-                Room::Exhausted => tracing::error!("the file system is nearly full; all writes are refused"),
+                Room::Reserve => tracing::warn!("less space is free than storage.reserve_bytes; adds are refused"),
+                Room::Exhausted => tracing::error!(
+                    "less space is free than a quarter of storage.reserve_bytes; all writes are refused"
+                ),
             }
         }
     }

@@ -99,3 +99,14 @@ fn a_server_listens_on_a_name_and_says_how_it_was_called() {
     assert!(line.contains(&format!("then:  {} counter get views", env!("CARGO_BIN_EXE_tallystone"))), "{line}");
     assert!(server.stop().success());
 }
+
+#[test]
+fn a_first_start_without_room_says_once_why_and_what_to_do() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().to_str().expect("text");
+    let reserve = format!("storage.reserve_bytes={}", i64::MAX);
+    let ran = alone(&["dev", "--listen", "127.0.0.1:0", "--data", data, "--set", &reserve], &[]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("the store has no room left").count(), 1, "{}", ran.err);
+    assert!(ran.err.contains("or lower storage.reserve_bytes"), "{}", ran.err);
+}
