@@ -52,7 +52,11 @@ async fn every_bad_argument_of_an_add_has_its_reason() {
         (set("/counter_name", json!(".hidden")), Reason::InvalidCounterName, &["begin with a letter or digit"]),
         (set("/counter_name", json!("c".repeat(257))), Reason::InvalidCounterName, &["257 bytes"]),
         (set("/idempotency_token/token", json!("")), Reason::InvalidToken, &["present but empty", "leave"]),
-        (set("/idempotency_token/token", json!("t".repeat(65))), Reason::InvalidToken, &["65 bytes", "at most 64"]),
+        (
+            set("/idempotency_token/token", json!("t".repeat(65))),
+            Reason::InvalidToken,
+            &["65 bytes", "shorten it to 64"],
+        ),
         (
             set("/idempotency_token", json!({"token": "no time"})),
             Reason::InvalidGenerationTime,
@@ -70,7 +74,11 @@ async fn every_bad_argument_of_an_add_has_its_reason() {
             Reason::TooOld,
             &["oldest live slice", "new token only if"],
         ),
-        (Box::new(|body| body["provenance"] = json!("p".repeat(257))), Reason::InvalidProvenance, &["257 bytes"]),
+        (
+            Box::new(|body| body["provenance"] = json!("p".repeat(257))),
+            Reason::InvalidProvenance,
+            &["257 bytes", "shorten it to 256"],
+        ),
         (set("/namespace", json!("totals")), Reason::WrongTemporality, &["ReportTotals"]),
     ];
     for (change, expected, words) in cases {
