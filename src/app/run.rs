@@ -182,8 +182,7 @@ async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result
     let opened = tokio::task::spawn_blocking(move || Backend::open(&config, moved)).await;
     let backend = opened.context("opening the store panicked")??;
     let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
-    let events_replayed = backend.embedded().map_or(0, |embedded| embedded.events_replayed());
-    tracing::info!(kind, took_ms, events_replayed, "the store is open");
+    tracing::info!(kind, took_ms, "the store is open");
     Ok(backend)
 }
 

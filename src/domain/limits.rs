@@ -91,8 +91,8 @@ pub const ROW_LOADS_MAX: usize = 64;
 pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// A commit of the embedded store is closed once it holds so many bytes.
 pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What the journals of the embedded store may take, in bytes; a start replays at most this much.
-pub const JOURNAL_BYTES_MAX: u64 = 192 * 1024 * 1024;
+/// What the journals of the embedded store may take beside the one in use, in bytes; a start replays both.
+pub const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The newest events of a counter lie in memory in chunks of at most this many.
 pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
 /// The most shards of the table of best-effort counters.

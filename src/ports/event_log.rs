@@ -89,7 +89,7 @@ pub struct LogCapabilities {
     pub sees_reuse: bool,
     /// `append` may fail with an unknown outcome.
     pub unknown_outcomes: bool,
-    /// `tail` answers for every time at or above the published limit.
+    /// `tail` answers for every time at or above the published limit, and above all that was written before the start.
     pub keeps_tail: bool,
 }
 

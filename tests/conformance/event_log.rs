@@ -430,7 +430,7 @@ async fn event_log_law_6_a_tail_with_totals_has_no_sum() {
 }
 
 #[tokio::test]
-async fn event_log_law_6_the_tail_is_whole_again_after_a_restart() {
+async fn event_log_law_6_the_tail_after_a_restart_is_right_or_unknown() {
     on_every_durable_backend(async |bench, ending| {
         let views = counter("views");
         append(&bench.stores, &views, event(1_000, "a", Change::Add(3))).await;
@@ -438,7 +438,13 @@ async fn event_log_law_6_the_tail_is_whole_again_after_a_restart() {
         append(&bench.stores, &views, event(3_000, "b", Change::Add(4))).await;
         let before = bench.stores.log.tail(DATASET, &views, at(2_000));
         let bench = bench.reopen(ending).await;
-        assert_eq!(bench.stores.log.tail(DATASET, &views, at(2_000)), before);
+        let log = &bench.stores.log;
+        let after = log.tail(DATASET, &views, at(2_000));
+        assert!(after == before || after == Tail::Unknown, "{after:?}");
+        // A touched step lasts ten seconds; what comes behind it is in memory as always.
+        append(&bench.stores, &views, event(20_000, "c", Change::Add(5))).await;
+        let newest = log.tail(DATASET, &views, at(10_000));
+        assert!(matches!(&newest, Tail::Sum(sum) if (sum.sum, sum.mutations) == (5, 1)), "{newest:?}");
     })
     .await;
 }

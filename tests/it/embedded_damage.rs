@@ -142,7 +142,9 @@ async fn make_slices(stores: &Stores) {
 /// Fills a store until its journal is sealed and a second one begun. The rows of the first are still needed: only the
 /// history of namespaces, which fills it quickly, is in tables.
 async fn fill_two_journals(dir: &Path) {
-    let (store, stores) = open_as(Options { memtable_bytes: 16 << 20, ..options(dir) }).expect("a new store opens");
+    // The bound keeps the store from doing away with the first journal as soon as it is sealed.
+    let roomy = Options { memtable_bytes: 16 << 20, journal_bytes: 1 << 30, ..options(dir) };
+    let (store, stores) = open_as(roomy).expect("a new store opens");
     create_namespace(&stores).await;
     make_slices(&stores).await;
     append(&stores, vec![add(1, 1), add(2, 2)]).await;

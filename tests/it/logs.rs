@@ -29,7 +29,7 @@ fn the_log_tells_the_life_of_a_server_and_names_no_counter() {
     let server = start(folder.path());
     assert_eq!(line(&server, "listening")["address"], server.address.to_string());
     let opened = line(&server, "the store is open");
-    assert_eq!((&opened["kind"], &opened["events_replayed"]), (&"embedded".into(), &0.into()), "{opened}");
+    assert_eq!(opened["kind"], "embedded", "{opened}");
     assert!(opened["took_ms"].is_u64(), "{opened}");
     let made = line(&server, "a namespace was changed");
     assert_eq!((&made["namespace"], &made["version"]), (&"default".into(), &1.into()), "{made}");
@@ -39,7 +39,7 @@ fn the_log_tells_the_life_of_a_server_and_names_no_counter() {
     server.kill();
 
     let mut server = start(folder.path());
-    assert_eq!(line(&server, "the store is open")["events_replayed"], 1, "what the kill left unrolled");
+    line(&server, "the store is open");
     add(&server, "patient-4711");
     server.signal(libc::SIGTERM);
     assert!(server.wait().success(), "{}", server.printed());

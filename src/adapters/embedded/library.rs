@@ -16,9 +16,9 @@ use fjall::config::FilterPolicy;
 use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
+use super::Options;
 use super::error::OpenError;
 use super::manifest::Manifest;
-use crate::domain::limits::JOURNAL_BYTES_MAX;
 
 /// The folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
@@ -70,17 +70,19 @@ pub enum KeyspaceError {
 
 impl Library {
     /// Opens the database of a folder whose list of keyspaces was read.
-    pub fn open(dir: &Path, mut manifest: Manifest, cache_bytes: u64, memtable_bytes: u64) -> Result<Self, OpenError> {
+    pub fn open(mut manifest: Manifest, store: &Options) -> Result<Self, OpenError> {
+        let Options { dir, block_bytes, memtable_bytes, journal_bytes, .. } = store;
+        let (dir, memtable_bytes) = (dir.as_path(), *memtable_bytes);
         let path = folder(dir);
         let fail = || OpenError::library(path.clone());
         let db = Database::builder(&path)
-            .cache_size(cache_bytes)
+            .cache_size(*block_bytes)
             .manual_journal_persist(true)
             // The look before opening reads values in journals.
             .journal_compression(CompressionType::None)
             // With a single worker thread a recovery was seen to hang; one flushes while the other compacts.
             .worker_threads(2)
-            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .max_journaling_size(*journal_bytes)
             .open()
             .map_err(fail())?;
         for (id, name) in &manifest.keyspaces {

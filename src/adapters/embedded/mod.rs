@@ -49,6 +49,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
+use crate::domain::limits::JOURNAL_BYTES_MAX;
 use crate::ports::{FastCounts, Stores};
 use committer::Committer;
 use core::Core;
@@ -78,6 +79,8 @@ pub struct Options {
     pub block_bytes: u64,
     /// Memory for the newest rows of each keyspace of events before they go to a file; the other keyspaces take less.
     pub memtable_bytes: u64,
+    /// What the journals may take beside the one in use; a start replays all of it.
+    pub journal_bytes: u64,
     /// The bytes of files that are compared with their checksums before the store opens, the newest first. Whatever is
     /// beyond is compared block by block when it is read.
     pub verify_bytes: u64,
@@ -94,6 +97,7 @@ impl Options {
             tail_bytes: 128 * MIB,
             block_bytes: 64 * MIB,
             memtable_bytes: 16 * MIB,
+            journal_bytes: JOURNAL_BYTES_MAX,
             verify_bytes: 8 * 1024 * MIB,
         }
     }
@@ -128,7 +132,6 @@ pub struct Health {
 pub struct Embedded {
     core: Arc<Core>,
     space: Space,
-    events_replayed: u64,
     committer: Mutex<Option<JoinHandle<()>>>,
     /// Held until the store is closed.
     lock: Mutex<Option<File>>,
@@ -148,7 +151,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     if verified.bytes_unread > 0 {
         tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
     }
-    let library = Arc::new(Library::open(dir, manifest, options.block_bytes, options.memtable_bytes)?);
+    let library = Arc::new(Library::open(manifest, &options)?);
     let unreadable = |error| recover::unreadable(dir, error);
     let last = read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
@@ -163,7 +166,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let book = book::Book::open(&library).map_err(unreadable)?;
     let catalog = catalog::Catalog::open(&library).map_err(unreadable)?;
     let memory = Memory::new(options.row_bytes);
-    let events_replayed = recover::tails(&memory, &slices, &book.limits()).map_err(unreadable)?;
+    recover::floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last);
     let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
     let space = || Space::of(dir, options.reserve_bytes);
@@ -171,7 +174,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max)?;
     let (committer, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(lock)));
-    Ok(Embedded { core, space: space(), events_replayed, committer, lock })
+    Ok(Embedded { core, space: space(), committer, lock })
 }
 
 /// Takes the directory for this process.
@@ -231,11 +234,6 @@ impl Embedded {
     /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
     pub fn failure(&self) -> Option<String> {
         self.core.failure().map(str::to_owned)
-    }
-
-    /// The events that opening the store took into memory again: those above the limits.
-    pub fn events_replayed(&self) -> u64 {
-        self.events_replayed
     }
 
     /// How the store is doing. Asks the file system.

@@ -1,4 +1,4 @@
-//! What memory needs of a store that opens: slices, and every event above the limits.
+//! What memory needs of a store that opens: slices, and how far it has to ask disk.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use super::key::{self, KeyRange};
 use super::library::{self, Library};
 use super::memory::Memory;
 use super::meta;
-use super::read::{self, rows};
+use super::read::rows;
 use super::slices::{Slices, Spaces};
 use crate::adapters::stored::decode_slice;
 use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::limits::{SCAN_PAGE_EVENTS, STEP, TOUCH_SHARDS};
+use crate::domain::counter::DatasetId;
+use crate::domain::limits::{STEP, TOUCH_SHARDS};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::{Order, ScanRange};
+use crate::ports::Order;
 
 /// Checks that tables hold what came before the oldest journal. If they do not, an older journal is lost.
 pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u64)]) -> Result<(), OpenError> {
@@ -51,74 +51,35 @@ pub fn slices(library: &Library, path: &Path) -> Result<Slices, OpenError> {
     Ok(slices)
 }
 
-/// Takes every event above its dataset's limit into memory. Cost: the touches from the limit on, and those events.
-pub fn tails(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)]) -> Result<u64, ReadError> {
-    let mut events = 0;
+/// Sets how far memory has to ask disk: up to the newest event of each dataset. Cost: one row of each touch shard.
+///
+/// Loading the events above the limits instead would take 30 us for each counter that was written to in the last
+/// seconds, before the first call is answered. So they stay on disk, and who asks for them reads them there, until the
+/// limit has passed them a few seconds later. Events that come after the start are in memory as always.
+pub fn floors(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)]) -> Result<(), ReadError> {
     let known: HashMap<DatasetId, Timestamp> = limits.iter().copied().collect();
     for dataset in slices.datasets() {
         let limit = known.get(&dataset).copied().unwrap_or(Timestamp::MIN);
-        memory.set_floor(dataset, limit);
-        let from = if limit == Timestamp::MIN { limit } else { limit.floor_to(STEP) };
-        for shard in 0..TOUCH_SHARDS {
-            let keys = || key::steps(shard, from, Timestamp::MAX);
-            events += tails_of(memory, slices, dataset, limit, &keys)?;
+        let mut floor = limit;
+        for spaces in slices.spaces(dataset, limit, Timestamp::MAX) {
+            for shard in 0..TOUCH_SHARDS {
+                let newest = newest_key(&spaces, key::steps(shard, Timestamp::MIN, Timestamp::MAX))?;
+                // Somewhere in this step is the newest event of the shard.
+                floor = floor.max(newest.map_or(floor, |step| (step + STEP).just_before()));
+            }
+            let newest = newest_key(&spaces, key::voids(Timestamp::MIN))?;
+            floor = floor.max(newest.unwrap_or(floor));
         }
-        events += tails_of(memory, slices, dataset, limit, &|| key::voids(limit.just_after()))?;
+        memory.set_floor(dataset, floor);
     }
-    Ok(events)
+    Ok(())
 }
 
-/// Takes the events above the limit of all counters that are named by touches, or by notes of voids.
-fn tails_of(
-    memory: &Memory,
-    slices: &Slices,
-    dataset: DatasetId,
-    limit: Timestamp,
-    keys: &dyn Fn() -> KeyRange,
-) -> Result<u64, ReadError> {
-    let mut events = 0;
-    for spaces in slices.spaces(dataset, limit, Timestamp::MAX) {
-        let mut counters: Vec<Counter> = Vec::new();
-        for row in rows(&spaces.touches, keys(), Order::OldestFirst) {
-            let (key, _) = row?;
-            counters.push(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?.counter);
-        }
-        counters.sort();
-        counters.dedup();
-        for counter in counters {
-            events += tail_of(memory, slices, dataset, &counter, limit)?;
-        }
-    }
-    Ok(events)
-}
-
-fn tail_of(
-    memory: &Memory,
-    slices: &Slices,
-    dataset: DatasetId,
-    counter: &Counter,
-    limit: Timestamp,
-) -> Result<u64, ReadError> {
-    let mut count = 0;
-    let mut range = ScanRange {
-        after: limit,
-        to: Timestamp::MAX,
-        order: Order::OldestFirst,
-        beyond: None,
-        limit: SCAN_PAGE_EVENTS,
-    };
-    memory.note_namespace(counter.namespace(), dataset);
-    loop {
-        let events = read::scan(slices, dataset, counter, &range)?;
-        for event in &events {
-            memory.publish(dataset, counter, event);
-        }
-        count += events.len() as u64;
-        match events.last() {
-            Some(last) if events.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
-            Some(_) | None => return Ok(count),
-        }
-    }
+/// The time of the last touch of a range, or note of a void.
+fn newest_key(spaces: &Spaces, keys: KeyRange) -> Result<Option<Timestamp>, ReadError> {
+    let Some(row) = rows(&spaces.touches, keys, Order::NewestFirst).next() else { return Ok(None) };
+    let (key, _) = row?;
+    Ok(Some(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?.step))
 }
 
 /// A store whose rows cannot be read.
