@@ -254,6 +254,8 @@ impl QueueLoop {
     }
 
     async fn step(&mut self, scope: &Scope) -> Next {
+        // The Set fills again from here on, while the rolls run: it is drained every coalescing time, not that much later.
+        let drained = self.core.clock.elapsed();
         self.take_set();
         let failed = self.roll_ready(scope, |waiting| waiting.need).await;
         self.circulate(scope).await;
@@ -262,13 +264,18 @@ impl QueueLoop {
             return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce(scope)) };
         }
         scope.dataset.want_limit();
-        self.fill(scope, if failed { RETRY_PAUSE } else { Duration::ZERO })
+        let now = self.core.clock.elapsed();
+        if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
     }
 
     /// Lets the Set fill for one coalescing time.
-    fn fill(&mut self, scope: &Scope, least: Duration) -> Next {
-        self.filling = Some(Filling { began: self.core.clock.elapsed(), least });
-        Next::AfterOrWoken(coalesce(scope).max(least))
+    fn fill(&mut self, scope: &Scope, began: Duration, least: Duration) -> Next {
+        self.filling = Some(Filling { began, least });
+        Next::AfterOrWoken(self.left(scope, Filling { began, least }))
+    }
+
+    fn left(&self, scope: &Scope, filling: Filling) -> Duration {
+        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.core.clock.elapsed())
     }
 }
 
@@ -302,9 +309,11 @@ impl Activity for QueueLoop {
             self.hand_over(&scope);
             return Next::Finished;
         }
-        let Some(filling) = self.filling else { return self.fill(&scope, Duration::ZERO) };
+        let Some(filling) = self.filling else {
+            return self.fill(&scope, self.core.clock.elapsed(), Duration::ZERO);
+        };
         // The coalescing time may have changed since the Set began to fill.
-        let left = (filling.began + coalesce(&scope).max(filling.least)).saturating_sub(self.core.clock.elapsed());
+        let left = self.left(&scope, filling);
         if !left.is_zero() {
             return Next::AfterOrWoken(left);
         }
