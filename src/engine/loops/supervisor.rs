@@ -84,8 +84,10 @@ impl Supervisor {
             scope.queues.resize(scope.namespace.spec.rollup.num_queues);
         }
         scope.queues.note_version(scope.namespace.version);
-        for queue in scope.queues.queues().iter().filter(|queue| queue.claim()) {
-            self.driver.start(QueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue)));
+        let queues = scope.queues.queues();
+        let places = u32::try_from(queues.len()).unwrap_or(u32::MAX);
+        for (place, queue) in (0..places).zip(queues.iter()).filter(|(_, queue)| queue.claim()) {
+            self.driver.start(QueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue), (place, places)));
         }
     }
 }

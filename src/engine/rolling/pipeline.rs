@@ -98,6 +98,13 @@ fn coalesce(scope: &Scope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
 
+/// When the turn of a queue was last, at or before now, if each of so many queues has one in every window.
+fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Duration {
+    let (window, place, places) = (window.as_nanos().max(1), u128::from(place), u128::from(places.max(1)));
+    let since = (now.as_nanos() + window - window * place / places) % window;
+    now.saturating_sub(Duration::from_nanos(u64::try_from(since).unwrap_or(u64::MAX)))
+}
+
 /// The loop of one queue.
 pub struct QueueLoop {
     core: Arc<Core>,
@@ -107,6 +114,8 @@ pub struct QueueLoop {
     parked: HashMap<Counter, Waiting>,
     circulating: HashMap<Counter, Timestamp>,
     pacer: Pacer,
+    /// Which of how many queues it is. They take turns within a coalescing time, so that they do not roll all at once.
+    turn: (u32, u32),
     /// Since when the Set fills; none while there is nothing to roll.
     filling: Option<Filling>,
 }
@@ -120,8 +129,8 @@ struct Filling {
 }
 
 impl QueueLoop {
-    /// Makes the loop of a queue.
-    pub fn new(core: Arc<Core>, scope: &Scope, queue: Arc<Queue>) -> Self {
+    /// Makes the loop of a queue, one of so many.
+    pub fn new(core: Arc<Core>, scope: &Scope, queue: Arc<Queue>, turn: (u32, u32)) -> Self {
         Self {
             core,
             queues: Arc::clone(&scope.queues),
@@ -130,6 +139,7 @@ impl QueueLoop {
             parked: HashMap::new(),
             circulating: HashMap::new(),
             pacer: Pacer::default(),
+            turn,
             filling: None,
         }
     }
@@ -310,7 +320,8 @@ impl Activity for QueueLoop {
             return Next::Finished;
         }
         let Some(filling) = self.filling else {
-            return self.fill(&scope, self.core.clock.elapsed(), Duration::ZERO);
+            let began = last_turn(self.core.clock.elapsed(), coalesce(&scope), self.turn);
+            return self.fill(&scope, began, Duration::ZERO);
         };
         // The coalescing time may have changed since the Set began to fill.
         let left = self.left(&scope, filling);
@@ -336,5 +347,24 @@ impl Activity for QueueLoop {
         scope.dataset.limit_at_least(wanted, self.core.clock.as_ref(), left).await;
         self.take_set();
         self.roll_ready(&scope, |waiting| waiting.oldest).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_take_turns_that_come_back_every_window() {
+        let millis = Duration::from_millis;
+        let window = millis(1_000);
+        for place in 0..4 {
+            let turn = millis(5_000 + 250 * u64::from(place));
+            for after in [0, 1, 999] {
+                assert_eq!(last_turn(turn + millis(after), window, (place, 4)), turn, "{place}, {after} ms after");
+            }
+            assert_eq!(last_turn(turn + window, window, (place, 4)), turn + window);
+        }
+        assert_eq!(last_turn(millis(10), window, (3, 4)), Duration::ZERO, "no time before the start");
     }
 }
