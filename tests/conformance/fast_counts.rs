@@ -121,7 +121,7 @@ async fn fast_counts_law_3_a_cleared_counter_is_absent() {
 }
 
 #[tokio::test]
-async fn fast_counts_law_4_nothing_survives_a_restart() {
+async fn fast_counts_law_5_nothing_survives_a_restart() {
     on_every_durable_backend(async |bench, ending| {
         add(&bench.stores, "views", 5, None).await;
         let bench = bench.reopen(ending).await;
