@@ -65,18 +65,14 @@ impl Committer {
     ) -> Result<Appended, StageError> {
         let Prepared { counter, event, key, value } = &events[index];
         let place = self.place(group, dataset, event.key.time)?;
-        if let Some(staged) = group.staged_event(events, dataset, counter, &event.key) {
-            return Ok(Appended::Existing(staged.change));
-        }
-        let step = event.key.time.floor_to(STEP);
-        // One look at memory for nearly every event: its table is large, and each look waits for it.
-        let (knowledge, is_noted) = self.core.memory.find_for(dataset, counter, &event.key, step);
-        if let Some(held) = self.event_known(knowledge, dataset, counter, &event.key, place.spaces.as_ref())? {
+        let (held, is_noted) = self.event_at(group, dataset, events, index, place.spaces.as_ref())?;
+        if let Some(held) = held {
             return Ok(Appended::Existing(held.change));
         }
         let spaces = self.spaces_of(group, place)?;
         let is_newest_clear =
             event.change == Change::Clear && self.is_newest_clear(group, dataset, counter, &event.key)?;
+        let step = event.key.time.floor_to(STEP);
         let (touch, name) = if is_noted { (false, Named::Yes) } else { self.note_use(dataset, counter, Some(step))? };
         // From here on nothing fails, so that a refused event leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
@@ -119,7 +115,7 @@ impl Committer {
     ) -> Result<Option<Event>, StageError> {
         let Prepared { counter, event, key, value } = &void[0];
         let place = self.place(group, dataset, event.key.time)?;
-        if let Some(held) = self.event_at(group, void, dataset, counter, &event.key, place.spaces.as_ref())? {
+        if let (Some(held), _) = self.event_at(group, dataset, void, 0, place.spaces.as_ref())? {
             return Ok(Some(held));
         }
         let spaces = self.spaces_of(group, place)?;
@@ -160,37 +156,29 @@ impl Committer {
         Ok(spaces)
     }
 
-    /// The event that stands at a key: staged, in memory or on disk. `events` are those of the command at work.
+    /// The event that stands at the key of one of a command's events: staged, in memory or on disk. If there is none, also
+    /// whether memory knows that a new event there needs neither a touch of its step nor a listed name.
     fn event_at(
         &self,
         group: &Group,
+        dataset: DatasetId,
         events: &[Prepared],
-        dataset: DatasetId,
-        counter: &Counter,
-        key: &EventKey,
+        index: usize,
         spaces: Option<&Spaces>,
-    ) -> Result<Option<Event>, StageError> {
+    ) -> Result<(Option<Event>, bool), StageError> {
+        let Prepared { counter, event: Event { key, .. }, .. } = &events[index];
         if let Some(staged) = group.staged_event(events, dataset, counter, key) {
-            return Ok(Some(staged));
+            return Ok((Some(staged), false));
         }
-        self.event_known(self.core.memory.find(dataset, counter, key), dataset, counter, key, spaces)
-    }
-
-    /// The event that stands at a key of which memory knows so much.
-    fn event_known(
-        &self,
-        knowledge: Knowledge,
-        dataset: DatasetId,
-        counter: &Counter,
-        key: &EventKey,
-        spaces: Option<&Spaces>,
-    ) -> Result<Option<Event>, StageError> {
-        match knowledge {
-            Knowledge::Here(event) => Ok(Some(event)),
-            Knowledge::Nothing => Ok(None),
-            Knowledge::Ask if spaces.is_none() => Ok(None),
-            Knowledge::Ask => Ok(read::find(&self.core.slices, dataset, counter, key)?),
-        }
+        // One look at memory for nearly every event: its table is large, and each look waits for it.
+        let (knowledge, is_noted) = self.core.memory.find_for(dataset, counter, key, key.time.floor_to(STEP));
+        let held = match knowledge {
+            Knowledge::Here(event) => Some(event),
+            Knowledge::Nothing => None,
+            Knowledge::Ask if spaces.is_none() => None,
+            Knowledge::Ask => read::find(&self.core.slices, dataset, counter, key)?,
+        };
+        Ok((held, is_noted))
     }
 
     /// Notes that a counter gets a row: whether its touch of the step may be missing, and whether its name was listed.
