@@ -81,15 +81,14 @@ pub fn to_counter(bytes: &[u8]) -> Option<Counter> {
 
 /// The key of an event.
 pub fn of_event(counter: &Counter, key: &EventKey) -> Vec<u8> {
-    let mut bytes = hashed(of_time(counter, key.time), counter);
+    let mut bytes = timed(&hash_of(counter), counter, key.time, key.id.stored_len());
     key.id.write_to(&mut bytes);
     bytes
 }
 
 /// The keys of the events of a counter with `from <= time <= to`.
 pub fn events(counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
-    let (from, to) = times(counter, from, to);
-    (from.map(|key| hashed(key, counter)), to.map(|key| hashed(key, counter)))
+    times_behind(&hash_of(counter), counter, from, to)
 }
 
 /// Reads the key of an event.
@@ -111,20 +110,19 @@ pub fn to_event_of(counter: &Counter, bytes: &[u8]) -> Option<EventKey> {
 
 /// The key of a bucket record or a series step; what the key of an event has behind its hash.
 pub fn of_time(counter: &Counter, time: Timestamp) -> Vec<u8> {
+    timed(&[], counter, time, 0)
+}
+
+/// The key of a counter and a time behind a head, which is the counter's hash or nothing; with room for an id.
+fn timed(head: &[u8], counter: &Counter, time: Timestamp, id_len: usize) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
-    // With room for the hash and the id of an event.
-    let mut bytes = Vec::with_capacity(HASH_BYTES + 8 + name.len() + 1 + 8 + 17);
+    let mut bytes = Vec::with_capacity(head.len() + 8 + name.len() + 1 + 8 + id_len);
+    bytes.extend_from_slice(head);
     bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
     bytes.extend_from_slice(name);
     bytes.push(NAME_END);
     bytes.extend_from_slice(&flipped(time));
     bytes
-}
-
-/// Puts the hash of a counter before a key of it.
-fn hashed(mut key: Vec<u8>, counter: &Counter) -> Vec<u8> {
-    key.splice(0..0, hash_of(counter));
-    key
 }
 
 fn hash_of(counter: &Counter) -> [u8; HASH_BYTES] {
@@ -133,15 +131,18 @@ fn hash_of(counter: &Counter) -> [u8; HASH_BYTES] {
 
 /// The keys of the bucket records or series steps of a counter with `from <= time <= to`.
 pub fn times(counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
-    let above = if to == Timestamp::MAX { past_counter(counter) } else { of_time(counter, to.just_after()) };
-    (Bound::Included(of_time(counter, from)), Bound::Excluded(above))
+    times_behind(&[], counter, from, to)
+}
+
+fn times_behind(head: &[u8], counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
+    let above =
+        if to == Timestamp::MAX { past_counter(head, counter) } else { timed(head, counter, to.just_after(), 0) };
+    (Bound::Included(timed(head, counter, from, 0)), Bound::Excluded(above))
 }
 
 /// The first key behind all timed keys of a counter.
-fn past_counter(counter: &Counter) -> Vec<u8> {
-    let mut bytes = of_counter(counter);
-    bytes.push(NAME_END + 1);
-    bytes
+fn past_counter(head: &[u8], counter: &Counter) -> Vec<u8> {
+    [head, &of_counter(counter), &[NAME_END + 1]].concat()
 }
 
 /// The key of a touch.

@@ -52,6 +52,14 @@ impl EventId {
         Some((std::str::from_utf8(&rest[16..]).ok()?, epoch, serial))
     }
 
+    /// How many bytes `write_to` appends.
+    pub fn stored_len(&self) -> usize {
+        match self {
+            Self::Uuid(uuid) => 1 + uuid.len(),
+            Self::Tagged(tagged) => tagged.len(),
+        }
+    }
+
     /// Appends the stored bytes.
     pub fn write_to(&self, bytes: &mut Vec<u8>) {
         match self {
@@ -65,7 +73,7 @@ impl EventId {
 
     /// The stored bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(17);
+        let mut bytes = Vec::with_capacity(self.stored_len());
         self.write_to(&mut bytes);
         bytes
     }
