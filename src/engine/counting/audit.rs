@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
-use crate::domain::limits::SCAN_PAGE_EVENTS;
-use crate::domain::rollup::{BucketRecord, Checkpoint, Folder, SliceStatus};
+use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
@@ -90,22 +89,11 @@ impl Counting {
         to: Timestamp,
     ) -> Result<Recomputed, StoreError> {
         let after = after.just_before();
-        let mut folder = Folder::new(Checkpoint::empty(after), &scope.rules);
-        let mut range = ScanRange { after, to, order: Order::OldestFirst, beyond: None, limit: SCAN_PAGE_EVENTS };
-        let mut events = 0_u64;
-        loop {
-            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
-            page.iter().for_each(|event| folder.take(event));
-            events += page.len() as u64;
-            match page.last() {
-                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
-                Some(_) | None => break,
-            }
-        }
-        let rolled = folder.finish(to.max(after));
+        let folded = self.core.fold_pages(scope, counter, Checkpoint::empty(after), to).await?;
+        let rolled = folded.folder.finish(to.max(after));
         let mut buckets = rolled.finished_buckets;
         buckets.extend(rolled.checkpoint.open_bucket.clone());
-        Ok(Recomputed { checkpoint: rolled.checkpoint, buckets, events })
+        Ok(Recomputed { checkpoint: rolled.checkpoint, buckets, events: folded.events })
     }
 
     /// The records of a range, those of finished buckets and of the open one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TAIL_EVENTS_MAX};
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
 use crate::domain::rollup::{Checkpoint, Folder, TailSum};
@@ -14,7 +14,7 @@ use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
 use crate::engine::inline::roll_inline;
-use crate::engine::rolling::cached;
+use crate::engine::rolling::{cached, fold_base};
 use crate::ports::{CachedCount, Order, RollupRow, ScanRange, StoreError, Tail};
 
 /// Events read at once to find the first mutation; voids before it are rare.
@@ -297,11 +297,8 @@ impl Counting {
     }
 
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
-    pub(super) async fn fold_tail(&self, scope: &Scope, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
-        let watermark = scope.dataset.watermark(counter.touch_shard());
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let mut base = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(watermark));
-        base.as_of = base.as_of.max(watermark);
+    async fn fold_tail(&self, scope: &Scope, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
+        let base = self.tail_base(scope, counter).await?;
         let range = ScanRange {
             after: base.as_of,
             to: Timestamp::MAX,
@@ -320,28 +317,18 @@ impl Counting {
 
     /// The checkpoint with every event after it, however many.
     pub(super) async fn fold_whole_tail(&self, scope: &Scope, counter: &Counter) -> Result<Checkpoint, StoreError> {
+        let base = self.tail_base(scope, counter).await?;
+        let as_of = base.as_of;
+        let folded = self.core.fold_pages(scope, counter, base, Timestamp::MAX).await?;
+        Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
+    }
+
+    /// The checkpoint to fold the tail on.
+    async fn tail_base(&self, scope: &Scope, counter: &Counter) -> Result<Checkpoint, StoreError> {
+        // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let mut base = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(watermark));
-        base.as_of = base.as_of.max(watermark);
-        let mut range = ScanRange {
-            after: base.as_of,
-            to: Timestamp::MAX,
-            order: Order::OldestFirst,
-            beyond: None,
-            limit: SCAN_PAGE_EVENTS,
-        };
-        let mut to = base.as_of;
-        let mut folder = Folder::new(base, &scope.rules);
-        loop {
-            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
-            page.iter().for_each(|event| folder.take(event));
-            to = page.last().map_or(to, |last| last.key.time);
-            match page.last() {
-                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
-                Some(_) | None => return Ok(folder.finish(to).checkpoint),
-            }
-        }
+        Ok(fold_base(row.checkpoint, watermark))
     }
 
     fn up_to_date(

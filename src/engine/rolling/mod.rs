@@ -4,11 +4,13 @@
 //! the Set is drained; a counter is rolled once the limit has passed what it waits for. Signals are latency only: the
 //! touch index knows every counter with events, and a watermark never passes one that still waits.
 
+mod fold;
 pub mod pacing;
 pub mod pending;
 pub mod pipeline;
 pub mod queue;
 mod roll;
 
+pub use fold::fold_base;
 pub use pipeline::{NamespaceQueues, QueueLoop};
 pub use roll::cached;

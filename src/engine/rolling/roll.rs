@@ -6,10 +6,10 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
-use crate::domain::limits::SCAN_PAGE_EVENTS;
-use crate::domain::rollup::{Checkpoint, Folder};
+use crate::domain::rollup::Checkpoint;
 use crate::engine::core::{Core, Scope};
-use crate::ports::{CacheLease, CachedCount, Order, RollWrite, RollupRow, ScanRange, StoreError, StoreErrorKind};
+use crate::engine::rolling::fold_base;
+use crate::ports::{CacheLease, CachedCount, RollWrite, RollupRow, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
 struct Prepared {
@@ -66,8 +66,7 @@ impl Core {
         let lease = self.stores.cache.lease(counter).await;
         let read_at = self.now();
         let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let mut base = row.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
-        base.as_of = base.as_of.max(watermark);
+        let base = fold_base(row.checkpoint.clone(), watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
         let took = self.clock.elapsed().saturating_sub(began);
         Ok(Prepared { counter: counter.clone(), lease, row, read_at, write, took })
@@ -85,30 +84,13 @@ impl Core {
             // An unknown slice is never an empty one.
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
         }
-        let mut range = ScanRange {
-            after: base.as_of,
-            to: limit,
-            order: Order::OldestFirst,
-            beyond: None,
-            limit: SCAN_PAGE_EVENTS,
-        };
-        let mut folder = Folder::new(base, &scope.rules);
-        let mut folded = 0_u64;
-        loop {
-            let page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
-            page.iter().for_each(|event| folder.take(event));
-            folded += page.len() as u64;
-            match page.last() {
-                Some(last) if page.len() == SCAN_PAGE_EVENTS => range.beyond = Some(last.key.clone()),
-                Some(_) | None => break,
-            }
-        }
-        if folded == 0 {
+        let folded = self.fold_pages(scope, counter, base, limit).await?;
+        if folded.events == 0 {
             self.stats.rolls_empty.one();
             return Ok(None);
         }
-        self.stats.events_folded.add(folded);
-        let rolled = folder.finish(limit);
+        self.stats.events_folded.add(folded.events);
+        let rolled = folded.folder.finish(limit);
         Ok(Some(RollWrite {
             counter: counter.clone(),
             checkpoint: rolled.checkpoint,
