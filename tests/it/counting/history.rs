@@ -19,7 +19,7 @@ use tallystone::ports::Entropy;
 use tokio::task::JoinHandle;
 
 use super::slow_log::SlowLog;
-use super::{House, SECOND, START, counter, spec, token};
+use super::{House, SECOND, START, counter, replay_all, spec, token};
 
 const STEPS: usize = 150;
 
@@ -412,33 +412,22 @@ async fn replay(ground: Ground, seed: u64) {
     history.judge().await;
 }
 
-fn replay_all(ground: Ground, seeds: u64) {
-    for seed in 0..seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(replay(ground, seed))));
-        if let Err(cause) = outcome {
-            eprintln!("the history of seed {seed} failed; replay(Ground::{ground:?}, {seed}) runs it alone");
-            std::panic::resume_unwind(cause);
-        }
-    }
-}
-
 #[test]
 fn every_answer_agrees_with_what_was_acknowledged() {
-    replay_all(Ground::Plain, 40);
+    replay_all(replay, Ground::Plain, 40);
 }
 
 #[test]
 fn every_answer_agrees_with_what_was_acknowledged_under_a_ttl() {
-    replay_all(Ground::Ttl, 30);
+    replay_all(replay, Ground::Ttl, 30);
 }
 
 #[test]
 fn every_answer_agrees_with_what_was_acknowledged_while_sets_overflow() {
-    replay_all(Ground::TightSet, 20);
+    replay_all(replay, Ground::TightSet, 20);
 }
 
 #[test]
 fn every_answer_agrees_with_what_was_acknowledged_while_slices_are_dropped() {
-    replay_all(Ground::ShortSlices, 30);
+    replay_all(replay, Ground::ShortSlices, 30);
 }

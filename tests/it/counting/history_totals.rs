@@ -19,7 +19,7 @@ use tallystone::ports::{Entropy, Order, ScanRange};
 use tokio::task::JoinHandle;
 
 use super::slow_log::SlowLog;
-use super::{House, SECOND, START, counter, spec};
+use super::{House, SECOND, START, counter, replay_all, spec};
 
 const STEPS: usize = 150;
 const COUNTERS: [&str; 2] = ["depth", "width"];
@@ -348,23 +348,12 @@ async fn replay(ground: Ground, seed: u64) {
     history.judge(began).await;
 }
 
-fn replay_all(ground: Ground, seeds: u64) {
-    for seed in 0..seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(replay(ground, seed))));
-        if let Err(cause) = outcome {
-            eprintln!("the history of seed {seed} failed; replay(Ground::{ground:?}, {seed}) runs it alone");
-            std::panic::resume_unwind(cause);
-        }
-    }
-}
-
 #[test]
 fn every_answer_about_totals_agrees_with_the_log() {
-    replay_all(Ground::Plain, 30);
+    replay_all(replay, Ground::Plain, 30);
 }
 
 #[test]
 fn every_answer_about_totals_agrees_with_the_log_while_slices_are_dropped() {
-    replay_all(Ground::ShortSlices, 30);
+    replay_all(replay, Ground::ShortSlices, 30);
 }

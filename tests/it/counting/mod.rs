@@ -20,6 +20,8 @@ mod series;
 mod slow_log;
 mod verdicts;
 
+use std::fmt::Debug;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,4 +161,16 @@ fn token(text: &str, time: Timestamp) -> Token {
 
 fn applied(answer: &Result<Written, CountingError>) -> Option<WriteOutcome> {
     answer.as_ref().ok().map(|written| written.outcome)
+}
+
+/// Replays random histories of some seeds, each on a runtime of its own; says which one failed.
+fn replay_all<G: Copy + Debug, R: Future<Output = ()>>(replay: impl Fn(G, u64) -> R, ground: G, seeds: u64) {
+    for seed in 0..seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(replay(ground, seed))));
+        if let Err(cause) = outcome {
+            eprintln!("the history of seed {seed} failed; replay(Ground::{ground:?}, {seed}) runs it alone");
+            panic::resume_unwind(cause);
+        }
+    }
 }
