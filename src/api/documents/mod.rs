@@ -59,10 +59,14 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     }
 }
 
-/// Whether an item is what stands under `persistence_configuration`: it has an id, which no namespace has.
+/// Whether an item is what stands under `persistence_configuration`: it has an id and no name. A namespace as it is
+/// answered has both.
 fn is_bare_block(node: &Node) -> bool {
     match node {
-        Node::Table(table) => table.iter().any(|(key, _)| key == "id"),
+        Node::Table(table) => {
+            let has = |field: &str| table.iter().any(|(key, _)| key == field);
+            has("id") && !has("name")
+        }
         _ => false, // nothing else has fields
     }
 }

@@ -205,6 +205,13 @@ fn blocks_without_their_namespace_are_told_where_they_belong() {
 }
 
 #[test]
+fn a_list_of_namespaces_as_they_are_answered_is_read() {
+    let text = "[{ \"name\": \"views\", \"id\": \"1\" }, { \"name\": \"likes\", \"id\": \"2\" }]";
+    let read = parse(text, None).expect("two namespaces");
+    assert_eq!(read.iter().map(|one| one.draft.name.as_str()).collect::<Vec<_>>(), ["views", "likes"]);
+}
+
+#[test]
 fn blocks_that_agree_on_the_cardinality_are_read() {
     let text = "{ persistence_configuration: [
         { id: 'CACHE', counter_cardinality: 'LOW' }, { id: 'COUNTER_ROLLUP', counter_cardinality: 'CARDINALITY_LOW' } ] }";
