@@ -57,17 +57,7 @@ trait Tokened: Clone {
 impl Client {
     /// Prepares a connection to `HOST:PORT`, with or without `http://`.
     pub fn new(address: &str, policy: RetryPolicy) -> Result<Self, AddressError> {
-        let refuse = |cause: String| AddressError { address: address.to_owned(), cause };
-        let uri = match address.split_once("://") {
-            None => format!("http://{address}"),
-            Some(("http", _)) => address.to_owned(),
-            Some((scheme, _)) => return Err(refuse(format!("{scheme} is not spoken; leave it out, or write http"))),
-        };
-        let endpoint = Endpoint::from_shared(uri).map_err(|error| refuse(error.to_string()))?;
-        if endpoint.uri().port().is_none() {
-            return Err(refuse("the port is missing".to_owned()));
-        }
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
+        let channel = endpoint(address)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
         Ok(Self { channel, policy, tokens: TokenMaker::default(), seen: Seen::default(), actor: None })
     }
 
@@ -208,6 +198,21 @@ impl Client {
             Ok(answer) => answer.map(Response::into_inner),
             Err(_) => Err(late()),
         }
+    }
+}
+
+/// Reads the address of a server, `HOST:PORT` with or without `http://`.
+pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
+    let refuse = |cause: String| AddressError { address: address.to_owned(), cause };
+    let uri = match address.split_once("://") {
+        None => format!("http://{address}"),
+        Some(("http", _)) => address.to_owned(),
+        Some((scheme, _)) => return Err(refuse(format!("{scheme} is not spoken; leave it out, or write http"))),
+    };
+    let endpoint = Endpoint::from_shared(uri).map_err(|error| refuse(error.to_string()))?;
+    match endpoint.uri().port() {
+        Some(_) => Ok(endpoint),
+        None => Err(refuse("the port is missing".to_owned())),
     }
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::app::cli::{BeforeNoun, Exit, Failure, arguments, on_a_runtime, server_of};
 use crate::app::commands::{self, ServerCommand};
+use crate::client;
 use crate::proto::counter::v1::counter_service_server::SERVICE_NAME;
 
 /// How long one question may take, and the pause after it.
@@ -65,8 +65,7 @@ impl ServerArgs {
 
 /// Asks for the service that calls are for: it serves when the store is open, and not any more while the server stops.
 async fn wait(server: &str, timeout: Duration) -> Result<(), Failure> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.trim_start_matches("http://")));
-    let endpoint = endpoint.map_err(|_| Failure::usage(format!("{server:?} is no server's address")))?;
+    let endpoint = client::endpoint(server).map_err(|error| Failure::usage(error.to_string()))?;
     let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
     let until_ready = async {
         // An answer other than "serving", and no answer at all, mean the same here: ask again.

@@ -46,6 +46,8 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["apply", "-f", "views.toml", "--namespace", "other"], 2, "INVALID_DOCUMENT"),
         (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
         (&["server", "wait-ready", "--server", "a b"], 2, "is no server's address"),
+        (&["server", "wait-ready", "--server", "localhost"], 2, "the port is missing"),
+        (&["server", "wait-ready", "--server", "https://localhost:1"], 2, "https is not spoken"),
         (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
         (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not spoken"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),
