@@ -24,6 +24,7 @@ use crate::api;
 use crate::api::http::{Gateway, Phase};
 use crate::api::serve::Ended;
 use crate::app::backend::Backend;
+use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::app::metrics::{EngineCollector, StoreCollector};
 use crate::app::notices::say;
@@ -237,9 +238,15 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
              -H 'content-type: application/json' \\\n         \
              -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
         ));
-        let server = if address.port() == 7450 { String::new() } else { format!(" --server {address}") };
+        let server = if is_found_unnamed(address) { String::new() } else { format!(" --server {address}") };
         say(&format!("then:  {} counter get views --fresh{server}", this_program(std::env::args_os().next())));
     }
+}
+
+/// Whether the command line finds a server there by itself.
+fn is_found_unnamed(address: SocketAddr) -> bool {
+    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is an address, as a test says");
+    address == default || (address.ip().is_unspecified() && address.port() == default.port())
 }
 
 /// How this program was called, for a shell; its name alone if nobody knows.
@@ -317,6 +324,14 @@ mod tests {
     #[tokio::test]
     async fn a_stop_before_the_store_is_open_is_a_stop_like_any_other() {
         serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("nothing is left undone");
+    }
+
+    #[test]
+    fn what_to_try_next_names_a_server_that_is_not_found_by_itself() {
+        let is_found = |text: &str| is_found_unnamed(text.parse().expect("an address"));
+        assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
+        assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
+        assert!(!is_found("[::1]:7450"), "the default is of the other family");
     }
 
     #[test]

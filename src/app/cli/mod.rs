@@ -132,7 +132,8 @@ struct Session {
 
 /// The environment's name of the server.
 const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
-const SERVER_DEFAULT: &str = "127.0.0.1:7450";
+/// The server when nobody names one.
+pub const SERVER_DEFAULT: &str = "127.0.0.1:7450";
 
 /// The server: given after the noun, before it, in the environment, else the one of this machine.
 fn server_of(after: Option<&String>, before: &BeforeNoun) -> String {
