@@ -1,11 +1,11 @@
 //! `ns`: list, describe, follow and delete namespaces. They are created and changed by `apply`.
 
-use std::io::IsTerminal;
+use std::io::{BufRead, IsTerminal};
 
 use clap::{Args, Subcommand};
 
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::app::notices::{ask, note};
 use crate::domain::limits::{NS_DELETE_COUNTED_MAX, PAGE_ROWS_MAX};
 use crate::proto::admin::v1 as pb;
@@ -202,12 +202,17 @@ pub fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
         return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
     }
     ask(&format!("{what}? [y/N]"));
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Failure::new(Exit::Failure, "nothing was changed")), // anything else is no
+    match is_yes(std::io::stdin().lock())? {
+        true => Ok(()),
+        false => Err(Failure::other("nothing was changed")),
     }
+}
+
+fn is_yes(mut input: impl BufRead) -> Result<bool, Failure> {
+    let mut answer = String::new();
+    let read = input.read_line(&mut answer);
+    read.map_err(|error| Failure::other(format!("cannot read the answer, nothing was changed: {error}")))?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
 fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
@@ -265,4 +270,22 @@ fn temporality(number: i32) -> String {
 
 fn cardinality(number: i32) -> String {
     word::<pb::Cardinality>(number, "CARDINALITY_", pb::Cardinality::as_str_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_destroys() {
+        let is_yes = |typed: &[u8]| super::is_yes(typed);
+        for typed in ["y\n", "Yes", " YES \n"] {
+            assert!(is_yes(typed.as_bytes()).expect("text"), "{typed:?}");
+        }
+        for typed in ["", "\n", "n\n", "yess\n", "no\nyes\n"] {
+            assert!(!is_yes(typed.as_bytes()).expect("text"), "{typed:?}");
+        }
+        let failure = is_yes(&[0xff, b'\n']).expect_err("no text");
+        assert!(failure.to_string().starts_with("cannot read the answer, nothing was changed"), "{failure}");
+    }
 }
