@@ -3,10 +3,12 @@
 use std::io::{BufRead, IsTerminal};
 
 use clap::{Args, Subcommand};
+use tonic::Code;
 
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::app::notices::{ask, note};
+use crate::client::CallError;
 use crate::domain::limits::{NS_DELETE_COUNTED_MAX, PAGE_ROWS_MAX};
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
@@ -160,8 +162,7 @@ impl Session {
         });
         match deleted.await {
             Ok(_) => {}
-            // The answer to an earlier attempt was lost, and that attempt did it.
-            Err(error) if error.attempts > 1 && error.status.code() == tonic::Code::NotFound => {}
+            Err(error) if was_deleted_before(&error) => {}
             Err(error) => return Err(self.failed(&error)),
         }
         note(&format!("deleted {what}"));
@@ -191,6 +192,11 @@ impl Session {
         }
         Ok(format!("more than {NS_DELETE_COUNTED_MAX} counters"))
     }
+}
+
+/// Whether the answer to an earlier attempt was lost, and that attempt did it.
+fn was_deleted_before(error: &CallError) -> bool {
+    error.may_be_applied && error.status.code() == Code::NotFound
 }
 
 /// Asks before something is destroyed. Without a terminal nobody can answer, so `--yes` has to.
@@ -275,6 +281,14 @@ fn cardinality(number: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_gone_is_deleted_only_if_an_attempt_of_ours_may_have_done_it() {
+        let error = |status, may_be_applied| CallError { status: Box::new(status), attempts: 2, may_be_applied };
+        assert!(was_deleted_before(&error(tonic::Status::not_found("gone"), true)));
+        assert!(!was_deleted_before(&error(tonic::Status::not_found("gone"), false)), "every attempt was refused");
+        assert!(!was_deleted_before(&error(tonic::Status::unavailable("lost"), true)));
+    }
 
     #[test]
     fn only_a_clear_yes_destroys() {
