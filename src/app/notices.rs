@@ -39,6 +39,15 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A word as a shell takes it, for commands that people copy.
+pub fn for_shell(word: &str) -> Cow<'_, str> {
+    let is_plain = |character: char| character.is_alphanumeric() || "/._-+@%:".contains(character);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => Cow::Borrowed(word),
+        false => Cow::Owned(format!("'{}'", word.replace('\'', r"'\''"))),
+    }
+}
+
 fn put(mut to: impl Write, line: String) {
     // Nobody is left to tell: the reader has gone, or cannot take more.
     let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
@@ -47,6 +56,18 @@ fn put(mut to: impl Write, line: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_a_shell_would_take_apart_is_quoted() {
+        for plain in ["0192f5a0-1c2b", "/opt/tally@1", "a:b"] {
+            assert_eq!(for_shell(plain), plain);
+        }
+        for (word, quoted) in
+            [("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("$(x)", "'$(x)'"), ("a=b", "'a=b'")]
+        {
+            assert_eq!(for_shell(word), quoted);
+        }
+    }
 
     #[test]
     fn control_characters_are_shown_and_not_sent() {

@@ -27,7 +27,7 @@ use crate::app::backend::Backend;
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::app::metrics::{EngineCollector, StoreCollector};
-use crate::app::notices::say;
+use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces};
@@ -252,12 +252,7 @@ fn is_found_unnamed(address: SocketAddr) -> bool {
 /// How this program was called, for a shell; its name alone if nobody knows.
 fn this_program(called: Option<OsString>) -> String {
     let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
-    let called = called.unwrap_or_else(|| "tallystone".to_owned());
-    let is_plain = |character: char| character.is_alphanumeric() || "/._-+@%".contains(character);
-    match called.chars().all(is_plain) {
-        true => called,
-        false => format!("'{}'", called.replace('\'', r"'\''")),
-    }
+    for_shell(called.as_deref().unwrap_or("tallystone")).into_owned()
 }
 
 /// The signals that stop a server. From `listen` on none of them ends the process by itself.

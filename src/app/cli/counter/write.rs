@@ -9,7 +9,7 @@ use crate::app::cli::failure::exit_of;
 use crate::app::cli::namespaces::confirm;
 use crate::app::cli::output::{Answer, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
-use crate::app::notices::note;
+use crate::app::notices::{for_shell, note};
 use crate::client::WriteError;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
@@ -203,17 +203,13 @@ impl Counters {
     /// A write that failed, with its token and what to do with it.
     fn failed_write(&self, name: &str, error: &WriteError) -> Failure {
         let token = &error.token;
-        let mut words = format!("-n {} {name} {}", self.namespace, token.token);
-        if let Some(time) = &token.generation_time {
-            words.push_str(&format!(" --generation-time {time}"));
-        }
         let failure = self.session.failed(&error.error);
         // Below the oldest slice no question about a token can be answered any more.
         let is_answerable = error.error.reason().is_none_or(|reason| reason != Reason::TooOld.info().name);
         if error.error.may_be_applied && is_answerable {
             return failure
                 .hint(format!("the change may have been applied; its token is {}", token.token))
-                .hint(format!("settle it with: tallystone counter check-token {words}"));
+                .hint(format!("settle it with: {}", settling(&self.namespace, name, token)));
         }
         match failure.exit() {
             Exit::Unavailable => {
@@ -222,6 +218,15 @@ impl Counters {
             Exit::Ok | Exit::Failure | Exit::Usage | Exit::NotFound | Exit::Precondition | Exit::Partial => failure,
         }
     }
+}
+
+/// The command that settles what became of a token.
+fn settling(namespace: &str, name: &str, token: &pb::IdempotencyToken) -> String {
+    let time = token.generation_time.map(|time| format!("--generation-time {time} ")).unwrap_or_default();
+    // Names begin with a letter or digit; a token may look like an option.
+    let end_of_options = if token.token.starts_with('-') { "-- " } else { "" };
+    let token = for_shell(&token.token);
+    format!("tallystone counter check-token -n {namespace} {time}{end_of_options}{name} {token}")
 }
 
 /// Fails if any item was refused: with the code for half-done work, or with that of the refusal if nothing was done.
@@ -247,4 +252,24 @@ fn written(
 
 fn outcome(number: i32) -> String {
     word::<pb::Outcome>(number, "OUTCOME_", pb::Outcome::as_str_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_settles_a_token_is_one_for_a_shell() {
+        let settling = |token: &str, seconds: Option<i64>| {
+            let generation_time = seconds.map(|seconds| prost_types::Timestamp { seconds, nanos: 0 });
+            super::settling("shop", "views", &pb::IdempotencyToken { token: token.to_owned(), generation_time })
+        };
+        let begin = "tallystone counter check-token -n shop";
+        assert_eq!(settling("0192f5a0-1c2b", None), format!("{begin} views 0192f5a0-1c2b"));
+        assert_eq!(
+            settling("order 17", Some(0)),
+            format!("{begin} --generation-time 1970-01-01T00:00:00Z views 'order 17'")
+        );
+        assert_eq!(settling("-x", Some(0)), format!("{begin} --generation-time 1970-01-01T00:00:00Z -- views -x"));
+    }
 }
