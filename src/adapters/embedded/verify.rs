@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::error::OpenError;
 use super::library::folder;
-use super::manifest::Manifest;
+use super::manifest::{Manifest, sync_folder};
 use journal::{Chain, End};
 
 /// What the look found.
@@ -158,8 +158,9 @@ fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &Chain, acknowledged:
 /// Keeps a journal that will be cut to nothing: whether that was right shows only once the store is open.
 fn keep_copy(dir: &Path, journal: &Path) -> Result<(), OpenError> {
     let copy = dir.join("torn-journal");
-    fs::copy(journal, &copy).map_err(OpenError::io(copy))?;
-    Ok(())
+    // Durable before the journal is cut: a power cut between the two must leave one of them.
+    let kept = fs::copy(journal, &copy).and_then(|_| File::open(&copy)?.sync_all()).and_then(|()| sync_folder(dir));
+    kept.map_err(OpenError::io(copy))
 }
 
 /// Cuts a torn tail, because the library would refuse some and keep others.
