@@ -98,7 +98,8 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
 ///
 /// `known` holds the steps of the planned resolution in [from, to), the one before them and the one after them where there
 /// are such, oldest first, the open one included; `newest` is the counter's newest mutation, unless a step after the range
-/// is among them. Steps that end after `as_of` are open. A row shows the count as a reader saw it at the row's end, or sees it as of `as_of` where that is earlier.
+/// is among them. Steps that end after `as_of` are open. A row shows the count as a reader saw it at the row's end, or
+/// sees it as of `as_of` where that is earlier.
 ///
 /// Each step says which mutation came before it, so mutations of a time in which the resolution was not kept are noticed:
 /// rows in which there may be such have no true sum and are left out.
