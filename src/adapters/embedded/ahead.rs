@@ -3,7 +3,8 @@
 //! The store library makes each journal as one long hole. A sync of bytes written into a hole waits until the file system
 //! has found blocks and written the inode; a sync of bytes written over zeros waits for them alone, and takes less than
 //! half the time. So zeros are written where the next commits will go. They are what a hole is read as, so nobody can
-//! tell the difference; and they are written by the committer, so never while the library writes.
+//! tell the difference; and they are written by the committer, so never while the library writes. A file system that calls
+//! a place a hole where there are bytes must not cost us those, so each place is read first.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,12 +24,15 @@ pub struct Ahead {
     file: File,
     /// About how many bytes lie ahead.
     left: usize,
+    /// What is read where zeros are to be.
+    found: Vec<u8>,
 }
 
 impl Ahead {
     /// Looks after a journal.
     pub fn open(journal: &Path) -> io::Result<Self> {
-        Ok(Self { file: OpenOptions::new().read(true).write(true).open(journal)?, left: 0 })
+        let file = OpenOptions::new().read(true).write(true).open(journal)?;
+        Ok(Self { file, left: 0, found: vec![0; STEP_BYTES] })
     }
 
     /// Notes that a commit took about so many bytes, and writes more zeros if it is time to.
@@ -47,7 +51,14 @@ impl Ahead {
             self.left = usize::MAX;
             return Ok(());
         }
-        self.file.write_all_at(&vec![0; length], hole)?;
+        let found = &mut self.found[..length];
+        self.file.read_exact_at(found, hole)?;
+        if found.iter().any(|byte| *byte != 0) {
+            return Err(io::Error::other(format!(
+                "the file system says that there is a hole at {hole}, and there is none"
+            )));
+        }
+        self.file.write_all_at(found, hole)?;
         self.left += length;
         Ok(())
     }
