@@ -49,8 +49,8 @@ pub enum OpenError {
         /// What the library said.
         source: fjall::Error,
     },
-    /// The writer thread could not be started.
-    #[error("cannot start the writer thread of the store")]
+    /// A thread could not be started.
+    #[error("cannot start a thread of the store")]
     Thread(#[source] io::Error),
 }
 

@@ -9,6 +9,7 @@
 //! ```
 //! Keyspaces are made and deleted by the committer only.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOpt
 use parking_lot::Mutex;
 
 use super::Options;
+use super::background;
 use super::error::OpenError;
 use super::manifest::Manifest;
 
@@ -82,9 +84,10 @@ impl Library {
             .journal_compression(CompressionType::None)
             // With a single worker thread a recovery was seen to hang; one flushes while the other compacts.
             .worker_threads(2)
-            .max_journaling_size(*journal_bytes)
-            .open()
-            .map_err(fail())?;
+            .max_journaling_size(*journal_bytes);
+        // The library's threads inherit the priority of the one that starts them.
+        let opening = background::spawn("opener", || db.open()).map_err(OpenError::Thread)?;
+        let db = opening.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(fail())?;
         for (id, name) in &manifest.keyspaces {
             let found = db.keyspace_exists(name).then(|| db.keyspace(name, || options(Kind::Small, 0))).transpose();
             let is_there = found.map_err(fail())?.is_some_and(|keyspace| keyspace.id() == *id);

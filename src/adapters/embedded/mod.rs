@@ -12,6 +12,7 @@
 //! ```
 
 mod ahead;
+mod background;
 mod blocking;
 mod book;
 mod catalog;

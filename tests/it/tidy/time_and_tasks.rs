@@ -85,6 +85,7 @@ fn no_test_sleeps() {
 fn every_task_has_an_owner() {
     const EXCEPT: &[Except] = &[
         Except("src/adapters/embedded/committer", "the one writer thread; joined when the store closes"),
+        Except("src/adapters/embedded/background", "starts threads; whoever asks for one joins it"),
         Except("src/adapters/embedded/blocking", "reads of the store library block; joined by the caller"),
         Except("src/app/", "the composition root owns what it starts"),
         Except("loadtest/", "joins what it starts"),
