@@ -17,6 +17,7 @@ use super::ahead::Ahead;
 use super::library::{self, Library};
 use super::mark::Mark;
 use super::meta;
+use super::retired::Retired;
 
 /// The row that every batch carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +40,8 @@ pub enum Sync {
 /// Rows that are committed together.
 pub struct Batch {
     rows: OwnedWriteBatch,
-    /// The numbers of the keyspaces that are written.
-    keyspaces: Vec<u64>,
+    /// The keyspaces that are written.
+    keyspaces: Vec<Keyspace>,
     bytes: usize,
 }
 
@@ -57,6 +58,7 @@ pub struct Writer {
     journals: Journals,
     /// The zeros ahead of the newest journal, where they can be had.
     ahead: Option<Ahead>,
+    retired: Retired,
 }
 
 /// The newest rows before a journal.
@@ -128,9 +130,9 @@ impl Batch {
     }
 
     fn note(&mut self, keyspace: &Keyspace) {
-        let id = keyspace.id();
-        if self.keyspaces.last() != Some(&id) && !self.keyspaces.contains(&id) {
-            self.keyspaces.push(id);
+        // Most rows go where the last one went.
+        if !self.keyspaces.iter().rev().any(|noted| noted.id() == keyspace.id()) {
+            self.keyspaces.push(keyspace.clone());
         }
     }
 }
@@ -140,7 +142,13 @@ const ROW_HEAD_BYTES: usize = 21;
 
 impl Writer {
     /// Goes on after the last commit of a store that was opened.
-    pub fn new(dir: &Path, library: Arc<Library>, mark: Mark, last: u64) -> Result<Self, fjall::Error> {
+    pub fn new(
+        dir: &Path,
+        library: Arc<Library>,
+        mark: Mark,
+        last: u64,
+        retired: Retired,
+    ) -> Result<Self, fjall::Error> {
         let newest = library.newest_rows()?.into_iter().filter_map(|(id, seqno)| Some((id, seqno?)));
         let journals = Journals::open(library::folder(dir))?;
         Ok(Self {
@@ -152,6 +160,7 @@ impl Writer {
             ahead: journals.ahead(),
             journals,
             library,
+            retired,
         })
     }
 
@@ -181,6 +190,7 @@ impl Writer {
             batch.put(&meta, meta::NEWEST_ROWS, self.newest_rows(begun).to_bytes());
         }
         let Batch { rows, keyspaces, bytes } = batch;
+        keyspaces.iter().for_each(|keyspace| self.retired.note(keyspace));
         let mode = match sync {
             Sync::Yes => PersistMode::SyncData,
             Sync::No => PersistMode::Buffer,
@@ -205,12 +215,12 @@ impl Writer {
     }
 
     /// Notes the sequence number of the last commit. Every batch has a row in `meta`, so its newest row has it.
-    fn note_newest(&mut self, keyspaces: Vec<u64>) {
+    fn note_newest(&mut self, keyspaces: Vec<Keyspace>) {
         let tree = &self.library.meta.tree;
         let seqno = tree.get_highest_memtable_seqno().or_else(|| tree.get_highest_seqno());
         let seqno = seqno.expect("a row was just committed");
         self.replaced.clear();
-        for id in keyspaces {
+        for id in keyspaces.iter().map(Keyspace::id) {
             self.replaced.push((id, self.newest_rows.insert(id, seqno)));
         }
     }
@@ -235,6 +245,7 @@ impl Writer {
     /// Forgets keyspaces that are about to be deleted.
     pub fn forget(&mut self, keyspaces: &[Keyspace]) {
         for keyspace in keyspaces {
+            self.retired.forget(keyspace);
             self.newest_rows.remove(&keyspace.id());
             self.replaced.retain(|(id, _)| *id != keyspace.id());
         }
