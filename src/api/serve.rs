@@ -122,7 +122,8 @@ async fn connect(
     }
     let service = service_fn(move |request| {
         let gateway = Arc::clone(&gateway);
-        async move { Ok::<_, Infallible>(gateway.answer(request, peer).await) }
+        // Boxed, because the libraries move the tasks of calls around, and a large task is slow to make.
+        Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, peer).await) })
     });
     let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut connection = Gathered::new(connection);

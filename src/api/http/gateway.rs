@@ -130,10 +130,11 @@ impl Gateway {
             Protocol::Grpc => self.answer_grpc(request.map(Body::new), peer).await,
             Protocol::GrpcWeb => {
                 let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, peer });
-                let Ok(response) = service.call(request.map(Body::new)).await;
+                let Ok(response) = Box::pin(service.call(request.map(Body::new))).await;
                 response
             }
-            Protocol::Other => self.answer_http(request.map(Body::new), peer).await,
+            // Boxed, so that calls of the other kind, which are more, do not reserve its space.
+            Protocol::Other => Box::pin(self.answer_http(request.map(Body::new), peer)).await,
         }
     }
 
