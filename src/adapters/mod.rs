@@ -3,6 +3,7 @@
 pub mod embedded;
 pub mod files;
 pub mod manual;
+pub mod memcached;
 pub mod memory;
 pub mod stored;
 pub mod system;

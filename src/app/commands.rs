@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::app::backend::Absent;
 use crate::app::cli::output::{Output, Parts, Rows};
-use crate::app::cli::{Failure, OutputArgs, OutputGiven};
-use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Sources};
+use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
+use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
 use crate::app::run::{self, Preset};
 use crate::app::telemetry;
 
@@ -28,6 +29,9 @@ pub struct DevArgs {
     /// Keep nothing: all data is in memory and gone with the process.
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
+    /// Keep best-effort counters in these memcached servers instead of this process; further replicas stand behind a |.
+    #[arg(long, value_name = "HOST:PORT[,...]")]
+    pub memcached: Option<Servers>,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -84,6 +88,14 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     if args.memory {
         sources.flags.push(("storage.kind".to_owned(), "--memory", "memory".to_owned()));
     }
+    if let Some(servers) = &args.memcached {
+        let settings = [
+            ("clusters.memcached.kind", "memcached".to_owned()),
+            ("clusters.memcached.servers", servers.to_string()),
+            ("best_effort.cluster", "memcached".to_owned()),
+        ];
+        sources.flags.extend(settings.map(|(key, value)| (key.to_owned(), "--memcached", value)));
+    }
     let mut loaded = config::load(&sources).map_err(unusable)?;
     if loaded.config.storage.data_dir.as_os_str().is_empty() {
         loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
@@ -109,7 +121,10 @@ pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failur
 
 fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
     telemetry::start(&loaded.config.log).map_err(Failure::usage)?;
-    run::until_stopped(loaded.config, preset).map_err(|error| Failure::other(format!("{error:#}")))
+    run::until_stopped(loaded.config, preset).map_err(|error| {
+        let exit = if error.is::<Absent>() { Exit::Unavailable } else { Exit::Failure };
+        Failure::new(exit, format!("{error:#}"))
+    })
 }
 
 fn load(args: &StartArgs) -> Result<Loaded, Failure> {

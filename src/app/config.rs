@@ -3,6 +3,8 @@
 //! Parsing is pure: everything comes in as values, so tests need no environment. The default file is the list of what
 //! exists; whatever is not in it is an error with a suggestion.
 
+mod clusters;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,6 +17,8 @@ use toml::{Table, Value};
 
 use crate::app::suggestions::meant;
 use crate::app::telemetry;
+
+pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
 
 /// The compiled-in defaults, which are also the documentation.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
@@ -88,14 +92,6 @@ pub enum StorageKind {
     Memory,
 }
 
-/// `[best_effort]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BestEffortConfig {
-    /// Memory for best-effort counters.
-    pub capacity_bytes: u64,
-}
-
 /// `[log]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,14 +110,6 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
-}
-
-/// `[clusters.NAME]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClusterConfig {
-    /// What it is.
-    pub kind: StorageKind,
 }
 
 /// Where a value came from.
@@ -342,11 +330,10 @@ impl Loaded {
         if let Err(error) = telemetry::filter(&self.config.log.level) {
             return fault("log.level", &format!("cannot be used: {error}"));
         }
-        let kind = self.config.storage.kind;
-        if let Some((name, _)) = self.config.clusters.iter().find(|(_, cluster)| cluster.kind != kind) {
-            return fault(&format!("clusters.{name}.kind"), "must be the kind of [storage]: this server has one store");
+        match clusters::fault(&self.config) {
+            Some((key, what)) => fault(&key, &what),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -581,7 +568,7 @@ mod tests {
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
-            ("clusters.foo", "clusters.foo is a section; it holds kind"),
+            ("clusters.foo", "clusters.foo is a section; it holds key_prefix, kind, servers, timeout_ms"),
             ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage"),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
@@ -594,10 +581,10 @@ mod tests {
     #[test]
     fn clusters_have_any_name_and_the_kind_of_the_storage() {
         let loaded = load(&file("[clusters.eu-cache]\nkind = \"embedded\"\n")).expect("valid settings");
-        assert_eq!(loaded.config.clusters["eu-cache"].kind, StorageKind::Embedded);
+        assert_eq!(loaded.config.clusters["eu-cache"].kind, ClusterKind::Embedded);
         let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
         assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the kind of [storage]"), "{error}");
         let loaded = load(&file("[storage]\nkind = \"memory\"\n")).expect("the cluster that nobody set follows");
-        assert_eq!(loaded.config.clusters["embedded"].kind, StorageKind::Memory);
+        assert_eq!(loaded.config.clusters["embedded"].kind, ClusterKind::Memory);
     }
 }

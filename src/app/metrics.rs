@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::adapters::embedded::{Embedded, Health};
+use crate::adapters::memcached::{self, Cluster};
 use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::stats::Stats;
 use crate::engine::{DatasetGauges, Engine};
@@ -178,6 +179,55 @@ impl Collector for StoreCollector {
             encode(&mut encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
         }
         encode_count(&mut encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
+    }
+}
+
+/// Reads the numbers of the memcached cluster; all 0 where there is none.
+pub struct MemcachedCollector {
+    cluster: Option<Arc<Cluster>>,
+}
+
+impl MemcachedCollector {
+    /// Reads these.
+    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
+        Self { cluster }
+    }
+}
+
+impl fmt::Debug for MemcachedCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemcachedCollector")
+    }
+}
+
+type MemcachedRow = (&'static str, &'static str, fn(&memcached::Health) -> u64);
+
+const MEMCACHED_COUNTS: &[MemcachedRow] = &[
+    ("tallystone_memcached_calls", "Calls of memcached servers; one add on two replicas is two", |h| h.calls),
+    ("tallystone_memcached_calls_failed", "Calls of memcached servers that failed", |h| h.failed),
+    ("tallystone_memcached_calls_unknown", "Those of them that may have had their effect", |h| h.unknown),
+    ("tallystone_memcached_calls_refused", "Those of them that were not sent, because the server was paused", |h| {
+        h.refused
+    }),
+];
+
+const MEMCACHED_GAUGES: &[MemcachedRow] = &[
+    ("tallystone_memcached_servers", "memcached servers in use", |h| h.servers),
+    ("tallystone_memcached_servers_down", "memcached servers that are paused, because they did not answer", |h| {
+        h.servers_down
+    }),
+];
+
+impl Collector for MemcachedCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let health = self.cluster.as_ref().map(|cluster| cluster.health()).unwrap_or_default();
+        for (name, help, value) in MEMCACHED_COUNTS {
+            encode_count(&mut encoder, name, help, value(&health))?;
+        }
+        for (name, help, value) in MEMCACHED_GAUGES {
+            encode(&mut encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
+        }
+        Ok(())
     }
 }
 

@@ -23,10 +23,10 @@ use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::http::{Gateway, Phase};
 use crate::api::serve::Ended;
-use crate::app::backend::Backend;
+use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind};
-use crate::app::metrics::{EngineCollector, StoreCollector};
+use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
@@ -174,13 +174,15 @@ async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow:
 
 /// Opens the store off the runtime: recovery may read a lot.
 async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
+    // First, because it is quick and leaves nothing to close when it fails.
+    let memcached = open_memcached(config, Arc::clone(clock)).await?;
     let began = clock.elapsed();
     let (config, moved) = (config.clone(), Arc::clone(clock));
     let kind = match config.storage.kind {
         StorageKind::Embedded => "embedded",
         StorageKind::Memory => "memory",
     };
-    let opened = tokio::task::spawn_blocking(move || Backend::open(&config, moved)).await;
+    let opened = tokio::task::spawn_blocking(move || Backend::open(&config, memcached, moved)).await;
     let backend = opened.context("opening the store panicked")??;
     let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
     tracing::info!(kind, took_ms, "the store is open");
@@ -190,6 +192,7 @@ async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result
 /// Shows on the metrics page what the engine and the store do.
 fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
     gateway.measure(Box::new(EngineCollector::new(Arc::clone(engine))));
+    gateway.measure(Box::new(MemcachedCollector::new(backend.memcached.clone())));
     if let Some(embedded) = backend.embedded() {
         gateway.measure(Box::new(StoreCollector::new(embedded)));
     }
@@ -231,6 +234,9 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     match config.storage.kind {
         StorageKind::Embedded => say(&format!("data:  {}", config.storage.data_dir.display())),
         StorageKind::Memory => say("data:  in memory only; it is gone when the process ends"),
+    }
+    if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
+        say(&format!("best-effort counters: memcached at {}", cluster.servers));
     }
     if preset == Preset::Dev {
         say(&format!(

@@ -99,6 +99,26 @@ pub const RETIRED_NEWS_MAX: usize = 1_024;
 pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
 /// The most shards of the table of best-effort counters.
 pub const FAST_SHARDS_MAX: usize = 64;
+/// The memcached servers of one cluster, replicas counted one by one.
+pub const MEMCACHED_SERVERS_MAX: usize = 64;
+/// The longest key that is sent to memcached as it is, in bytes; the name in a longer one is replaced by its hash.
+pub const MEMCACHED_KEY_BYTES_MAX: usize = 200;
+/// The longest prefix of keys in memcached, in bytes.
+pub const MEMCACHED_PREFIX_BYTES_MAX: usize = 64;
+/// The longest lifetime that memcached reads as a number of seconds from now; a greater number is a date to it.
+pub const MEMCACHED_LIFETIME_SECONDS_MAX: u32 = 30 * 24 * 3_600;
+/// The calls under way to one memcached server, each on a connection of its own; further ones wait for a place.
+pub const MEMCACHED_CALLS_AT_ONCE_MAX: usize = 64;
+/// How often one call is sent to one memcached server, where sending it again cannot count twice.
+pub const MEMCACHED_ATTEMPTS_MAX: u32 = 2;
+/// After so many failures in a row, a memcached server is paused: calls of it fail at once.
+pub const MEMCACHED_FAILURES_MAX: u32 = 3;
+/// The first pause of a memcached server; each further one is twice as long.
+pub const MEMCACHED_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause of a memcached server.
+pub const MEMCACHED_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a start waits for the memcached servers of a cluster.
+pub const MEMCACHED_START_WITHIN: Duration = Duration::from_secs(5);
 
 /// The touch shards of a dataset; fixed for ever, because shard numbers are stored.
 pub const TOUCH_SHARDS: u32 = 64;

@@ -7,6 +7,35 @@ use async_trait::async_trait;
 use crate::domain::counter::Counter;
 use crate::ports::StoreError;
 
+/// In which form a store of best-effort counters keeps the laws.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FastCapabilities {
+    /// What becomes of a value that leaves 64 bits.
+    pub overflow: Overflow,
+    /// Whose clock ends counters.
+    pub expiry: Expiry,
+    /// Whether `names` lists anything.
+    pub lists_names: bool,
+}
+
+/// What becomes of a value that leaves 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overflow {
+    /// It stays at their end.
+    Stays,
+    /// It comes in again at the other end.
+    Wraps,
+}
+
+/// Whose clock ends counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expiry {
+    /// The injected clock: a counter ends with its TTL.
+    Exact,
+    /// The store's own, in whole seconds: a counter lasts its TTL, and at most two seconds more.
+    WholeSeconds,
+}
+
 /// Best-effort counters.
 ///
 /// Laws:
@@ -15,9 +44,13 @@ use crate::ports::StoreError;
 /// 3. After `clear` the counter is absent.
 /// 4. A value that would leave 64 bits stays at their end, or, on a store that does its sums itself and only modulo 2^64,
 ///    wraps around; the store says which.
-/// 5. Nothing survives a restart, and anything may be forgotten under memory pressure.
+/// 5. Nothing survives a restart of what keeps the counters, and anything may be forgotten under memory pressure.
+/// 6. A failure says whether the add may have happened. An add is never sent again when it may have happened.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
+    /// In which form it keeps the laws.
+    fn capabilities(&self) -> FastCapabilities;
+
     /// Adds and answers the value after it.
     async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError>;
 

@@ -25,7 +25,7 @@ pub use count_cache::{CacheLease, CachedCount, CountCache};
 pub use error::{Outcome, StoreError, StoreErrorKind};
 pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
 pub use export::ExportSink;
-pub use fast_counts::FastCounts;
+pub use fast_counts::{Expiry, FastCapabilities, FastCounts, Overflow};
 pub use progress::Progress;
 pub use rollup_signal::{RollupSignal, Signal};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};

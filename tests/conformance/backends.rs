@@ -7,14 +7,20 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memcached::{self, Cluster};
 use tallystone::adapters::memory::{self, FastTable};
 use tallystone::ports::Stores;
 use tempfile::TempDir;
 
 use crate::given;
+use crate::servers::Memcached;
+
+/// How long a call of memcached may take on a busy machine.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A backend of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,10 +31,18 @@ pub enum Backend {
     Embedded,
     /// The same with no memory to spare: it forgets as soon as it may and reads from disk.
     EmbeddedForgetful,
+    /// Best-effort counters on a real memcached, everything else in ordered maps.
+    Memcached,
+    /// The same on two replicas of two servers.
+    MemcachedReplicas,
 }
 
-/// Every backend; a new one is added here and in `Bench::open`.
+/// Every backend that keeps more than best-effort counters; a new one is added here and in `Bench::open`.
 pub const BACKENDS: [Backend; 3] = [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful];
+
+/// Every backend that keeps best-effort counters in its own way.
+const FAST_BACKENDS: [Backend; 4] =
+    [Backend::Memory, Backend::Embedded, Backend::Memcached, Backend::MemcachedReplicas];
 
 /// How a store ends before it is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +62,8 @@ pub struct Bench {
     pub clock: ManualClock,
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
     kept: Option<(Embedded, TempDir)>,
+    /// The memcached servers, where there are some.
+    servers: Vec<Memcached>,
 }
 
 impl Bench {
@@ -55,7 +71,12 @@ impl Bench {
     pub async fn open(backend: Backend) -> Result<Self, String> {
         let clock = ManualClock::at(given::T0);
         let bench = match backend {
-            Backend::Memory => Self { backend, stores: memory::stores_on(Arc::new(clock.clone())), clock, kept: None },
+            Backend::Memory => {
+                let stores = memory::stores_on(Arc::new(clock.clone()));
+                Self { backend, stores, clock, kept: None, servers: Vec::new() }
+            }
+            Backend::Memcached => Self::open_memcached(backend, clock, &[1]).await?,
+            Backend::MemcachedReplicas => Self::open_memcached(backend, clock, &[2, 2]).await?,
             Backend::Embedded | Backend::EmbeddedForgetful => {
                 let dir = directory().map_err(|error| error.to_string())?;
                 Self::open_embedded(backend, clock, dir)?
@@ -70,7 +91,7 @@ impl Bench {
     /// Whether the backend keeps anything over a restart.
     pub fn is_durable(&self) -> bool {
         match self.backend {
-            Backend::Memory => false,
+            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas => false,
             Backend::Embedded | Backend::EmbeddedForgetful => true,
         }
     }
@@ -82,13 +103,38 @@ impl Bench {
         }
         let store = embedded::open(options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
-        Ok(Self { backend, stores, clock, kept: Some((store, dir)) })
+        Ok(Self { backend, stores, clock, kept: Some((store, dir)), servers: Vec::new() })
+    }
+
+    /// Starts as many servers for each replica.
+    async fn open_memcached(backend: Backend, clock: ManualClock, replicas: &[usize]) -> Result<Self, String> {
+        let mut servers = Vec::new();
+        let mut addresses = Vec::new();
+        for &count in replicas {
+            let started = (0..count).map(|_| Memcached::start()).collect::<Result<Vec<_>, _>>()?;
+            addresses.push(started.iter().map(|server| server.address().to_string()).collect());
+            servers.extend(started);
+        }
+        let options =
+            memcached::Options { replicas: addresses, key_prefix: "conformance".to_owned(), timeout: CALL_WITHIN };
+        let opened = Cluster::open(options, Arc::new(clock.clone())).await;
+        let (cluster, _) = opened.map_err(|absent| format!("no memcached answers: {absent:?}"))?;
+        let mut stores = memory::stores_on(Arc::new(clock.clone()));
+        stores.fast = Arc::new(cluster);
+        Ok(Self { backend, stores, clock, kept: None, servers })
+    }
+
+    /// The memcached servers, where there are some.
+    pub fn servers(&self) -> &[Memcached] {
+        &self.servers
     }
 
     /// Ends the stores and opens them again.
     pub async fn reopen(self, ending: Ending) -> Self {
         match self.backend {
-            Backend::Memory => unreachable!("{:?} keeps nothing over a restart ({ending:?})", self.backend),
+            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas => {
+                unreachable!("{:?} keeps nothing over a restart ({ending:?})", self.backend)
+            }
             Backend::Embedded | Backend::EmbeddedForgetful => {
                 let (store, dir) = self.kept.expect("a durable bench has a directory");
                 let dir = match ending {
@@ -138,7 +184,16 @@ fn copy(from: &Path) -> io::Result<TempDir> {
 
 /// Runs a law on a fresh bench of every backend.
 pub async fn on_every_backend(law: impl AsyncFn(Bench)) {
-    for backend in BACKENDS {
+    on_each(&BACKENDS, law).await;
+}
+
+/// Runs a law of best-effort counters on a fresh bench of every backend that keeps them in its own way.
+pub async fn on_every_fast_backend(law: impl AsyncFn(Bench)) {
+    on_each(&FAST_BACKENDS, law).await;
+}
+
+async fn on_each(backends: &[Backend], law: impl AsyncFn(Bench)) {
+    for &backend in backends {
         match Bench::open(backend).await {
             Ok(bench) => {
                 // Shown by the test runner when the law fails: the last one named is the one that broke it.

@@ -16,5 +16,7 @@ mod model;
 mod progress;
 mod racing;
 mod rollup_store;
+#[path = "../servers/mod.rs"]
+mod servers;
 mod time_slices;
 mod touches;

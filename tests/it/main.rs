@@ -14,11 +14,14 @@ mod golden;
 mod harness;
 mod licences;
 mod logs;
+mod memcached;
 mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
 mod protos;
 mod readme;
+#[path = "../servers/mod.rs"]
+mod servers;
 mod stop;
 mod store_faults;
 mod tidy;

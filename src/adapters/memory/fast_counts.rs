@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::FAST_SHARDS_MAX;
-use crate::ports::{Clock, FastCounts, StoreError};
+use crate::ports::{Clock, Expiry, FastCapabilities, FastCounts, Overflow, StoreError};
 
 /// A shard is not worth less than this.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
@@ -70,6 +70,10 @@ impl FastTable {
 
 #[async_trait]
 impl FastCounts for FastTable {
+    fn capabilities(&self) -> FastCapabilities {
+        FastCapabilities { overflow: Overflow::Stays, expiry: Expiry::Exact, lists_names: true }
+    }
+
     async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError> {
         let now = self.clock.elapsed();
         // A TTL beyond the end of the clock is none.

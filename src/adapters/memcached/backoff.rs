@@ -1,0 +1,124 @@
+//! When a server that does not answer is asked again: calls fail at once in between, and one call at a time tries.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::domain::limits::{MEMCACHED_FAILURES_MAX, MEMCACHED_PAUSE_MAX, MEMCACHED_PAUSE_MIN};
+
+/// What is known of a server's health. Times are those of `Clock::elapsed`.
+#[derive(Default)]
+pub(super) struct Backoff(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The failures in a row.
+    failures: u32,
+    /// No call before this, once there were too many of them.
+    paused_until: Option<Duration>,
+}
+
+/// Whether a call may be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Admission {
+    /// The server is well, as far as anybody knows.
+    Usual,
+    /// The server was paused; this call finds out whether it is back.
+    Trial,
+    /// The server is not asked yet, for so long.
+    Refused(Duration),
+}
+
+impl Backoff {
+    /// Asks for a call. A trial keeps all others out for `trial_within`, so that one whose caller went away blocks nobody
+    /// for longer.
+    pub(super) fn admit(&self, now: Duration, trial_within: Duration) -> Admission {
+        let mut state = self.0.lock();
+        match state.paused_until {
+            None => Admission::Usual,
+            Some(until) if now < until => Admission::Refused(until - now),
+            Some(_) => {
+                state.paused_until = Some(now + trial_within);
+                Admission::Trial
+            }
+        }
+    }
+
+    /// The server answered.
+    pub(super) fn answered(&self) {
+        *self.0.lock() = State::default();
+    }
+
+    /// A call got no answer.
+    pub(super) fn failed(&self, now: Duration, admission: Admission) {
+        let mut state = self.0.lock();
+        // Calls that began before the pause end after it has begun: they tell nothing new.
+        if state.paused_until.is_some() && admission == Admission::Usual {
+            return;
+        }
+        state.failures = state.failures.saturating_add(1);
+        if let Some(beyond) = state.failures.checked_sub(MEMCACHED_FAILURES_MAX) {
+            let doublings = beyond.min(16);
+            let pause = MEMCACHED_PAUSE_MIN.saturating_mul(1 << doublings).min(MEMCACHED_PAUSE_MAX);
+            state.paused_until = Some(now + pause);
+        }
+    }
+
+    /// Whether the server is paused.
+    pub(super) fn is_down(&self) -> bool {
+        self.0.lock().paused_until.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRIAL: Duration = Duration::from_millis(250);
+
+    #[test]
+    fn a_server_is_paused_after_failures_in_a_row_only() {
+        let backoff = Backoff::default();
+        for _ in 0..10 {
+            for _ in 1..MEMCACHED_FAILURES_MAX {
+                backoff.failed(Duration::ZERO, Admission::Usual);
+            }
+            assert_eq!(backoff.admit(Duration::ZERO, TRIAL), Admission::Usual);
+            backoff.answered();
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_one_call_tries_after_each() {
+        let backoff = Backoff::default();
+        let mut now = Duration::ZERO;
+        for _ in 0..MEMCACHED_FAILURES_MAX {
+            backoff.failed(now, Admission::Usual);
+        }
+        // Whoever was under way already makes the pause no longer.
+        backoff.failed(now, Admission::Usual);
+        let mut pause = MEMCACHED_PAUSE_MIN;
+        for _ in 0..12 {
+            assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(pause));
+            now += pause;
+            assert_eq!(backoff.admit(now, TRIAL), Admission::Trial);
+            assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(TRIAL), "one at a time");
+            backoff.failed(now, Admission::Trial);
+            pause = (2 * pause).min(MEMCACHED_PAUSE_MAX);
+        }
+        assert!(backoff.is_down());
+        backoff.answered();
+        assert_eq!(backoff.admit(now, TRIAL), Admission::Usual);
+        assert!(!backoff.is_down());
+    }
+
+    #[test]
+    fn a_trial_that_nobody_ends_is_followed_by_another() {
+        let backoff = Backoff::default();
+        for _ in 0..MEMCACHED_FAILURES_MAX {
+            backoff.failed(Duration::ZERO, Admission::Usual);
+        }
+        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN, TRIAL), Admission::Trial);
+        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN + TRIAL, TRIAL), Admission::Trial);
+    }
+}

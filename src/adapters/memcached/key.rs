@@ -1,0 +1,119 @@
+//! What stands on the wire for a counter: its key, its server, how long it lives.
+
+use std::time::Duration;
+
+use memcache::exp::Ttl;
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+
+use crate::domain::counter::Counter;
+use crate::domain::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
+use crate::domain::time::Timestamp;
+
+/// memcached holds times in 32 signed bits, so no item can be told to end after this second of 2038.
+const LAST_SECOND: u64 = i32::MAX as u64;
+
+/// The key of a counter: `PREFIX/NAMESPACE/NAME`, and the hash of the name behind a `#`, which no name has, where that
+/// would be longer than a key may be.
+pub(super) fn of(prefix: &str, counter: &Counter) -> String {
+    let (namespace, name) = (counter.namespace().0, counter.name().as_str());
+    let key = format!("{prefix}/{namespace}/{name}");
+    if key.len() <= MEMCACHED_KEY_BYTES_MAX {
+        return key;
+    }
+    format!("{prefix}/{namespace}/#{:032x}", xxh3_128(name.as_bytes()))
+}
+
+/// The server of a counter among those of one replica: the one with the highest weight (rendezvous), so that a server
+/// that leaves or comes moves its own counters only. Cost: O(servers).
+pub(super) fn place<'a>(counter: &Counter, servers: impl Iterator<Item = &'a str>) -> Option<usize> {
+    let weights = servers.map(|server| (xxh3_64_with_seed(server.as_bytes(), counter.hash()), server));
+    weights.enumerate().max_by_key(|(_, weight)| *weight).map(|(at, _)| at)
+}
+
+/// How an item's end is told to memcached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lifetime {
+    /// For an item that the command makes, in seconds from then on.
+    pub created_seconds: u32,
+    /// For an item that is there.
+    pub ttl: Ttl,
+}
+
+/// The lifetime that lasts at least the TTL. memcached counts whole seconds of its own clock, the one under way included,
+/// so a second is added; what would end after its clock does not end.
+pub(super) fn lifetime(ttl: Option<Duration>, now: Timestamp) -> Lifetime {
+    let seconds = ttl.map(|ttl| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).saturating_add(1));
+    let now = u64::try_from(now.micros() / 1_000_000).unwrap_or(0);
+    let lasting = seconds.filter(|seconds| now.saturating_add(*seconds) <= LAST_SECOND);
+    match lasting.and_then(|seconds| u32::try_from(seconds).ok()) {
+        Some(seconds) => {
+            Lifetime { created_seconds: seconds.min(MEMCACHED_LIFETIME_SECONDS_MAX), ttl: Ttl::secs(seconds) }
+        }
+        None => Lifetime { created_seconds: MEMCACHED_LIFETIME_SECONDS_MAX, ttl: Ttl::NEVER },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::counter::{CounterName, NamespaceId};
+
+    fn counter(name: &str) -> Counter {
+        Counter::new(NamespaceId(7), CounterName::new(name).expect("a valid name"))
+    }
+
+    #[test]
+    fn every_counter_has_a_key_of_its_own_that_memcached_takes() {
+        assert_eq!(of("tallystone", &counter("a/b")), "tallystone/7/a/b");
+        let mut keys = std::collections::BTreeSet::new();
+        for length in 1..=256 {
+            let key = of("tallystone", &counter(&"a".repeat(length)));
+            assert!(key.len() <= 250 && key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
+            assert!(keys.insert(key), "{length}");
+        }
+    }
+
+    #[test]
+    fn places_are_the_same_in_every_build() {
+        let servers = ["a:1", "b:1", "c:1", "d:1"];
+        let places: Vec<_> = (0..12).map(|n| place(&counter(&format!("c{n}")), servers.into_iter())).collect();
+        let expected = PLACES.map(Some);
+        assert_eq!(places, expected, "a release that moves keys forgets every counter that moved");
+    }
+
+    const PLACES: [usize; 12] = [3, 3, 1, 1, 1, 1, 2, 1, 3, 2, 3, 1];
+
+    #[test]
+    fn a_server_that_leaves_moves_its_own_counters_only_and_all_servers_have_their_share() {
+        let servers = ["a:1", "b:1", "c:1", "d:1"];
+        let mut shares = [0; 4];
+        for n in 0..4_000 {
+            let counter = counter(&format!("c{n}"));
+            let at = place(&counter, servers.into_iter()).expect("there are servers");
+            shares[at] += 1;
+            let left = servers.into_iter().filter(|server| *server != "b:1");
+            let after = place(&counter, left.clone()).and_then(|at| left.clone().nth(at)).expect("there are servers");
+            assert!(servers[at] == "b:1" || after == servers[at], "{after}");
+            // The order of the list says nothing.
+            let turned = place(&counter, servers.into_iter().rev()).expect("there are servers");
+            assert_eq!(turned, 3 - at);
+        }
+        assert!(shares.iter().all(|share| (850..1_150).contains(share)), "{shares:?}");
+    }
+
+    #[test]
+    fn a_lifetime_lasts_at_least_the_ttl() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let seconds = |ttl: Duration| lifetime(Some(ttl), now);
+        let exact = |seconds| Lifetime { created_seconds: seconds, ttl: Ttl::secs(seconds) };
+        assert_eq!(seconds(Duration::from_secs(10)), exact(11));
+        assert_eq!(seconds(Duration::from_millis(10_001)), exact(12));
+        assert_eq!(seconds(Duration::from_millis(1)), exact(2));
+        let long = seconds(Duration::from_secs(40 * 86_400));
+        let created_seconds = MEMCACHED_LIFETIME_SECONDS_MAX;
+        assert_eq!(long, Lifetime { created_seconds, ttl: Ttl::secs(40 * 86_400 + 1) });
+        for endless in [lifetime(None, now), seconds(Duration::from_secs(400_000_000)), seconds(Duration::MAX)] {
+            assert_eq!(endless, Lifetime { created_seconds, ttl: Ttl::NEVER });
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One memcached server: its connections, its health, and how a call of it ends.
+//!
+//! A call waits for a place, a connection and an answer, each no longer than the time limit. Invariant: a command that
+//! may have had its effect is sent again only if having it twice is having it once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memcache::exp::{Arithmetic, AsyncMetaClient, Error, Get, Op, OpResult, Set, Ttl};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::adapters::memcached::backoff::{Admission, Backoff};
+use crate::adapters::memcached::fault;
+use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX};
+use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
+
+/// One server.
+pub(super) struct Node {
+    address: String,
+    timeout: Duration,
+    clock: Arc<dyn Clock>,
+    client: Mutex<Option<AsyncMetaClient>>,
+    places: Semaphore,
+    backoff: Backoff,
+    tally: Arc<Tally>,
+}
+
+/// What was done, over all servers of a cluster.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub calls: AtomicU64,
+    pub failed: AtomicU64,
+    pub unknown: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+/// Whether a command may be sent again when nobody knows what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Twice is once: a read, a removal.
+    Harmless,
+    /// Twice is twice.
+    Counts,
+}
+
+impl Node {
+    pub(super) fn new(address: String, timeout: Duration, clock: Arc<dyn Clock>, tally: Arc<Tally>) -> Self {
+        let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
+        let (client, backoff) = (Mutex::default(), Backoff::default());
+        Self { address, timeout, clock, client, places, backoff, tally }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.backoff.is_down()
+    }
+
+    /// Sends the commands together and answers what became of the first.
+    pub(super) async fn call(&self, op: &'static str, commands: &[Op], repeat: Repeat) -> Result<OpResult, StoreError> {
+        self.tally.calls.fetch_add(1, Ordering::Relaxed);
+        let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
+        let failure = loop {
+            attempts_left -= 1;
+            let admission = self.backoff.admit(self.clock.elapsed(), 2 * self.timeout);
+            if let Admission::Refused(left) = admission {
+                self.tally.refused.fetch_add(1, Ordering::Relaxed);
+                let why = format!("memcached at {} did not answer and is asked again in {left:?}", self.address);
+                break StoreError::not_applied(StoreErrorKind::Unavailable, op).because(why);
+            }
+            let Ok(_place) = self.place().await else {
+                break StoreError::not_applied(StoreErrorKind::Busy, op)
+                    .because(format!("too many calls of memcached at {} are under way", self.address));
+            };
+            let error = match self.exchange(commands, admission).await {
+                Ok(answer) => {
+                    self.backoff.answered();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            match fault::is_silence(&error) {
+                true => self.backoff.failed(self.clock.elapsed(), admission),
+                false => self.backoff.answered(),
+            }
+            let failure = fault::of(op, &self.address, &error);
+            let may_repeat = repeat == Repeat::Harmless || failure.outcome == Outcome::NotApplied;
+            let is_worth_it = fault::is_silence(&error) && !fault::is_late(&error);
+            if attempts_left == 0 || !may_repeat || !is_worth_it {
+                break failure;
+            }
+        };
+        self.tally.failed.fetch_add(1, Ordering::Relaxed);
+        if failure.outcome == Outcome::Unknown {
+            self.tally.unknown.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(failure)
+    }
+
+    /// Finds out whether the server answers and does its sums modulo 2^64, with a key of its own.
+    pub(super) async fn probe(&self, key: &str) -> Result<(), String> {
+        let below = u64::MAX; // -1
+        let commands = [
+            Set::new(key, "1").ttl(Ttl::secs(60)).into(),
+            Arithmetic::new(key).delta(below).into(),
+            Arithmetic::new(key).delta(below).into(),
+            Get::new(key).into(),
+        ];
+        let results = self.send(&commands, Admission::Trial).await.map_err(|error| fault::text(&error))?;
+        let wrapped = match results.into_iter().nth(2) {
+            Some(Ok(OpResult::Arithmetic(result))) => result.value == Some(below),
+            Some(Err(error)) => return Err(fault::text(&error)),
+            _ => false, // another answer is none of a memcached that takes meta commands
+        };
+        match wrapped {
+            true => Ok(()),
+            false => Err("it does not do its sums modulo 2^64, as memcached does".to_owned()),
+        }
+    }
+
+    async fn exchange(&self, commands: &[Op], admission: Admission) -> Result<OpResult, Error> {
+        let results = self.send(commands, admission).await?;
+        results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())))
+    }
+
+    async fn send(&self, commands: &[Op], admission: Admission) -> Result<Vec<Result<OpResult, Error>>, Error> {
+        let client = self.client(admission).await?;
+        client.run_batch(commands.iter().cloned()).await
+    }
+
+    /// The client; made anew for a trial, so that a server is looked up again by its name.
+    async fn client(&self, admission: Admission) -> Result<AsyncMetaClient, Error> {
+        let known = self.client.lock().clone();
+        if let (Admission::Usual, Some(client)) = (admission, known) {
+            return Ok(client);
+        }
+        let builder = AsyncMetaClient::builder()
+            .max_idle(MEMCACHED_CALLS_AT_ONCE_MAX)
+            .connect_timeout(Some(self.timeout))
+            .io_timeout(Some(self.timeout));
+        let client = self.in_time(builder.connect_async(self.address.as_str())).await??;
+        *self.client.lock() = Some(client.clone());
+        Ok(client)
+    }
+
+    async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Error> {
+        match self.places.try_acquire() {
+            Ok(place) => Ok(place),
+            Err(_) => Ok(self.in_time(self.places.acquire()).await?.expect("the semaphore is never closed")),
+        }
+    }
+
+    /// Waits for something no longer than the time limit.
+    async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            done = step => Ok(done),
+            () = self.clock.sleep(self.timeout) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+}

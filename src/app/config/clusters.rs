@@ -1,0 +1,218 @@
+//! `[clusters.NAME]` and `[best_effort]`: which servers a name stands for, and what keeps best-effort counters.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::app::config::{Config, ListenAddress, StorageKind};
+use crate::domain::limits::{MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_SERVERS_MAX};
+
+/// `[best_effort]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BestEffortConfig {
+    /// Memory for best-effort counters that this process keeps.
+    pub capacity_bytes: u64,
+    /// The cluster that keeps them instead; empty: this process does.
+    pub cluster: String,
+}
+
+/// `[clusters.NAME]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// What it is.
+    #[serde(default)]
+    pub kind: ClusterKind,
+    /// Its servers, by replica.
+    #[serde(default)]
+    pub servers: Servers,
+    /// What all keys begin with.
+    #[serde(default = "default_key_prefix")]
+    pub key_prefix: String,
+    /// How long one call waits for a place, a connection and an answer, each.
+    #[serde(default = "default_timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+/// What a cluster is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterKind {
+    /// The embedded store.
+    #[default]
+    Embedded,
+    /// Memory only.
+    Memory,
+    /// memcached servers.
+    Memcached,
+}
+
+/// Servers by replica: `HOST:PORT,HOST:PORT | HOST:PORT,HOST:PORT`.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Servers(Vec<Vec<String>>);
+
+fn default_key_prefix() -> String {
+    "tallystone".to_owned()
+}
+
+fn default_timeout_ms() -> u64 {
+    250
+}
+
+impl ClusterConfig {
+    /// How long one call waits for a place, a connection and an answer, each.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}
+
+impl Servers {
+    /// The servers of each replica.
+    pub fn replicas(&self) -> &[Vec<String>] {
+        &self.0
+    }
+}
+
+impl FromStr for Servers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        let replica = |text: &str| {
+            let servers = text.split(',').map(|server| server.trim().parse::<ListenAddress>());
+            servers.map(|server| server.map(|server| server.to_string())).collect::<Result<Vec<_>, _>>()
+        };
+        let replicas = text.split('|').map(replica).collect::<Result<Vec<_>, _>>()?;
+        let mut all: Vec<&String> = replicas.iter().flatten().collect();
+        if all.len() > MEMCACHED_SERVERS_MAX {
+            return Err(format!("more than {MEMCACHED_SERVERS_MAX} servers"));
+        }
+        all.sort();
+        match all.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("{} stands there twice", pair[0])),
+            None => Ok(Self(replicas)),
+        }
+    }
+}
+
+impl TryFrom<String> for Servers {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let replicas: Vec<String> = self.0.iter().map(|servers| servers.join(",")).collect();
+        f.write_str(&replicas.join(" | "))
+    }
+}
+
+/// The key that cannot be used as it is, and what to write instead.
+pub(super) fn fault(config: &Config) -> Option<(String, String)> {
+    let own = match config.storage.kind {
+        StorageKind::Embedded => ClusterKind::Embedded,
+        StorageKind::Memory => ClusterKind::Memory,
+    };
+    let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
+        let (setting, what) = fault_of(cluster, own)?;
+        Some((format!("clusters.{name}.{setting}"), what))
+    });
+    of_clusters.or_else(|| {
+        let what = fault_of_choice(config)?;
+        Some(("best_effort.cluster".to_owned(), what))
+    })
+}
+
+fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
+    let has_servers = !cluster.servers.replicas().is_empty();
+    let prefix = &cluster.key_prefix;
+    if cluster.kind == ClusterKind::Memcached {
+        if !has_servers {
+            return Some(("servers", "must name the memcached servers, as in 127.0.0.1:11211".to_owned()));
+        }
+        let is_fit = |prefix: &str| (1..=MEMCACHED_PREFIX_BYTES_MAX).contains(&prefix.len());
+        if !is_fit(prefix) || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let what = format!("must be 1 to {MEMCACHED_PREFIX_BYTES_MAX} visible ASCII characters");
+            return Some(("key_prefix", what));
+        }
+        if !(1..=10_000).contains(&cluster.timeout_ms) {
+            return Some(("timeout_ms", "must be 1 to 10000".to_owned()));
+        }
+        return None;
+    }
+    if cluster.kind != own {
+        let what = "must be the kind of [storage], for this server has one store, or \"memcached\"";
+        return Some(("kind", what.to_owned()));
+    }
+    has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\"".to_owned()))
+}
+
+/// What is wrong with the cluster that best-effort counters should be in.
+fn fault_of_choice(config: &Config) -> Option<String> {
+    let name = &config.best_effort.cluster;
+    match config.clusters.get(name).map(|cluster| cluster.kind) {
+        _ if name.is_empty() => None,
+        Some(ClusterKind::Memcached) => None,
+        Some(ClusterKind::Embedded | ClusterKind::Memory) => Some(format!(
+            "names {name}, which is no memcached cluster; leave it empty to keep best-effort counters in this process"
+        )),
+        None => {
+            let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
+            let known: Vec<&str> = of_kind.map(|(name, _)| name.as_str()).collect();
+            let known = if known.is_empty() { "there is none".to_owned() } else { known.join(", ") };
+            Some(format!(
+                "names {name}, and there is no [clusters.{name}]; add it with kind = \"memcached\" and its servers, or \
+                 name a memcached cluster that is listed: {known}"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::config::{Sources, load};
+
+    #[test]
+    fn servers_are_read_by_replica_and_each_once() {
+        let servers: Servers = "a:1, b:2 | [::1]:3".parse().expect("valid servers");
+        assert_eq!(servers.to_string(), "a:1,b:2 | [::1]:3");
+        assert_eq!(servers.replicas().len(), 2);
+        assert_eq!("".parse::<Servers>(), Ok(Servers::default()));
+        for bad in ["a", "a:1,", "a:1 | ", "a:1,a:1", "a:1|a:1", "a:1;b:2"] {
+            assert!(bad.parse::<Servers>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_be_used_is_refused_with_what_to_write() {
+        let refused = |pairs: &[(&str, &str)]| {
+            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
+            load(&Sources { flags, ..Sources::default() }).map(|_| ()).map_err(|error| error.to_string())
+        };
+        let (kind, servers) = (("clusters.near.kind", "memcached"), ("clusters.near.servers", "127.0.0.1:11211"));
+        assert_eq!(refused(&[kind, servers, ("best_effort.cluster", "near")]), Ok(()));
+        for (pairs, words) in [
+            (vec![kind], "clusters.near.servers must name the memcached servers"),
+            (vec![kind, ("clusters.near.servers", "nowhere")], "clusters.near.servers cannot be used: no HOST:PORT"),
+            (vec![servers], "clusters.near.servers belong to a cluster of kind"),
+            (vec![kind, servers, ("clusters.near.timeout_ms", "0")], "clusters.near.timeout_ms must be 1 to 10000"),
+            (vec![kind, servers, ("clusters.near.key_prefix", "a b")], "clusters.near.key_prefix must be"),
+            (vec![kind, servers, ("best_effort.cluster", "far")], "a memcached cluster that is listed: near"),
+            (vec![("best_effort.cluster", "far")], "there is no [clusters.far]; add it with kind = \"memcached\""),
+            (vec![("best_effort.cluster", "embedded")], "leave it empty to keep best-effort counters in this process"),
+        ] {
+            let error = refused(&pairs).expect_err(words);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
