@@ -178,6 +178,49 @@ pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
 
+/// The longest id of a message, in bytes.
+pub const MESSAGE_ID_BYTES_MAX: usize = 64;
+/// The longest exclusivity value or shard key of a message, in bytes.
+pub const ROUTING_BYTES_MAX: usize = 256;
+/// The largest payload of a message, in bytes.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 * 1024;
+/// The most metadata pairs of a message.
+pub const METADATA_PAIRS_MAX: usize = 4;
+/// The longest metadata key, in bytes.
+pub const METADATA_KEY_BYTES_MAX: usize = 64;
+/// The longest metadata value, in bytes.
+pub const METADATA_VALUE_BYTES_MAX: usize = 256;
+/// The greatest priority, and with a minus the least: the whole numbers that every store keeps exactly.
+pub const PRIORITY_MAX: i64 = 9_007_199_254_740_992;
+/// The most attempts of a message.
+pub const ATTEMPTS_MAX: u32 = 10_000;
+/// The releases of a message that give its attempt back.
+pub const RELEASES_FREE_MAX: u32 = 10;
+/// The longest signature or text of a worker's error, in bytes.
+pub const ERROR_TEXT_BYTES_MAX: usize = 1_024;
+/// The most messages of one dequeue.
+pub const DEQUEUE_MESSAGES_MAX: usize = 100;
+/// The due messages and expired leases that every dequeue handles; one of many messages handles two for each.
+pub const DEQUEUE_DUE_MIN: usize = 16;
+/// The most messages that one step of a sweep, purge or redrive touches.
+pub const BULK_MESSAGES_MAX: usize = 256;
+/// What one kept answer to an enqueue counts for, in bytes.
+pub const DEDUPE_RECORD_BYTES: usize = 256;
+/// The answers to enqueues are kept and dropped in buckets of this width.
+pub const DEDUPE_BUCKET: Duration = Duration::from_mins(10);
+/// The longest time for which answers to enqueues are kept.
+pub const DEDUPE_WINDOW_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// How far the time of a message's token may lie ahead.
+pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
+/// The shortest lease of a message or session.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+/// The longest lease of a message or session.
+pub const LEASE_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// The longest invisibility of a message: 10 years.
+pub const INVISIBILITY_MAX: Duration = Duration::from_secs(3_652 * 86_400);
+/// The longest TTL or retention of a message: 10 years.
+pub const MESSAGE_TTL_MAX: Duration = Duration::from_secs(3_652 * 86_400);
+
 const _: () = assert!(
     CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,
     "the batches of one stream may ask for more verdicts than a server gives at once"

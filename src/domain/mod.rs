@@ -5,6 +5,7 @@
 pub mod counter;
 pub mod limits;
 pub mod namespace;
+pub mod queue;
 pub mod reason;
 pub mod rollup;
 pub mod time;

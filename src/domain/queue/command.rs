@@ -1,0 +1,308 @@
+//! What a shard is asked and what it answers.
+//!
+//! Commands bring durations, never times, but for a visible-at and a token's own time. Refusals are a closed list.
+
+use std::time::Duration;
+
+use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Routing, WorkError};
+use crate::domain::queue::state::{State, Trigger};
+use crate::domain::time::Timestamp;
+
+/// A message as a caller sends it.
+#[derive(Clone, Debug)]
+pub struct NewMessage {
+    /// Its name and token.
+    pub id: MessageId,
+    /// The time the token carries: that of its UUIDv7, or a generation time beside it.
+    pub token_time: Option<Timestamp>,
+    /// What selected this shard, if anything but the id did.
+    pub routing: Option<Routing>,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// The size of its payload.
+    pub payload_bytes: u32,
+    /// A hash of everything the caller sent: a repeat has the same.
+    pub fingerprint: u64,
+    /// Its priority within ±2^53; now in milliseconds if it has none.
+    pub priority: Option<i64>,
+    /// The priority class, for a message without priority.
+    pub class: Option<Box<str>>,
+    /// How long it is invisible, at most 10 years.
+    pub invisibility: Option<Duration>,
+    /// The lease it asks for, 1 s to 12 h.
+    pub lease_duration: Option<Duration>,
+    /// How often it may be tried, 1 to 10,000.
+    pub max_attempts: Option<u32>,
+    /// When it is canceled if nobody has it, at most 10 years.
+    pub ttl: Option<Duration>,
+}
+
+/// Either name of a message.
+#[derive(Clone, Debug)]
+pub enum MessageRef {
+    /// By its key.
+    Key(MessageKey),
+    /// By its id and what routed it.
+    Id(MessageId, Option<Routing>),
+}
+
+/// How a worker ends a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// Finished.
+    Complete,
+    /// Given up for good.
+    Cancel,
+    /// Not finished.
+    Fail,
+    /// Not begun.
+    Release,
+}
+
+/// Beside the verb Fail: when to try again and what happened.
+#[derive(Clone, Default, Debug)]
+pub struct Failure {
+    /// The delay; the queue's retry policy if there is none.
+    pub delay: Option<Duration>,
+    /// The injected chance of the policy's jitter.
+    pub draw: u32,
+    /// What happened.
+    pub error: Option<WorkError>,
+}
+
+/// A change of a message that nobody has.
+#[derive(Clone, Default, Debug)]
+pub struct Update {
+    /// The new priority.
+    pub priority: Option<i64>,
+    /// The new time from which it may be served; the past means now.
+    pub visible_at: Option<Timestamp>,
+    /// Whether a visible-at that is not sooner leaves everything as it is.
+    pub only_if_sooner: bool,
+    /// The version the message must have.
+    pub expected_version: Option<u64>,
+}
+
+/// One command.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Takes a message in. O(log n).
+    Enqueue(Box<NewMessage>),
+    /// Leases up to `max` (1 to 100) messages, best rank first. O((max + due) log n), due at most max(16, 2 max).
+    Dequeue {
+        /// How many at most.
+        max: usize,
+        /// The lease, 1 s to 12 h; else that of the message, else that of the queue.
+        lease: Option<Duration>,
+    },
+    /// Ends a lease. O(log n).
+    Settle {
+        /// The lease.
+        token: LeaseToken,
+        /// How.
+        verb: Verb,
+        /// Beside Fail; ignored with other verbs.
+        failure: Failure,
+    },
+    /// Lets a lease end that long from now, 0 for at once. O(log n).
+    Extend {
+        /// The lease.
+        token: LeaseToken,
+        /// From now, at most 12 h.
+        lease: Duration,
+    },
+    /// Cancels a message, or asks its worker to. O(log n).
+    CancelMessage {
+        /// The message.
+        message: MessageRef,
+        /// Why.
+        reason: Box<str>,
+    },
+    /// Changes a message that nobody has. O(log n).
+    Update {
+        /// The message.
+        message: MessageRef,
+        /// The change.
+        update: Update,
+    },
+    /// Gives an errored message its attempts back. O(log n).
+    Redrive {
+        /// The message.
+        message: MessageRef,
+    },
+    /// Redrives errored messages in the order of their sequence. O(max log n).
+    RedriveAll {
+        /// The last sequence it touches: the shard's when the call began.
+        through: u64,
+        /// How many at most, 1 to 256.
+        max: usize,
+    },
+    /// Cancels pending, then invisible messages in the order of their sequence. O(max log n).
+    Purge {
+        /// The last sequence it touches: the shard's when the call began.
+        through: u64,
+        /// How many at most, 1 to 256.
+        max: usize,
+    },
+    /// Blocks enqueue, dequeue, both or neither, each with its reason. O(1).
+    Block {
+        /// Why nothing comes in.
+        enqueue: Option<Box<str>>,
+        /// Why nothing goes out.
+        dequeue: Option<Box<str>>,
+    },
+    /// Does what time asks for, and forgets results that were kept for long enough. O(max log n).
+    Sweep {
+        /// How many rows at most, 1 to 256.
+        max: usize,
+    },
+}
+
+/// Whether an empty or short answer is the whole truth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completeness {
+    /// It is.
+    Complete,
+    /// Due messages are left over by the bound: call again.
+    More,
+}
+
+/// One lease that was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leased {
+    /// What proves it.
+    pub token: LeaseToken,
+    /// The number of the attempt, from 1.
+    pub attempt_number: u32,
+    /// How long it lasts.
+    pub expires_in: Duration,
+}
+
+/// Where a command left a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settlement {
+    /// The state.
+    pub state: State,
+    /// The version.
+    pub version: u64,
+}
+
+/// What a command answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// The message is in the shard.
+    Enqueued {
+        /// Its key.
+        key: MessageKey,
+        /// Its state right after the first enqueue.
+        state: State,
+        /// Whether this is a repeat.
+        already_enqueued: bool,
+    },
+    /// Leases, perhaps none.
+    Leases {
+        /// In the order of their ranks.
+        leases: Vec<Leased>,
+        /// Whether fewer than asked for are all there are.
+        completeness: Completeness,
+    },
+    /// The lease lasts that long.
+    Extended {
+        /// From now; 0 if it is over.
+        expires_in: Duration,
+        /// Whether somebody asked to cancel the message.
+        cancel_requested: bool,
+    },
+    /// The message is in this state now, or was right after the first of these calls.
+    Settled(Settlement),
+    /// How many messages were touched.
+    Touched {
+        /// That many.
+        count: usize,
+        /// Whether the bound left some over.
+        completeness: Completeness,
+    },
+    /// The flags are set.
+    Blocked,
+}
+
+/// Which part of a command is out of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalid {
+    /// The id is not 1 to 64 bytes, or begins `m.`.
+    MessageId,
+    /// The routing value is not 1 to 256 bytes.
+    Routing,
+    /// Too many pairs, or too long ones, or a key twice.
+    Metadata,
+    /// The payload is larger than 32 KiB.
+    Payload,
+    /// The priority is beyond ±2^53.
+    Priority,
+    /// The queue has no such class.
+    PriorityClass,
+    /// The window is longer than 10 years.
+    Invisibility,
+    /// The lease is not 1 s to 12 h.
+    Lease,
+    /// The attempts are not 1 to 10,000.
+    Attempts,
+    /// The TTL is longer than 10 years.
+    Ttl,
+    /// The token's time is more than 60 s ahead.
+    TokenTime,
+    /// The number of messages is 0 or beyond its bound.
+    Count,
+    /// The error's text is longer than 1 KiB.
+    ErrorText,
+    /// The settings contradict each other or leave their ranges.
+    Settings,
+}
+
+/// Why a command was refused; it changed nothing but what time had changed already.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// A part of the command is out of its range.
+    Invalid(Invalid),
+    /// No such message.
+    NotFound,
+    /// The transition table has no such row for the message's state.
+    WrongState(State),
+    /// The message has another version.
+    VersionMismatch(u64),
+    /// The lease is not the message's, or is over.
+    LeaseLost,
+    /// The same id came with other content.
+    TokenReused,
+    /// The token is older than what is kept of answers.
+    TokenExpired,
+    /// Nothing comes in, for this reason.
+    EnqueueBlocked(Box<str>),
+    /// Nothing goes out, for this reason.
+    DequeueBlocked(Box<str>),
+    /// The shard is full: of messages, of bytes or of answers kept for repeats.
+    ResourceExhausted,
+}
+
+impl From<Invalid> for Refusal {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+/// The record of one row applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transition {
+    /// The message.
+    pub key: MessageKey,
+    /// Its version after the row.
+    pub version: u64,
+    /// What changed it.
+    pub trigger: Trigger,
+    /// From where.
+    pub from: Option<State>,
+    /// To where.
+    pub to: Option<State>,
+    /// When, by the shard's clock.
+    pub at: Timestamp,
+}

@@ -1,0 +1,119 @@
+//! Taking messages in, each once whatever is repeated.
+//!
+//! The order of checks is that of the promise to repeats: token, then blocked, quota, validity.
+
+use crate::domain::limits::{
+    ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
+};
+use crate::domain::queue::answers::{FirstAnswer, Keep};
+use crate::domain::queue::command::{Invalid, NewMessage, Refusal, Reply};
+use crate::domain::queue::message::{Message, MessageKey};
+use crate::domain::queue::shard::Shard;
+use crate::domain::queue::state::{Facts, State, Trigger, next};
+use crate::domain::time::Timestamp;
+
+impl Shard {
+    pub(super) fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
+        if let Some(first) = self.first_answer(&sent, now)? {
+            if first.fingerprint != sent.fingerprint {
+                return Err(Refusal::TokenReused);
+            }
+            return Ok(Reply::Enqueued { key: first.key, state: first.state, already_enqueued: true });
+        }
+        if let Some(reason) = &self.enqueue_blocked {
+            return Err(Refusal::EnqueueBlocked(reason.clone()));
+        }
+        self.check_quota(&sent)?;
+        let message = self.message_of(sent.clone(), now)?;
+        let key = message.key;
+        self.sequence = key.sequence;
+        self.admit(message, now);
+        self.catch_up(key.sequence, now); // a TTL of 0 is over
+        let state = self.at(key.sequence).state;
+        self.messages.entry(key.sequence).and_modify(|message| message.first_state = state);
+        if let Some(time) = sent.token_time {
+            let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
+            let answer = FirstAnswer { fingerprint: sent.fingerprint, key, state };
+            self.answers.put((sent.id, sent.routing), time, answer, Keep { now, window, bytes_max });
+        }
+        Ok(Reply::Enqueued { key, state, already_enqueued: false })
+    }
+
+    /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
+    /// known as long as its message.
+    fn first_answer(&self, sent: &NewMessage, now: Timestamp) -> Result<Option<FirstAnswer>, Refusal> {
+        let token = (sent.id.clone(), sent.routing.clone());
+        if let Some(time) = sent.token_time {
+            if time > now + TOKEN_AHEAD_MAX {
+                return Err(Invalid::TokenTime.into());
+            }
+            if self.answers.may_have_forgotten(time, self.settings.dedupe_window, now) {
+                return Err(Refusal::TokenExpired);
+            }
+            if let Some(first) = self.answers.get(&token, time) {
+                return Ok(Some(*first));
+            }
+        }
+        let existing = self.ids.get(&token).map(|sequence| self.at(*sequence));
+        Ok(existing.map(|message| FirstAnswer {
+            fingerprint: message.fingerprint,
+            key: message.key,
+            state: message.first_state,
+        }))
+    }
+
+    fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {
+        let all = self.index.totals.all();
+        let bytes = all.bytes.saturating_add(u64::from(sent.payload_bytes));
+        let has_room = |time| self.answers.has_room(time, self.settings.dedupe_max_bytes);
+        let fits = all.messages < self.settings.quota_messages
+            && bytes <= self.settings.quota_bytes
+            && sent.token_time.is_none_or(has_room);
+        if fits { Ok(()) } else { Err(Refusal::ResourceExhausted) }
+    }
+
+    fn message_of(&self, sent: NewMessage, now: Timestamp) -> Result<Message, Invalid> {
+        let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
+        let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
+        let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
+        let ttl = sent.ttl.or(self.settings.default_ttl);
+        let checks = [
+            (sent.payload_bytes <= PAYLOAD_BYTES_MAX, Invalid::Payload),
+            (invisibility <= INVISIBILITY_MAX, Invalid::Invisibility),
+            ((1..=ATTEMPTS_MAX).contains(&attempts), Invalid::Attempts),
+            (sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)), Invalid::Lease),
+            (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), Invalid::Ttl),
+        ];
+        if let Some((_, invalid)) = checks.into_iter().find(|(fits, _)| !fits) {
+            return Err(invalid);
+        }
+        let facts = Facts { waits: !invisibility.is_zero(), ..Facts::default() };
+        let state = next(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
+        Ok(Message {
+            key: MessageKey { shard: self.number, epoch: self.epoch, sequence: self.sequence + 1 },
+            id: sent.id,
+            routing: sent.routing,
+            metadata: sent.metadata,
+            payload_bytes: sent.payload_bytes,
+            fingerprint: sent.fingerprint,
+            priority,
+            lease_duration: sent.lease_duration,
+            max_attempts: attempts,
+            attempts_left: attempts,
+            releases: 0,
+            enqueued_at: now,
+            ttl_at: ttl.map(|ttl| now + ttl),
+            visible_at: now + invisibility,
+            first_leased_at: None,
+            gone_at: Timestamp::MAX,
+            state,
+            version: 1,
+            lease: None,
+            lapsed: None,
+            settled: None,
+            canceled_by: None,
+            error: None,
+            first_state: State::Pending,
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! Laws of a shard: random commands against the oracle, with the clock moved by hand.
+//!
+//! A command is drawn as one number, so that a failing run shrinks to few and small ones. After each command the two
+//! agree on reply, records and next event; totals and the table of legal changes are held against the list.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+use crate::domain::queue::command::{Command, Failure, MessageRef, NewMessage, Update, Verb};
+use crate::domain::queue::index::Index;
+use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Routing};
+use crate::domain::queue::oracle::Oracle;
+use crate::domain::queue::settings::{Retention, RetryPolicy};
+use crate::domain::queue::state::rows;
+use crate::domain::queue::{Applied, Reply, Settings, Shard, State, Trigger};
+use crate::domain::time::Timestamp;
+
+const SECOND: Duration = Duration::from_secs(1);
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+
+fn settings() -> Settings {
+    Settings {
+        default_lease: SECOND,
+        max_run_time: 5 * SECOND,
+        default_invisibility: Duration::ZERO,
+        default_attempts: 3,
+        retry: RetryPolicy { initial: SECOND / 4, factor_percent: 200, max: SECOND, jitter_percent: 50 },
+        default_ttl: None,
+        retention: Retention { completed: 2 * SECOND, canceled: 3 * SECOND, errored: 4 * SECOND },
+        dedupe_window: 2 * SECOND,
+        dedupe_max_bytes: 64 * 256,
+        quota_messages: 60,
+        quota_bytes: 4_000,
+        classes: Vec::new(),
+    }
+}
+
+/// Takes small numbers off a drawn one, low bits first, so that smaller draws are simpler commands.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        let taken = self.0 % bound;
+        self.0 /= bound;
+        taken
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::try_from(self.below(from.len() as u64)).expect("a small number")]
+    }
+}
+
+/// A row as records show it: from, by what, to.
+type Walked = (Option<State>, Trigger, Option<State>);
+
+/// A shard, its oracle, and what the commands so far have brought to light.
+struct Pair {
+    shard: Shard,
+    oracle: Oracle,
+    now: Timestamp,
+    sent: Vec<NewMessage>,
+    tokens: Vec<LeaseToken>,
+    transitions: u64,
+    seen: HashSet<Walked>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let shard = Shard::new(0, 1, settings()).expect("legal settings");
+        let oracle = Oracle::new(settings());
+        Self { shard, oracle, now: START, sent: Vec::new(), tokens: Vec::new(), transitions: 0, seen: HashSet::new() }
+    }
+
+    /// Runs one drawn command on both.
+    fn step(&mut self, number: u64) -> Result<(), TestCaseError> {
+        let mut draw = Draw(number);
+        let kind = draw.below(24);
+        let elapsed = draw.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
+        self.now = self.now + Duration::from_micros(elapsed);
+        let command = self.command(kind, &mut draw);
+        // A caller whose clock lags is not heard: the shard's clock never goes back.
+        let said = if draw.below(8) == 7 { self.now - SECOND } else { self.now };
+        self.both(command, said)
+    }
+
+    fn both(&mut self, command: Command, now: Timestamp) -> Result<(), TestCaseError> {
+        let Applied { reply, transitions, next_event_in } = self.shard.apply(command.clone(), now);
+        let (expected, records) = self.oracle.apply(command.clone(), now);
+        prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
+        prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
+        let clock = now.max(self.shard.clock);
+        prop_assert_eq!(next_event_in, self.oracle.next_event().map(|at| at.since(clock)));
+        for state in State::ALL {
+            let counted = self.oracle.items.iter().filter(|item| item.state == state);
+            let bytes: u64 = counted.clone().map(|item| u64::from(item.sent.payload_bytes)).sum();
+            let total = self.shard.totals().of(state);
+            prop_assert_eq!((total.messages, total.bytes), (counted.count() as u64, bytes), "{}", state);
+        }
+        if let Ok(Reply::Leases { leases, .. }) = &reply {
+            self.tokens.extend(leases.iter().map(|leased| leased.token));
+        }
+        self.transitions += transitions.len() as u64;
+        self.seen.extend(transitions.iter().map(|record| (record.from, record.trigger, record.to)));
+        Ok(())
+    }
+
+    fn command(&mut self, kind: u64, draw: &mut Draw) -> Command {
+        let some = |present: bool, value: Duration| present.then_some(value);
+        match kind {
+            0..=7 => Command::Enqueue(Box::new(self.message(draw))),
+            8..=10 => {
+                let max = draw.pick(&[1, 2, 5, 9, 30]);
+                Command::Dequeue { max, lease: some(draw.below(2) == 1, SECOND * 2) }
+            }
+            11..=16 => {
+                let verb = draw.pick(&[Verb::Complete, Verb::Fail, Verb::Release, Verb::Cancel]);
+                let delay = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
+                let failure = Failure { delay, draw: 1 << 31, error: None };
+                self.token(draw).map_or(Command::Sweep { max: 1 }, |token| Command::Settle { token, verb, failure })
+            }
+            17 => {
+                let lease = draw.pick(&[Duration::ZERO, SECOND / 2, SECOND * 2, SECOND * 9]);
+                self.token(draw).map_or(Command::Sweep { max: 2 }, |token| Command::Extend { token, lease })
+            }
+            18 => Command::CancelMessage { message: self.message_ref(draw), reason: "asked".into() },
+            19 => {
+                let visible_at = draw.pick(&[None, Some(-SECOND.as_secs_f64()), Some(0.5), Some(2.0)]);
+                let at = |seconds: f64| Timestamp::from_micros(self.now.micros() + (seconds * 1e6) as i64);
+                let priority = draw.pick(&[None, Some(-7), Some(7)]);
+                let only_if_sooner = draw.below(2) == 1;
+                let expected_version = draw.pick(&[None, None, Some(1), Some(3)]);
+                let update = Update { priority, visible_at: visible_at.map(at), only_if_sooner, expected_version };
+                Command::Update { message: self.message_ref(draw), update }
+            }
+            20 => Command::Redrive { message: self.message_ref(draw) },
+            21 => {
+                let through = self.shard.sequence().saturating_sub(draw.below(4));
+                let max = draw.pick(&[1, 3, 256]);
+                if draw.below(3) > 0 { Command::RedriveAll { through, max } } else { Command::Purge { through, max } }
+            }
+            22 => {
+                let reason = |blocked: bool| blocked.then(|| "maintenance".into());
+                let (enqueue, dequeue) = draw.pick(&[(false, false), (true, false), (false, true), (false, false)]);
+                Command::Block { enqueue: reason(enqueue), dequeue: reason(dequeue) }
+            }
+            _ => Command::Sweep { max: draw.pick(&[1, 5, 256]) }, // all further kinds
+        }
+    }
+
+    /// A new message, now and then one that was sent before, as it was or with other content.
+    fn message(&mut self, draw: &mut Draw) -> NewMessage {
+        let back = usize::try_from(draw.below(48)).expect("a small number");
+        if let Some(sent) = (1..=6).contains(&back).then(|| self.sent.len().checked_sub(back)).flatten() {
+            let mut again = self.sent[sent].clone();
+            again.fingerprint ^= u64::from(draw.below(5) == 4);
+            return again;
+        }
+        let number = self.sent.len() as u64;
+        let since = draw.pick(&[None, None, Some(0_i64), Some(-1), Some(-3), Some(61), Some(59)]);
+        let token_time = since.map(|since| Timestamp::from_micros(self.now.micros() + since * 1_000_000));
+        let sent = NewMessage {
+            id: MessageId::new(&format!("id-{}", number / 2)).expect("a legal id"),
+            token_time,
+            routing: Routing::new("other").ok().filter(|_| number % 2 == 1),
+            metadata: Metadata::default(),
+            payload_bytes: u32::try_from(draw.below(150)).expect("a small number"),
+            fingerprint: number << 1,
+            priority: draw.pick(&[None, Some(5), Some(5), Some(6), Some(-3)]),
+            class: None,
+            invisibility: draw.pick(&[None, None, Some(SECOND / 2), Some(SECOND * 3)]),
+            lease_duration: draw.pick(&[None, Some(SECOND * 3), Some(SECOND * 7)]),
+            max_attempts: draw.pick(&[None, Some(1), Some(2), Some(40)]),
+            ttl: draw.pick(&[None, None, None, Some(Duration::ZERO), Some(SECOND), Some(SECOND * 4)]),
+        };
+        self.sent.push(sent.clone());
+        sent
+    }
+
+    /// A token that was given, mostly one of the last ones; now and then a forged one.
+    fn token(&self, draw: &mut Draw) -> Option<LeaseToken> {
+        let back = usize::try_from(draw.below(12)).expect("a small number");
+        let mut token = *self.tokens.get(self.tokens.len().checked_sub(1 + back)?)?;
+        match draw.below(40) {
+            38 => token.fence.serial += 1,
+            39 => token.key.epoch += 1,
+            _ => {} // every other draw leaves the token as it was given
+        }
+        Some(token)
+    }
+
+    fn message_ref(&self, draw: &mut Draw) -> MessageRef {
+        let back = draw.below(20);
+        let sequence = self.shard.sequence().saturating_sub(back);
+        let by_id = self.sent.len().checked_sub(1 + usize::try_from(back).expect("a small number"));
+        match by_id.filter(|_| draw.below(2) == 1) {
+            Some(at) => MessageRef::Id(self.sent[at].id.clone(), self.sent[at].routing.clone()),
+            None => MessageRef::Key(MessageKey { sequence, ..Oracle::key(sequence) }),
+        }
+    }
+
+    /// Holds the whole shard against the list and against itself.
+    fn check_whole(&self) -> Result<(), TestCaseError> {
+        let mut rebuilt = Index::default();
+        let mut fences = BTreeSet::new();
+        prop_assert_eq!(self.shard.messages.len(), self.oracle.items.len(), "no message is lost");
+        prop_assert_eq!(self.shard.ids.len(), self.oracle.items.len(), "each has its id");
+        for item in &self.oracle.items {
+            let message = self.shard.get(&MessageRef::Key(Oracle::key(item.sequence)));
+            let message = message.expect("no message is lost");
+            rebuilt.enter(message);
+            prop_assert_eq!((message.state, message.version), (item.state, item.version));
+            prop_assert_eq!((message.priority, message.ttl_at), (item.priority, item.ttl_at));
+            prop_assert_eq!(message.attempt_number(), item.tries, "attempts are exact");
+            prop_assert_eq!(message.lease.is_some(), item.state == State::Running, "who runs has a lease");
+            prop_assert!(message.lease.is_none_or(|lease| fences.insert(lease.fence)), "each lease is one message's");
+        }
+        prop_assert_eq!(&rebuilt, &self.shard.index, "indexes are a function of the messages");
+        let ranks: Vec<_> = self.shard.peek().map(|message| (message.priority, message.key.sequence)).collect();
+        prop_assert!(ranks.is_sorted(), "{:?}", ranks);
+        Ok(())
+    }
+}
+
+fn config(cases: u32) -> Config {
+    Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() }
+}
+
+#[test]
+fn a_shard_does_what_the_list_does_and_is_whole_after_each_command() {
+    let commands = proptest::collection::vec(any::<u64>(), 1..120);
+    let mut runner = proptest::test_runner::TestRunner::new(config(200));
+    let ran = runner.run(&commands, |commands| {
+        let mut pair = Pair::new();
+        for command in commands {
+            pair.step(command)?;
+            pair.check_whole()?;
+        }
+        Ok(())
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// One message of one attempt, released until that costs the attempt.
+fn released_until_errored() -> Result<Pair, TestCaseError> {
+    let mut pair = Pair::new();
+    let mut message = pair.message(&mut Draw(0));
+    message.max_attempts = Some(1);
+    pair.both(Command::Enqueue(Box::new(message)), START)?;
+    for releases in 1..=11 {
+        pair.both(Command::Dequeue { max: 1, lease: None }, START)?;
+        let token = *pair.tokens.last().expect("the message is served again");
+        pair.both(Command::Settle { token, verb: Verb::Release, failure: Failure::default() }, START)?;
+        let state = pair.shard.get(&MessageRef::Key(token.key)).map(|message| message.state);
+        prop_assert_eq!(state, Some(if releases <= 10 { State::Pending } else { State::Errored }));
+    }
+    pair.check_whole()?;
+    Ok(pair)
+}
+
+#[test]
+fn the_eleventh_release_costs_the_attempt() {
+    if let Err(failure) = released_until_errored() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn a_million_transitions_agree_with_the_list() {
+    let transitions = Cell::new(0);
+    // Chance hardly ever releases one message eleven times.
+    let released = released_until_errored().unwrap_or_else(|failure| panic!("{failure}"));
+    let seen = RefCell::new(released.seen);
+    let commands = proptest::collection::vec(any::<u64>(), 1_500..1_501);
+    let mut runner = proptest::test_runner::TestRunner::new(config(800));
+    let ran = runner.run(&commands, |commands| {
+        let mut pair = Pair::new();
+        for command in commands {
+            pair.step(command)?;
+        }
+        pair.check_whole()?;
+        transitions.set(transitions.get() + pair.transitions);
+        seen.borrow_mut().extend(pair.seen);
+        Ok(())
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(transitions.get() >= 1_000_000, "{} transitions only", transitions.get());
+    let unseen: Vec<_> = rows().filter(|row| !seen.borrow().contains(row)).collect();
+    assert!(unseen.is_empty(), "rows of the table that no run walked: {unseen:?}");
+}

@@ -1,0 +1,251 @@
+//! One message as the shard knows it: its head, without payload.
+//!
+//! What the core decides nothing on (payload, type, trace context) stays with whoever stores the shard; the head has
+//! its size and the fingerprint of the whole. Times are the shard's clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::limits::{
+    MESSAGE_ID_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_BYTES_MAX, RELEASES_FREE_MAX,
+    ROUTING_BYTES_MAX,
+};
+use crate::domain::queue::command::{Invalid, Settlement, Verb};
+use crate::domain::queue::state::{Facts, State, Trigger};
+use crate::domain::time::Timestamp;
+
+/// The caller's or the server's name of a message, and the token of its enqueue: 1 to 64 bytes, not beginning `m.`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MessageId(Arc<str>);
+
+impl MessageId {
+    /// Validates an id.
+    pub fn new(id: &str) -> Result<Self, Invalid> {
+        let fits = (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()) && !id.starts_with("m.");
+        if fits { Ok(Self(id.into())) } else { Err(Invalid::MessageId) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What selects the shard of a message, an exclusivity value or a shard key: 1 to 256 bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Routing(Arc<str>);
+
+impl Routing {
+    /// Validates a routing value.
+    pub fn new(value: &str) -> Result<Self, Invalid> {
+        let fits = (1..=ROUTING_BYTES_MAX).contains(&value.len());
+        if fits { Ok(Self(value.into())) } else { Err(Invalid::Routing) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Up to 4 pairs, ordered by key; a key has 1 to 64 bytes, a value at most 256.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Metadata(Box<[(Box<str>, Box<str>)]>);
+
+impl Metadata {
+    /// Validates the pairs; a key that comes twice is refused.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Invalid> {
+        let mut kept: Vec<(Box<str>, Box<str>)> = Vec::new();
+        for (key, value) in pairs {
+            let fits = (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()) && value.len() <= METADATA_VALUE_BYTES_MAX;
+            let known = kept.iter().any(|(other, _)| &**other == key);
+            if !fits || known || kept.len() == METADATA_PAIRS_MAX {
+                return Err(Invalid::Metadata);
+            }
+            kept.push((key.into(), value.into()));
+        }
+        kept.sort_unstable();
+        Ok(Self(kept.into()))
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(own, _)| &**own == key).map(|(_, value)| &**value)
+    }
+}
+
+/// The place of a message: given inside the store's atomic step, growing within a shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MessageKey {
+    /// The shard's number.
+    pub shard: u32,
+    /// The shard's epoch when the message arrived.
+    pub epoch: u32,
+    /// The shard's sequence: unique in the shard, FIFO among equal priorities.
+    pub sequence: u64,
+}
+
+/// The number of a lease: given at dequeue, unchanged by extensions, growing for ever.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence {
+    /// The shard's epoch at the dequeue.
+    pub epoch: u32,
+    /// The shard's lease serial, below 2^40.
+    pub serial: u64,
+}
+
+impl Fence {
+    /// The fence as one growing number, with which a worker fences its own resources: `epoch << 40 | serial`, for
+    /// epochs below 2^24.
+    pub const fn as_u64(self) -> u64 {
+        (self.epoch as u64) << 40 | self.serial
+    }
+}
+
+/// What proves a lease: compared for equality with the lease stored in the message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LeaseToken {
+    /// The message.
+    pub key: MessageKey,
+    /// Its lease.
+    pub fence: Fence,
+}
+
+/// A running message's lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Its number.
+    pub fence: Fence,
+    /// When it was given.
+    pub since: Timestamp,
+    /// When it ends by itself.
+    pub expires: Timestamp,
+    /// Whether somebody else asked to cancel the message.
+    pub cancel_requested: bool,
+}
+
+/// What a worker says about a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkError {
+    /// What kind of failure it is, to group by.
+    pub signature: Box<str>,
+    /// What happened, at most 1 KiB.
+    pub text: Box<str>,
+}
+
+/// Why a message was canceled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CanceledBy {
+    /// Its worker.
+    Worker,
+    /// Anyone else, with the reason given.
+    Request(Box<str>),
+    /// A purge of the queue.
+    Purge,
+    /// Nobody took it before its TTL was over.
+    Ttl,
+}
+
+/// One message of a shard.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its place.
+    pub key: MessageKey,
+    /// Its name.
+    pub id: MessageId,
+    /// What selected its shard, if anything but the id did.
+    pub routing: Option<Routing>,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// The size of what is stored elsewhere, in bytes.
+    pub payload_bytes: u32,
+    /// A hash of everything the caller sent.
+    pub fingerprint: u64,
+    /// Lower is served first.
+    pub priority: i64,
+    /// The lease duration it asks for.
+    pub lease_duration: Option<Duration>,
+    /// How often it may be tried.
+    pub max_attempts: u32,
+    /// How often it may still be tried.
+    pub attempts_left: u32,
+    /// How many of its leases were released.
+    pub releases: u32,
+    /// When it arrived.
+    pub enqueued_at: Timestamp,
+    /// When it is canceled unless somebody has it.
+    pub ttl_at: Option<Timestamp>,
+    /// When it may be served.
+    pub visible_at: Timestamp,
+    /// When it was first leased.
+    pub first_leased_at: Option<Timestamp>,
+    /// When it is forgotten, once terminal.
+    pub gone_at: Timestamp,
+    /// Where it stands.
+    pub state: State,
+    /// The number of its last change; it orders the message's history and nothing else.
+    pub version: u64,
+    /// Its lease while it runs.
+    pub lease: Option<Lease>,
+    /// The lease that ended by expiry, while there was none since: it may still complete.
+    pub lapsed: Option<Fence>,
+    /// The last settlement and its answer, for repeats.
+    pub settled: Option<(Fence, Verb, Settlement)>,
+    /// Why it was canceled; while it runs, why that is asked for.
+    pub canceled_by: Option<CanceledBy>,
+    /// What its last failure said.
+    pub error: Option<WorkError>,
+    /// The state its enqueue answered.
+    pub first_state: State,
+}
+
+impl Message {
+    /// The rank among pending messages: lower is served first.
+    pub fn rank(&self) -> (i64, u64) {
+        (self.priority, self.key.sequence)
+    }
+
+    /// The number of the attempt that runs, or of the last one; 0 before the first.
+    pub fn attempt_number(&self) -> u32 {
+        self.max_attempts - self.attempts_left
+    }
+
+    /// What time alone does to it next, and when.
+    pub fn next_due(&self) -> Option<(Timestamp, Trigger)> {
+        match self.state {
+            State::Invisible => match self.ttl_at {
+                Some(ttl_at) if ttl_at <= self.visible_at => Some((ttl_at, Trigger::TtlOver)),
+                Some(_) | None => Some((self.visible_at, Trigger::WindowOver)),
+            },
+            State::Pending => self.ttl_at.map(|ttl_at| (ttl_at, Trigger::TtlOver)),
+            State::Running => self.lease.map(|lease| (lease.expires, Trigger::LeaseOver)),
+            State::Completed | State::Canceled | State::Errored => Some((self.gone_at, Trigger::RetentionOver)),
+        }
+    }
+
+    /// What the transition table asks, given whether the command leaves a window ahead.
+    pub fn facts(&self, waits: bool) -> Facts {
+        Facts {
+            state: Some(self.state),
+            waits,
+            cancel_requested: self.lease.is_some_and(|lease| lease.cancel_requested),
+            attempts_left: self.attempts_left > 0,
+            releases_left: self.releases < RELEASES_FREE_MAX,
+            lapsed: self.lapsed.is_some(),
+        }
+    }
+}
+
+/// Without the metadata, the id and the error's text: those may be about people.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("key", &self.key)
+            .field("state", &self.state)
+            .field("version", &self.version)
+            .field("rank", &self.rank())
+            .field("due", &self.next_due())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,31 @@
+//! One shard of a priority queue as plain data: `Shard::apply(command, now)` answers a reply and the transitions made.
+//!
+//! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
+//! shard. The service offers no queues yet; this is the core that its stores will run, and the oracle of those that do
+//! the same in another way. Payloads live with whoever stores a shard. Exclusive queues, filters and sessions are not
+//! here yet.
+//!
+//! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
+//! transition table in `state`.
+
+pub mod answers;
+mod change;
+pub mod command;
+mod enqueue;
+mod index;
+#[cfg(test)]
+mod laws;
+mod lease;
+pub mod message;
+#[cfg(test)]
+mod oracle;
+pub mod settings;
+pub mod shard;
+pub mod state;
+pub mod totals;
+
+pub use command::{Command, Invalid, Refusal, Reply, Transition};
+pub use message::Message;
+pub use settings::Settings;
+pub use shard::{Applied, Shard};
+pub use state::{State, Trigger};

@@ -1,0 +1,485 @@
+//! A shard written the naive way: one list, scanned for everything, no index, no table, no promotion but by looking.
+//!
+//! It answers the same commands from the prose of the rules. Where it and the shard differ, one of them is wrong.
+
+use std::time::Duration;
+
+use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
+use crate::domain::queue::command::{
+    Command, Completeness, Failure, Leased, MessageRef, NewMessage, Refusal, Reply, Settlement, Transition, Update,
+    Verb,
+};
+use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
+use crate::domain::queue::settings::Settings;
+use crate::domain::queue::state::{State, Trigger};
+use crate::domain::time::Timestamp;
+
+use State::{Canceled, Completed, Errored, Invisible, Pending, Running};
+
+/// One message of the list.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub sent: NewMessage,
+    pub sequence: u64,
+    pub state: State,
+    pub version: u64,
+    pub priority: i64,
+    pub tries: u32,
+    pub tries_max: u32,
+    pub releases: u32,
+    pub visible_at: Timestamp,
+    pub ttl_at: Option<Timestamp>,
+    pub terminal_since: Timestamp,
+    pub serial: u64,
+    pub leased_at: Timestamp,
+    pub expires: Timestamp,
+    pub cancel_requested: bool,
+    pub lapsed: bool,
+    pub settled: Option<(u64, Verb, Settlement)>,
+    pub first_state: State,
+}
+
+/// An answer kept: who asked, with which time and content, and what was answered.
+type Kept = (MessageId, Option<Routing>, Timestamp, u64, MessageKey, State);
+
+/// The list and what else the rules speak of.
+pub struct Oracle {
+    pub settings: Settings,
+    pub items: Vec<Item>,
+    kept: Vec<Kept>,
+    floor: Timestamp,
+    clock: Timestamp,
+    sequence: u64,
+    serial: u64,
+    blocked: [Option<Box<str>>; 2],
+    out: Vec<Transition>,
+}
+
+impl Oracle {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            items: Vec::new(),
+            kept: Vec::new(),
+            floor: Timestamp::MIN,
+            clock: Timestamp::MIN,
+            sequence: 0,
+            serial: 0,
+            blocked: [None, None],
+            out: Vec::new(),
+        }
+    }
+
+    pub fn key(sequence: u64) -> MessageKey {
+        MessageKey { shard: 0, epoch: 1, sequence }
+    }
+
+    /// Applies a command of legal ranges; those are the shard's own affair.
+    pub fn apply(&mut self, command: Command, now: Timestamp) -> (Result<Reply, Refusal>, Vec<Transition>) {
+        let now = now.max(self.clock);
+        let reply = match command {
+            Command::Enqueue(sent) => self.enqueue(*sent, now),
+            Command::Dequeue { max, lease } => self.dequeue(max, lease, now),
+            Command::Settle { token, verb, failure } => self.settle(token, verb, &failure, now),
+            Command::Extend { token, lease } => self.extend(token, lease, now),
+            Command::CancelMessage { message, .. } => self.cancel(&message, now),
+            Command::Update { message, update } => self.update(&message, &update, now),
+            Command::Redrive { message } => {
+                self.find(&message, now).and_then(|at| self.redrive(at, now).map(|()| self.settlement(at)))
+            }
+            Command::RedriveAll { through, max } => self.bulk(&[Errored], through, max, now),
+            Command::Purge { through, max } => self.bulk(&[Pending, Invisible], through, max, now),
+            Command::Block { enqueue, dequeue } => {
+                self.blocked = [enqueue, dequeue];
+                Ok(Reply::Blocked)
+            }
+            Command::Sweep { max } => Ok(self.sweep(max, now)),
+        };
+        if !self.out.is_empty() {
+            self.clock = now;
+        }
+        (reply, std::mem::take(&mut self.out))
+    }
+
+    /// When and how time alone changes a message.
+    fn event(&self, item: &Item) -> Option<(Timestamp, Trigger)> {
+        match item.state {
+            Invisible | Pending => {
+                let window = (item.state == Invisible).then_some((item.visible_at, Trigger::WindowOver));
+                let ttl = item.ttl_at.map(|at| (at, Trigger::TtlOver));
+                ttl.into_iter().chain(window).min_by_key(|(at, _)| *at)
+            }
+            Running => Some((item.expires, Trigger::LeaseOver)),
+            Completed => Some((item.terminal_since + self.settings.retention.completed, Trigger::RetentionOver)),
+            Canceled => Some((item.terminal_since + self.settings.retention.canceled, Trigger::RetentionOver)),
+            Errored => Some((item.terminal_since + self.settings.retention.errored, Trigger::RetentionOver)),
+        }
+    }
+
+    /// The first time at which anything changes without a command.
+    pub fn next_event(&self) -> Option<Timestamp> {
+        self.items.iter().filter_map(|item| self.event(item)).map(|(at, _)| at).min()
+    }
+
+    fn set(&mut self, at: usize, trigger: Trigger, to: State, now: Timestamp) {
+        let item = &mut self.items[at];
+        let from = Some(item.state);
+        item.state = to;
+        item.version += 1;
+        item.terminal_since = now;
+        if to == Pending {
+            item.visible_at = now;
+        }
+        let (key, version) = (Self::key(item.sequence), item.version);
+        self.out.push(Transition { key, version, trigger, from, to: Some(to), at: now });
+    }
+
+    fn lease_over(&mut self, at: usize, now: Timestamp) {
+        let item = &mut self.items[at];
+        item.lapsed = true;
+        let to = match (item.cancel_requested, item.tries < item.tries_max) {
+            (true, _) => Canceled,
+            (false, true) => Pending,
+            (false, false) => Errored,
+        };
+        self.set(at, Trigger::LeaseOver, to, now);
+    }
+
+    fn by_time(&mut self, at: usize, now: Timestamp) -> bool {
+        let Some((due, trigger)) = self.event(&self.items[at]) else { return false };
+        if due > now || trigger == Trigger::RetentionOver {
+            return false;
+        }
+        match trigger {
+            Trigger::LeaseOver => self.lease_over(at, now),
+            Trigger::TtlOver => self.set(at, trigger, Canceled, now),
+            _ => self.set(at, trigger, Pending, now), // the only other event of the clock is the end of a window
+        }
+        true
+    }
+
+    fn catch_up(&mut self, at: usize, now: Timestamp) {
+        while self.by_time(at, now) {}
+    }
+
+    /// The message that time changes first, if it has by now: terminal ones or the others.
+    fn overdue(&self, terminal: bool, now: Timestamp) -> Option<usize> {
+        let of_kind = (0..self.items.len()).filter(|at| self.items[*at].state.is_terminal() == terminal);
+        let due = of_kind.filter_map(|at| Some((self.event(&self.items[at])?.0, self.items[at].sequence, at)));
+        due.min().filter(|(due, ..)| *due <= now).map(|(.., at)| at)
+    }
+
+    fn promote(&mut self, max: usize, now: Timestamp) -> usize {
+        let mut count = 0;
+        while count < max
+            && let Some(at) = self.overdue(false, now)
+        {
+            self.by_time(at, now);
+            count += 1;
+        }
+        count
+    }
+
+    fn sweep(&mut self, max: usize, now: Timestamp) -> Reply {
+        let mut count = self.promote(max, now);
+        while count < max
+            && let Some(at) = self.overdue(true, now)
+        {
+            let item = self.items.remove(at);
+            let (key, version, trigger) = (Self::key(item.sequence), item.version + 1, Trigger::RetentionOver);
+            self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
+            count += 1;
+        }
+        touched(count, self.next_event().is_some_and(|at| at <= now))
+    }
+
+    fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
+        let same = |id: &MessageId, routing: &Option<Routing>| *id == sent.id && *routing == sent.routing;
+        let mut first = None;
+        if let Some(time) = sent.token_time {
+            if time > now + TOKEN_AHEAD_MAX {
+                return Err(Refusal::Invalid(super::Invalid::TokenTime));
+            }
+            if time < now - self.settings.dedupe_window || time < self.floor {
+                return Err(Refusal::TokenExpired);
+            }
+            let kept = self.kept.iter().find(|(id, routing, at, ..)| same(id, routing) && *at == time);
+            first = kept.map(|(_, _, _, fingerprint, key, state)| (*fingerprint, *key, *state));
+        }
+        let living = self.items.iter().find(|item| same(&item.sent.id, &item.sent.routing));
+        let first =
+            first.or_else(|| living.map(|item| (item.sent.fingerprint, Self::key(item.sequence), item.first_state)));
+        match first {
+            Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
+            Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
+            None => {}
+        }
+        if let Some(reason) = self.blocked[0].clone() {
+            return Err(Refusal::EnqueueBlocked(reason));
+        }
+        let bucket = |time: Timestamp| time.floor_to(DEDUPE_BUCKET);
+        let most = self.settings.dedupe_max_bytes / DEDUPE_RECORD_BYTES;
+        let bytes: u64 = self.items.iter().map(|item| u64::from(item.sent.payload_bytes)).sum();
+        let no_room = sent
+            .token_time
+            .is_some_and(|time| self.kept.len() >= most && !self.kept.iter().any(|kept| bucket(kept.2) < bucket(time)));
+        let messages = self.items.len() as u64;
+        if messages >= self.settings.quota_messages
+            || bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes
+            || no_room
+        {
+            return Err(Refusal::ResourceExhausted);
+        }
+        let state = self.append(&sent, now);
+        let key = Self::key(self.sequence);
+        if let Some(time) = sent.token_time {
+            while let Some(oldest) = self.kept.iter().map(|kept| bucket(kept.2)).min()
+                && (oldest + DEDUPE_BUCKET <= now - self.settings.dedupe_window
+                    || self.kept.len() >= most && oldest < bucket(time))
+            {
+                self.kept.retain(|kept| bucket(kept.2) != oldest);
+                self.floor = self.floor.max(oldest + DEDUPE_BUCKET);
+            }
+            self.kept.push((sent.id, sent.routing, time, sent.fingerprint, key, state));
+        }
+        Ok(Reply::Enqueued { key, state, already_enqueued: false })
+    }
+
+    fn append(&mut self, sent: &NewMessage, now: Timestamp) -> State {
+        self.sequence += 1;
+        let window = sent.invisibility.unwrap_or(self.settings.default_invisibility);
+        let state = if window > Duration::ZERO { Invisible } else { Pending };
+        self.items.push(Item {
+            sequence: self.sequence,
+            state,
+            version: 1,
+            priority: sent.priority.unwrap_or(now.millis()),
+            tries: 0,
+            tries_max: sent.max_attempts.unwrap_or(self.settings.default_attempts),
+            releases: 0,
+            visible_at: now + window,
+            ttl_at: sent.ttl.or(self.settings.default_ttl).map(|ttl| now + ttl),
+            terminal_since: now,
+            serial: 0,
+            leased_at: now,
+            expires: now,
+            cancel_requested: false,
+            lapsed: false,
+            settled: None,
+            first_state: state,
+            sent: sent.clone(),
+        });
+        let key = Self::key(self.sequence);
+        let record = Transition { key, version: 1, trigger: Trigger::Enqueue, from: None, to: Some(state), at: now };
+        self.out.push(record);
+        let at = self.items.len() - 1;
+        self.catch_up(at, now);
+        self.items[at].first_state = self.items[at].state;
+        self.items[at].state
+    }
+
+    fn dequeue(&mut self, max: usize, lease: Option<Duration>, now: Timestamp) -> Result<Reply, Refusal> {
+        if let Some(reason) = self.blocked[1].clone() {
+            return Err(Refusal::DequeueBlocked(reason));
+        }
+        let bound = (2 * max).max(16);
+        let mut spent = self.promote(bound, now);
+        let mut leases = Vec::new();
+        while leases.len() < max {
+            let pending = (0..self.items.len()).filter(|at| self.items[*at].state == Pending);
+            let best = pending.min_by_key(|at| (self.items[*at].priority, self.items[*at].sequence));
+            let Some(at) = best else { break };
+            if self.items[at].ttl_at.is_some_and(|ttl_at| ttl_at <= now) {
+                if spent == bound {
+                    break;
+                }
+                self.catch_up(at, now);
+                spent += 1;
+                continue;
+            }
+            self.serial += 1;
+            let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
+            let expires_in = wish.min(self.settings.max_run_time);
+            let item = &mut self.items[at];
+            (item.serial, item.leased_at, item.expires) = (self.serial, now, now + expires_in);
+            (item.cancel_requested, item.lapsed) = (false, false);
+            item.tries += 1;
+            let fence = Fence { epoch: 1, serial: self.serial };
+            let token = LeaseToken { key: Self::key(item.sequence), fence };
+            leases.push(Leased { token, attempt_number: item.tries, expires_in });
+            self.set(at, Trigger::Dequeue, Running, now);
+        }
+        let more = leases.len() < max && self.overdue(false, now).is_some();
+        let completeness = if more { Completeness::More } else { Completeness::Complete };
+        Ok(Reply::Leases { leases, completeness })
+    }
+
+    /// Where the message of a token is, and whether the token's lease holds.
+    fn held(&mut self, token: LeaseToken, now: Timestamp) -> Option<(usize, bool)> {
+        let at = self.items.iter().position(|item| Self::key(item.sequence) == token.key)?;
+        let item = &self.items[at];
+        let own = Fence { epoch: 1, serial: item.serial } == token.fence;
+        if own && (item.state == Running || item.lapsed) {
+            self.catch_up(at, now);
+        }
+        Some((at, own && self.items[at].state == Running))
+    }
+
+    fn extend(&mut self, token: LeaseToken, lease: Duration, now: Timestamp) -> Result<Reply, Refusal> {
+        let Some((at, true)) = self.held(token, now) else { return Err(Refusal::LeaseLost) };
+        let item = &mut self.items[at];
+        let cancel_requested = item.cancel_requested;
+        let expires = (now + lease).min(item.leased_at + self.settings.max_run_time);
+        if expires <= now {
+            self.lease_over(at, now);
+            self.catch_up(at, now);
+        } else {
+            item.expires = expires;
+            self.set(at, Trigger::Extend, Running, now);
+        }
+        Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
+    }
+
+    fn settle(&mut self, token: LeaseToken, verb: Verb, failure: &Failure, now: Timestamp) -> Result<Reply, Refusal> {
+        let settled = self.items.iter().find(|item| Self::key(item.sequence) == token.key);
+        if let Some((serial, known, answer)) = settled.and_then(|item| item.settled)
+            && (Fence { epoch: 1, serial }, known) == (token.fence, verb)
+        {
+            return Ok(Reply::Settled(answer));
+        }
+        let Some((at, holds)) = self.held(token, now) else { return Err(Refusal::LeaseLost) };
+        let item = &self.items[at];
+        let own = Fence { epoch: 1, serial: item.serial } == token.fence;
+        let late = own && item.lapsed && matches!(item.state, Invisible | Pending | Errored);
+        match verb {
+            Verb::Complete if holds => self.set(at, Trigger::Complete, Completed, now),
+            // A canceled message knows its lapsed lease and says what became of it.
+            Verb::Complete if own && item.lapsed && !late => return Err(Refusal::WrongState(item.state)),
+            Verb::Complete if late => {
+                self.items[at].lapsed = false;
+                self.set(at, Trigger::LateComplete, Completed, now);
+            }
+            Verb::Complete | Verb::Cancel | Verb::Fail | Verb::Release if !holds => return Err(Refusal::LeaseLost),
+            Verb::Cancel => self.set(at, Trigger::Cancel, Canceled, now),
+            Verb::Complete => unreachable!("holds or does not"),
+            Verb::Fail => self.fail(at, failure, now),
+            Verb::Release => self.release(at, now),
+        }
+        self.catch_up(at, now);
+        let item = &mut self.items[at];
+        let answer = Settlement { state: item.state, version: item.version };
+        item.settled = Some((item.serial, verb, answer));
+        Ok(Reply::Settled(answer))
+    }
+
+    fn fail(&mut self, at: usize, failure: &Failure, now: Timestamp) {
+        let item = &self.items[at];
+        let delay = failure.delay.unwrap_or_else(|| self.settings.retry.delay(item.tries, failure.draw));
+        let to = match () {
+            () if item.cancel_requested => Canceled,
+            () if item.tries == item.tries_max => Errored,
+            () if delay > Duration::ZERO => Invisible,
+            () => Pending,
+        };
+        self.items[at].visible_at = now + delay;
+        self.set(at, Trigger::Fail, to, now);
+    }
+
+    fn release(&mut self, at: usize, now: Timestamp) {
+        let item = &mut self.items[at];
+        let to = match () {
+            () if item.cancel_requested => Canceled,
+            () if item.releases < 10 => {
+                item.releases += 1;
+                item.tries -= 1;
+                Pending
+            }
+            () if item.tries < item.tries_max => Pending,
+            () => Errored,
+        };
+        self.set(at, Trigger::Release, to, now);
+    }
+
+    fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<usize, Refusal> {
+        let names = |item: &Item| match message {
+            MessageRef::Key(key) => *key == Self::key(item.sequence),
+            MessageRef::Id(id, routing) => *id == item.sent.id && *routing == item.sent.routing,
+        };
+        let at = self.items.iter().position(names).ok_or(Refusal::NotFound)?;
+        self.catch_up(at, now);
+        Ok(at)
+    }
+
+    fn cancel(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
+        let at = self.find(message, now)?;
+        match self.items[at].state {
+            Invisible | Pending => self.set(at, Trigger::CancelMessage, Canceled, now),
+            Running if !self.items[at].cancel_requested => {
+                self.items[at].cancel_requested = true;
+                self.set(at, Trigger::CancelMessage, Running, now);
+            }
+            Running | Canceled => {}
+            state @ (Completed | Errored) => return Err(Refusal::WrongState(state)),
+        }
+        Ok(self.settlement(at))
+    }
+
+    fn update(&mut self, message: &MessageRef, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
+        let at = self.find(message, now)?;
+        let item = &mut self.items[at];
+        if update.expected_version.is_some_and(|version| version != item.version) {
+            return Err(Refusal::VersionMismatch(item.version));
+        }
+        let waits_until = match item.state {
+            Invisible => item.visible_at,
+            Pending => now,
+            state @ (Running | Completed | Canceled | Errored) => return Err(Refusal::WrongState(state)),
+        };
+        let visible_at = update.visible_at.unwrap_or(waits_until).max(now);
+        if update.only_if_sooner && update.visible_at.is_some() && visible_at >= waits_until {
+            return Ok(self.settlement(at));
+        }
+        item.priority = update.priority.unwrap_or(item.priority);
+        item.visible_at = visible_at;
+        let to = if visible_at > now { Invisible } else { Pending };
+        self.set(at, Trigger::Update, to, now);
+        self.catch_up(at, now);
+        Ok(self.settlement(at))
+    }
+
+    fn redrive(&mut self, at: usize, now: Timestamp) -> Result<(), Refusal> {
+        if self.items[at].state != Errored {
+            return Err(Refusal::WrongState(self.items[at].state));
+        }
+        self.items[at].tries = 0;
+        self.set(at, Trigger::Redrive, Pending, now);
+        self.catch_up(at, now);
+        Ok(())
+    }
+
+    fn bulk(&mut self, states: &[State], through: u64, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
+        let first = |items: &[Item]| {
+            let of = |state: &State| items.iter().position(|item| item.state == *state && item.sequence <= through);
+            states.iter().find_map(of)
+        };
+        let mut count = 0;
+        while count < max
+            && let Some(at) = first(&self.items)
+        {
+            match self.items[at].state {
+                Errored => self.redrive(at, now)?,
+                Invisible | Pending | Running | Completed | Canceled => self.set(at, Trigger::Purge, Canceled, now),
+            }
+            count += 1;
+        }
+        Ok(touched(count, first(&self.items).is_some()))
+    }
+
+    fn settlement(&self, at: usize) -> Reply {
+        Reply::Settled(Settlement { state: self.items[at].state, version: self.items[at].version })
+    }
+}
+
+fn touched(count: usize, more: bool) -> Reply {
+    Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } }
+}

@@ -1,0 +1,258 @@
+//! One shard as plain data, and the one way to change it: `apply`.
+//!
+//! Everything that happens to a message is a row of the transition table applied by `step`, which keeps indexes, totals
+//! and versions with it. A row that time alone asks for is applied when a command meets the message, when a dequeue or a
+//! sweep comes by, and nothing tells these apart but the time of the record.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
+use crate::domain::queue::answers::{Answers, TokenKey};
+use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, Refusal, Reply, Transition};
+use crate::domain::queue::index::Index;
+use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
+use crate::domain::queue::settings::Settings;
+use crate::domain::queue::state::{State, Trigger, next};
+use crate::domain::queue::totals::Totals;
+use crate::domain::time::Timestamp;
+
+/// One shard of a queue: its messages, their indexes, and what the next command needs.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    pub(super) number: u32,
+    pub(super) epoch: u32,
+    pub(super) settings: Settings,
+    pub(super) clock: Timestamp,
+    pub(super) sequence: u64,
+    pub(super) serial: u64,
+    pub(super) messages: BTreeMap<u64, Message>,
+    pub(super) ids: BTreeMap<TokenKey, u64>,
+    pub(super) index: Index,
+    pub(super) answers: Answers,
+    pub(super) enqueue_blocked: Option<Box<str>>,
+    pub(super) dequeue_blocked: Option<Box<str>>,
+    journal: Vec<Transition>,
+}
+
+/// What came of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// The answer.
+    pub reply: Result<Reply, Refusal>,
+    /// The rows applied, in order; a refusal may have some that time asked for.
+    pub transitions: Vec<Transition>,
+    /// How long nothing changes unless a command comes; none if nothing ever will.
+    pub next_event_in: Option<Duration>,
+}
+
+impl Shard {
+    /// Makes an empty shard. The settings are checked.
+    pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, Invalid> {
+        settings.check()?;
+        Ok(Self {
+            number,
+            epoch,
+            settings,
+            clock: Timestamp::MIN,
+            sequence: 0,
+            serial: 0,
+            messages: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            index: Index::default(),
+            answers: Answers::default(),
+            enqueue_blocked: None,
+            dequeue_blocked: None,
+            journal: Vec::new(),
+        })
+    }
+
+    /// Applies one command. A `now` before the shard's clock counts as the clock: time never goes back.
+    pub fn apply(&mut self, command: Command, now: Timestamp) -> Applied {
+        let now = now.max(self.clock);
+        let reply = match command {
+            Command::Enqueue(message) => self.enqueue(*message, now),
+            Command::Dequeue { max, lease } => self.dequeue(max, lease, now),
+            Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
+            Command::Extend { token, lease } => self.extend(token, lease, now),
+            Command::CancelMessage { message, reason } => self.cancel_message(&message, reason, now),
+            Command::Update { message, update } => self.update(&message, &update, now),
+            Command::Redrive { message } => self.redrive(&message, now),
+            Command::RedriveAll { through, max } => self.redrive_all(through, max, now),
+            Command::Purge { through, max } => self.purge(through, max, now),
+            Command::Block { enqueue, dequeue } => {
+                (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
+                Ok(Reply::Blocked)
+            }
+            Command::Sweep { max } => self.sweep(max, now),
+        };
+        let transitions = std::mem::take(&mut self.journal);
+        if !transitions.is_empty() {
+            self.clock = now; // written only along with another write
+        }
+        Applied { reply, transitions, next_event_in: self.index.next_event().map(|at| at.since(now)) }
+    }
+
+    /// Messages and bytes per state. O(1).
+    pub fn totals(&self) -> &Totals {
+        &self.index.totals
+    }
+
+    /// The sequence of the last message taken in, 0 before the first. O(1).
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// A message. O(log n).
+    pub fn get(&self, message: &MessageRef) -> Option<&Message> {
+        let sequence = match message {
+            MessageRef::Key(key) => key.sequence,
+            MessageRef::Id(id, routing) => *self.ids.get(&(id.clone(), routing.clone()))?,
+        };
+        let found = self.messages.get(&sequence)?;
+        match message {
+            MessageRef::Key(key) if *key != found.key => None,
+            MessageRef::Key(_) | MessageRef::Id(..) => Some(found),
+        }
+    }
+
+    /// Pending messages in the order in which they would be served. O(log n) each.
+    pub fn peek(&self) -> impl Iterator<Item = &Message> {
+        self.index.ready.iter().map(|(_, sequence)| self.at(*sequence))
+    }
+
+    /// The messages of a state after a sequence, by sequence. O(log n) each.
+    pub fn list(&self, state: State, after: u64) -> impl Iterator<Item = &Message> {
+        let after = self.index.by_state[state as usize].range(after.saturating_add(1)..);
+        after.map(|sequence| self.at(*sequence))
+    }
+
+    /// Does what time asks for, `max` rows at most, then forgets terminal messages.
+    fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
+        bulk(max)?;
+        let mut count = self.promote(max, now);
+        while count < max
+            && let Some(&(at, sequence)) = self.index.gone.first()
+            && at <= now
+        {
+            self.forget(sequence, now);
+            count += 1;
+        }
+        let more = self.index.next_event().is_some_and(|at| at <= now);
+        Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
+    }
+
+    /// Applies up to `max` rows that time asks for, in the order of their times; answers how many.
+    pub(super) fn promote(&mut self, max: usize, now: Timestamp) -> usize {
+        let mut count = 0;
+        while count < max
+            && let Some(sequence) = self.index.overdue(now)
+        {
+            self.step_by_clock(sequence, now);
+            count += 1;
+        }
+        count
+    }
+
+    /// How many due rows a dequeue of `max` applies.
+    pub(super) fn promotions_of(max: usize) -> usize {
+        DEQUEUE_DUE_MIN.max(2 * max)
+    }
+
+    /// Applies whatever time has done to one message by now, retention apart. At most three rows: its lease or window is
+    /// over, then its TTL.
+    pub(super) fn catch_up(&mut self, sequence: u64, now: Timestamp) {
+        while self.at(sequence).next_due().is_some_and(|(at, _)| at <= now) && !self.at(sequence).state.is_terminal() {
+            self.step_by_clock(sequence, now);
+        }
+    }
+
+    fn step_by_clock(&mut self, sequence: u64, now: Timestamp) {
+        let (_, trigger) = self.at(sequence).next_due().expect("what is due has an event");
+        let stepped = match trigger {
+            Trigger::LeaseOver => self.lease_over(sequence, now),
+            Trigger::TtlOver => self.step(sequence, trigger, false, now, |message, _| {
+                message.canceled_by = Some(CanceledBy::Ttl);
+            }),
+            // a window is over; no other row belongs to the clock while a message lives
+            _ => self.step(sequence, trigger, false, now, |_, _| ()),
+        };
+        stepped.expect("the table has a row for every event of the clock");
+    }
+
+    /// Ends a lease as time does: the message may still be completed by whoever had it.
+    pub(super) fn lease_over(&mut self, sequence: u64, now: Timestamp) -> Result<State, Refusal> {
+        self.step(sequence, Trigger::LeaseOver, false, now, |message, _| {
+            message.lapsed = message.lease.map(|lease| lease.fence);
+        })
+    }
+
+    /// Applies one row to a message: looks it up, lets `change` say what else differs, and keeps indexes, version and
+    /// records with it. Refused with the current state if the table has no such row.
+    pub(super) fn step(
+        &mut self,
+        sequence: u64,
+        trigger: Trigger,
+        waits: bool,
+        now: Timestamp,
+        change: impl FnOnce(&mut Message, State),
+    ) -> Result<State, Refusal> {
+        let message = self.messages.get_mut(&sequence).ok_or(Refusal::NotFound)?;
+        let from = message.state;
+        let to = next(&message.facts(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
+        self.index.leave(message);
+        change(message, to);
+        message.state = to;
+        message.version += 1;
+        if to != State::Running {
+            message.lease = None;
+        }
+        if to == State::Pending {
+            message.visible_at = now;
+        }
+        if let Some(kept) = self.settings.retention.of(to) {
+            message.gone_at = now + kept;
+        }
+        self.index.enter(message);
+        let (key, version) = (message.key, message.version);
+        self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
+        Ok(to)
+    }
+
+    /// Takes a new message in, whose state the table has given.
+    pub(super) fn admit(&mut self, message: Message, now: Timestamp) {
+        let (key, version, to) = (message.key, message.version, Some(message.state));
+        self.index.enter(&message);
+        self.ids.insert((message.id.clone(), message.routing.clone()), key.sequence);
+        self.messages.insert(key.sequence, message);
+        self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
+    }
+
+    fn forget(&mut self, sequence: u64, now: Timestamp) {
+        let message = self.messages.remove(&sequence).expect("what is indexed exists");
+        let trigger = Trigger::RetentionOver;
+        let row = next(&message.facts(false), trigger);
+        assert_eq!(row, Some(None), "only terminal messages have a retention");
+        self.index.leave(&message);
+        self.ids.remove(&(message.id, message.routing));
+        let (key, version, from) = (message.key, message.version + 1, Some(message.state));
+        self.journal.push(Transition { key, version, trigger, from, to: None, at: now });
+    }
+
+    /// The message of this sequence, which an index or a look-up has just named.
+    pub(super) fn at(&self, sequence: u64) -> &Message {
+        self.messages.get(&sequence).expect("what is indexed exists")
+    }
+
+    /// The sequence of a message, brought up to now.
+    pub(super) fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
+        let MessageKey { sequence, .. } = self.get(message).ok_or(Refusal::NotFound)?.key;
+        self.catch_up(sequence, now);
+        Ok(sequence)
+    }
+}
+
+/// Checks how many messages a bulk command may touch.
+pub(super) fn bulk(max: usize) -> Result<(), Refusal> {
+    if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(Invalid::Count.into()) }
+}

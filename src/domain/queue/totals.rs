@@ -1,0 +1,45 @@
+//! Running totals of a shard: messages and payload bytes per state.
+//!
+//! They change with the messages, in the same step, so they always equal a count.
+
+use crate::domain::queue::state::State;
+
+/// How many messages of a state there are, and the bytes of their payloads.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Total {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+/// One total per state.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Totals([Total; State::ALL.len()]);
+
+impl Totals {
+    /// The total of a state. O(1).
+    pub fn of(&self, state: State) -> Total {
+        self.0[state as usize]
+    }
+
+    /// The total of all states. O(1).
+    pub fn all(&self) -> Total {
+        self.0.iter().fold(Total::default(), |sum, total| Total {
+            messages: sum.messages + total.messages,
+            bytes: sum.bytes + total.bytes,
+        })
+    }
+
+    pub(super) fn add(&mut self, state: State, bytes: u32) {
+        let total = &mut self.0[state as usize];
+        total.messages += 1;
+        total.bytes += u64::from(bytes);
+    }
+
+    pub(super) fn remove(&mut self, state: State, bytes: u32) {
+        let total = &mut self.0[state as usize];
+        let left = total.messages.checked_sub(1).zip(total.bytes.checked_sub(u64::from(bytes)));
+        (total.messages, total.bytes) = left.expect("a message leaves the state that it entered");
+    }
+}
