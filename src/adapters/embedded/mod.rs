@@ -96,7 +96,7 @@ impl Options {
         Self {
             dir: dir.into(),
             reserve_bytes: 512 * MIB,
-            row_bytes: 256 * MIB,
+            row_bytes: 384 * MIB,
             tail_bytes: 128 * MIB,
             block_bytes: 64 * MIB,
             memtable_bytes: 16 * MIB,
