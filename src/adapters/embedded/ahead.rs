@@ -4,7 +4,8 @@
 //! has found blocks and written the inode; a sync of bytes written over zeros waits for them alone, and takes less than
 //! half the time. So zeros are written where the next commits will go. They are what a hole is read as, so nobody can
 //! tell the difference; and they are written by the committer, so never while the library writes. A file system that calls
-//! a place a hole where there are bytes must not cost us those, so each place is read first.
+//! a place a hole where there are bytes must not cost us those: the first place of a journal is read, later ones must lie
+//! behind the zeros that are there.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,15 +25,16 @@ pub struct Ahead {
     file: File,
     /// About how many bytes lie ahead.
     left: usize,
-    /// What is read where zeros are to be.
-    found: Vec<u8>,
+    zeros: Vec<u8>,
+    /// Where the zeros end that were written here; nothing before that is a hole.
+    to: Option<u64>,
 }
 
 impl Ahead {
     /// Looks after a journal.
     pub fn open(journal: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(journal)?;
-        Ok(Self { file, left: 0, found: vec![0; STEP_BYTES] })
+        Ok(Self { file, left: 0, zeros: vec![0; STEP_BYTES], to: None })
     }
 
     /// Notes that a commit took about so many bytes, and writes more zeros if it is time to.
@@ -51,16 +53,25 @@ impl Ahead {
             self.left = usize::MAX;
             return Ok(());
         }
-        let found = &mut self.found[..length];
-        self.file.read_exact_at(found, hole)?;
-        if found.iter().any(|byte| *byte != 0) {
+        if !self.is_hole(hole, length)? {
             return Err(io::Error::other(format!(
                 "the file system says that there is a hole at {hole}, and there is none"
             )));
         }
-        self.file.write_all_at(found, hole)?;
+        self.file.write_all_at(&self.zeros[..length], hole)?;
+        self.to = Some(hole + length as u64);
         self.left += length;
         Ok(())
+    }
+
+    /// Reading costs milliseconds, because the system reads ahead: hence once for each journal.
+    fn is_hole(&self, place: u64, length: usize) -> io::Result<bool> {
+        if let Some(to) = self.to {
+            return Ok(place >= to);
+        }
+        let mut found = vec![0; length];
+        self.file.read_exact_at(&mut found, place)?;
+        Ok(found == self.zeros[..length])
     }
 }
 
