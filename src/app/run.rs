@@ -52,6 +52,7 @@ const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
+    refuse_huge_pages();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {
         builder.worker_threads(config.server.worker_threads);
@@ -66,6 +67,17 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     runtime.shutdown_timeout(STRAGGLERS_WITHIN);
     outcome
 }
+
+/// A huge page is cleared in one go when it is first touched: 5 ms on a virtual machine, in which calls wait.
+#[cfg(target_os = "linux")]
+fn refuse_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages stay as the system has them");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn refuse_huge_pages() {}
 
 /// Serves until `told` says why to stop, or the store fails.
 async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'static str>) -> anyhow::Result<()> {
