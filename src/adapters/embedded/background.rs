@@ -21,7 +21,11 @@ pub fn spawn<T: Send + 'static>(
 /// Elsewhere than on Linux this call speaks of the whole process.
 #[cfg(target_os = "linux")]
 fn lower_priority() {
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+    let lowered = rustix::process::getpriority_process(None).and_then(|niceness| {
+        // A whole service that runs with less stays there.
+        rustix::process::setpriority_process(None, NICENESS.max(niceness))
+    });
+    if let Err(error) = lowered {
         tracing::debug!(%error, "a background thread keeps its priority");
     }
 }
