@@ -8,22 +8,32 @@ use serde_json::{Value, json};
 use crate::harness::{Launch, Server, eventually};
 
 /// The shortest life a slice can have; nothing is rolled up by itself.
-fn namespace(coalesce_ms: u32) -> Value {
+fn namespace(coalesce_ms: u64) -> Value {
     json!({"namespace": {
         "name": "brief",
         "storage": {"dataset": "brief"},
         "dataset": {"sliceWidth": "10s", "closeAfter": "11s", "deleteAfter": "12s", "acceptLimit": "0.5s"},
         "timePartition": {"secondsPerBucket": 10},
-        "rollup": {"coalesceMs": coalesce_ms},
+        "rollup": {"coalesceMs": coalesce_ms, "numQueues": 1},
     }})
 }
 
-const NEVER_MS: u32 = 600_000;
-const SOON_MS: u32 = 100;
+const SOON_MS: u64 = 100;
 /// A slice's width and life, and the pauses of the loop that drops it.
 const PAST_ITS_TIME: Duration = Duration::from_secs(10 + 12 + 2 * 10);
 /// Longer than a slice may be behind before that is called keeping it back.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A coalescing time whose next turn is 300 s away, longer than the event has to wait. A single queue has its turns at the
+/// multiples of the coalescing time since the machine started.
+fn never_ms() -> u64 {
+    let uptime = std::fs::read_to_string("/proc/uptime").expect("Linux says how long it is up");
+    let seconds: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).expect("seconds");
+    let next_turn = seconds as u64 * 1_000 + 300_000;
+    next_turn.div_ceil(next_turn.div_ceil(COALESCE_MS_MAX))
+}
+
+const COALESCE_MS_MAX: u64 = 600_000;
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
     let answer = server.post(&format!("/tallystone.{method}"), &body.to_string());
@@ -52,7 +62,7 @@ fn an_event_that_is_not_rolled_up_keeps_its_slice_over_every_kill() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let start = || Launch::dev(folder.path()).start();
     let server = start();
-    call(&server, "admin.v1.NamespaceService/CreateNamespace", &namespace(NEVER_MS));
+    call(&server, "admin.v1.NamespaceService/CreateNamespace", &namespace(never_ms()));
     let tokens: Vec<String> = (0..3).map(|_| uuid::Uuid::now_v7().to_string()).collect();
     for (n, token) in (0..).zip(&tokens) {
         call(&server, "counter.v1.CounterService/AddCount", &add(n, token));
