@@ -178,6 +178,10 @@ pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
 
+/// The longest name of a queue, in bytes.
+pub const QUEUE_NAME_BYTES_MAX: usize = 128;
+/// The most shards of a queue.
+pub const QUEUE_SHARDS_MAX: u32 = 256;
 /// The longest id of a message, in bytes.
 pub const MESSAGE_ID_BYTES_MAX: usize = 64;
 /// The longest exclusivity value or shard key of a message, in bytes.

@@ -12,6 +12,8 @@ mod event_log;
 mod export;
 mod fast_counts;
 mod progress;
+mod queue_catalog;
+mod queue_store;
 mod rollup_signal;
 mod rollup_store;
 mod time_slices;
@@ -27,6 +29,11 @@ pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, 
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastCapabilities, FastCounts, Overflow};
 pub use progress::Progress;
+pub use queue_catalog::{QueueCatalog, QueueChange, QueueRecord};
+pub use queue_store::{
+    MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, ShardView,
+    StoredMessage,
+};
 pub use rollup_signal::{RollupSignal, Signal};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};
 pub use time_slices::TimeSlices;
@@ -51,4 +58,13 @@ pub struct Stores {
     pub fast: Arc<dyn FastCounts>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn Catalog>,
+}
+
+/// The stores of queues. Cheap to clone.
+#[derive(Clone)]
+pub struct QueueStores {
+    /// The shards.
+    pub shards: Arc<dyn QueueStore>,
+    /// The catalog.
+    pub catalog: Arc<dyn QueueCatalog>,
 }

@@ -14,6 +14,9 @@ mod fast_counts;
 mod given;
 mod model;
 mod progress;
+mod queue_catalog;
+mod queue_given;
+mod queue_store;
 mod racing;
 mod rollup_store;
 #[path = "../servers/mod.rs"]

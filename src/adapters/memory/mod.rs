@@ -8,6 +8,8 @@ mod cache;
 mod catalog;
 mod fast_counts;
 mod log;
+mod queue_catalog;
+mod queues;
 mod rollups;
 mod slices;
 
@@ -20,11 +22,13 @@ use crate::adapters::manual::ManualClock;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, Stores};
+use crate::ports::{Clock, QueueStores, Stores};
 
 pub use cache::Cache;
 pub use catalog::Catalog;
 pub use fast_counts::FastTable;
+pub use queue_catalog::QueueCatalog;
+pub use queues::Queues;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;
@@ -47,6 +51,11 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         catalog: Arc::new(Catalog::default()),
     }
+}
+
+/// Fresh, empty stores of queues whose time is that of the clock.
+pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
+    QueueStores { shards: Arc::new(Queues::new(clock)), catalog: Arc::new(QueueCatalog::default()) }
 }
 
 /// Event log, touches, slices, rollups and progress: one state, because an append changes most of it at once.

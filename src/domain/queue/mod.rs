@@ -1,9 +1,9 @@
 //! One shard of a priority queue as plain data: `Shard::apply(command, now)` answers a reply and the transitions made.
 //!
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
-//! shard. The service offers no queues yet; this is the core that its stores will run, and the oracle of those that do
-//! the same in another way. Payloads live with whoever stores a shard. Exclusive queues, filters and sessions are not
-//! here yet.
+//! shard. The service offers no queues yet; this is the core that its stores run, and the oracle of those that do the
+//! same in another way; `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard.
+//! Exclusive queues, filters and sessions are not here yet.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.
@@ -17,15 +17,19 @@ mod index;
 mod laws;
 mod lease;
 pub mod message;
+pub mod name;
 #[cfg(test)]
 mod oracle;
 pub mod settings;
 pub mod shard;
+pub mod spec;
 pub mod state;
 pub mod totals;
 
 pub use command::{Command, Invalid, Refusal, Reply, Transition};
 pub use message::Message;
+pub use name::{QueueId, QueueName, ShardId};
 pub use settings::Settings;
 pub use shard::{Applied, Shard};
+pub use spec::{Queue, QueueSpec};
 pub use state::{State, Trigger};

@@ -98,6 +98,11 @@ impl Shard {
         &self.index.totals
     }
 
+    /// Why nothing goes out, if so. O(1).
+    pub fn dequeue_blocked(&self) -> Option<&str> {
+        self.dequeue_blocked.as_deref()
+    }
+
     /// The sequence of the last message taken in, 0 before the first. O(1).
     pub fn sequence(&self) -> u64 {
         self.sequence

@@ -1,0 +1,67 @@
+//! The catalog of queues in ordered maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::domain::queue::name::{QueueId, QueueName};
+use crate::domain::queue::spec::Queue;
+use crate::ports::{self, QueueChange, QueueRecord, StoreError, StoreErrorKind};
+
+/// A catalog of queues that lives as long as the process.
+#[derive(Default)]
+pub struct QueueCatalog {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: BTreeMap<QueueName, Queue>,
+    numbers: BTreeSet<QueueId>,
+    /// In the order of their commits.
+    changes: Vec<QueueChange>,
+}
+
+#[async_trait]
+impl ports::QueueCatalog for QueueCatalog {
+    async fn load(&self) -> Result<Vec<Queue>, StoreError> {
+        Ok(self.state.lock().queues.values().cloned().collect())
+    }
+
+    async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let conflict = |why| StoreError::not_applied(StoreErrorKind::Conflict, "commit queue").because(why);
+        state.check(&record).map_err(conflict)?;
+        state.numbers.insert(record.change.queue);
+        match record.queue {
+            Some(queue) => state.queues.insert(record.change.name.clone(), queue),
+            None => state.queues.remove(&record.change.name),
+        };
+        state.changes.push(record.change);
+        Ok(())
+    }
+
+    async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {
+        let state = self.state.lock();
+        let of_name = state.changes.iter().rev().filter(|change| change.name == *name);
+        Ok(of_name.skip(skip).take(limit).cloned().collect())
+    }
+}
+
+impl State {
+    /// Says why a record cannot be committed, if so.
+    fn check(&self, record: &QueueRecord) -> Result<(), String> {
+        let (name, number) = (&record.change.name, record.change.queue);
+        let live = self.queues.get(name);
+        if live.map(|live| live.version) != record.expected_version {
+            let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
+            return Err(format!("queue {name} is {is}"));
+        }
+        match live {
+            Some(live) if live.id != number => Err(format!("queue {name} has the number {}", live.id)),
+            None if self.numbers.contains(&number) => Err(format!("queue number {number} was given before")),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The queue store in ordered maps: the core of `domain::queue` and the bodies beside it, under one lock.
+//!
+//! Invariant: a body is there exactly as long as its message, because both change in one critical section.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::message::MessageKey;
+use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::{Command, Message, Reply, Settings, Shard, State, Trigger};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    Clock, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, ShardView,
+    StoreError, StoreErrorKind, StoredMessage,
+};
+
+/// The epoch of every shard: nothing here ever goes back, so it never rises.
+const EPOCH: u32 = 1;
+
+/// Queues that live as long as the process.
+pub struct Queues {
+    clock: Arc<dyn Clock>,
+    state: Mutex<Shards>,
+    listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
+}
+
+#[derive(Default)]
+struct Shards {
+    shards: BTreeMap<ShardId, Kept>,
+    /// Every queue there is, with the number of its shards.
+    queues: BTreeMap<QueueId, u32>,
+    dropped: BTreeSet<QueueId>,
+    /// The greatest time ever used.
+    time: Timestamp,
+}
+
+struct Kept {
+    core: Shard,
+    /// By the sequence of the message.
+    bodies: BTreeMap<u64, MessageBody>,
+    view: ShardView,
+}
+
+impl Queues {
+    /// Makes an empty store whose time is that of the clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, state: Mutex::default(), listeners: Mutex::default() }
+    }
+
+    fn tell(&self, news: &[(ShardId, ShardView)]) {
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            news.iter().for_each(|(shard, view)| listener.changed(*shard, *view));
+        }
+    }
+
+    /// Reads a shard at the store's time.
+    fn read<T>(&self, shard: ShardId, read: impl FnOnce(&Kept, Timestamp) -> T) -> Result<T, StoreError> {
+        let mut state = self.state.lock();
+        let at = state.tick(self.clock.as_ref());
+        state.shards.get(&shard).map(|kept| read(kept, at)).ok_or_else(|| absent("read queue"))
+    }
+}
+
+fn absent(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).because("there is no such queue")
+}
+
+impl Shards {
+    fn tick(&mut self, clock: &dyn Clock) -> Timestamp {
+        self.time = self.time.max(clock.now());
+        self.time
+    }
+}
+
+impl Kept {
+    fn apply(&mut self, sent: ShardCommand, at: Timestamp) -> ShardAnswer {
+        let is_enqueue = matches!(sent.command, Command::Enqueue(_));
+        let applied = self.core.apply(sent.command, at);
+        if let Ok(Reply::Enqueued { key, already_enqueued: false, .. }) = &applied.reply
+            && is_enqueue
+        {
+            self.bodies.insert(key.sequence, sent.body);
+        }
+        for gone in applied.transitions.iter().filter(|row| row.trigger == Trigger::RetentionOver) {
+            self.bodies.remove(&gone.key.sequence);
+        }
+        let messages = match &applied.reply {
+            Ok(Reply::Leases { leases, .. }) => leases.iter().filter_map(|lease| self.find(lease.token.key)).collect(),
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        self.view = ShardView {
+            step: self.view.step + 1,
+            ready: self.core.totals().of(State::Pending).messages,
+            head: self.core.peek().next().map(|message| message.priority),
+            blocked: self.core.dequeue_blocked().is_some(),
+            next_event_in: applied.next_event_in,
+        };
+        ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at, view: self.view }
+    }
+
+    fn find(&self, key: MessageKey) -> Option<StoredMessage> {
+        self.core.get(&MessageRef::Key(key)).map(|head| self.stored(head))
+    }
+
+    fn stored(&self, head: &Message) -> StoredMessage {
+        let body = self.bodies.get(&head.key.sequence).cloned();
+        StoredMessage { head: head.clone(), body: body.expect("a message has its body as long as it exists") }
+    }
+}
+
+#[async_trait]
+impl QueueStore for Queues {
+    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+        let mut news = Vec::new();
+        {
+            let mut state = self.state.lock();
+            if state.queues.contains_key(&queue) {
+                return Ok(());
+            }
+            let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, "create queue").because(why);
+            if state.dropped.contains(&queue) {
+                return Err(refuse("a queue of this number was dropped"));
+            }
+            for number in 0..shards {
+                let core = Shard::new(number, EPOCH, settings.clone());
+                let core = core.map_err(|_invalid| refuse("the settings are not valid"))?;
+                let kept = Kept { core, bodies: BTreeMap::new(), view: ShardView::default() };
+                news.push((ShardId { queue, number }, kept));
+            }
+            let views = news.iter().map(|(shard, kept)| (*shard, kept.view)).collect::<Vec<_>>();
+            state.shards.extend(news);
+            state.queues.insert(queue, shards);
+            drop(state);
+            self.tell(&views);
+        }
+        Ok(())
+    }
+
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        if state.queues.remove(&queue).is_some() {
+            state.dropped.insert(queue);
+            state.shards.retain(|shard, _| shard.queue != queue);
+        }
+        Ok(())
+    }
+
+    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+        Ok(self.state.lock().queues.iter().map(|(queue, shards)| (*queue, *shards)).collect())
+    }
+
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let mut state = self.state.lock();
+        let at = state.tick(self.clock.as_ref());
+        let Some(kept) = state.shards.get_mut(&shard) else {
+            return commands.iter().map(|_| Err(absent("apply to queue"))).collect();
+        };
+        let answers: Vec<ShardAnswer> = commands.into_iter().map(|command| kept.apply(command, at)).collect();
+        let view = kept.view;
+        drop(state);
+        self.tell(&[(shard, view)]);
+        answers.into_iter().map(Ok).collect()
+    }
+
+    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
+        self.read(shard, |kept, at| kept.core.get(&message).map(|head| (kept.stored(head), at)))
+    }
+
+    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.read(shard, |kept, at| {
+            let messages = kept.core.peek().take(limit).map(|head| kept.stored(head)).collect();
+            MessagesAt { messages, at }
+        })
+    }
+
+    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.read(shard, |kept, at| {
+            let messages = kept.core.list(state, after).take(limit).map(|head| kept.stored(head)).collect();
+            MessagesAt { messages, at }
+        })
+    }
+
+    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
+        self.read(shard, |kept, _| ShardTotals {
+            totals: *kept.core.totals(),
+            sequence: kept.core.sequence(),
+            view: kept.view,
+        })
+    }
+
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        // Under both locks, so that no news falls between the first views and the later ones.
+        let state = self.state.lock();
+        self.listeners.lock().push(Arc::clone(&listener));
+        state.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
+    }
+}

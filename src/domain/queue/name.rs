@@ -1,0 +1,104 @@
+//! The name and the number of a queue, and the place of one of its shards.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::domain::limits::QUEUE_NAME_BYTES_MAX;
+use crate::domain::reason::{Reason, Reject};
+
+/// The name of a queue: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueName(Arc<str>);
+
+impl QueueName {
+    /// Validates a name.
+    pub fn new(name: &str) -> Result<Self, Reject> {
+        match check(name) {
+            Ok(()) => Ok(Self(name.into())),
+            Err(what) => Err(Reject::new(Reason::InvalidArgument, format!("queue name {what}"))),
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check(name: &str) -> Result<(), String> {
+    let bytes = name.as_bytes();
+    let Some(first) = bytes.first() else {
+        return Err("is missing; send 1 to 128 bytes".to_owned());
+    };
+    if bytes.len() > QUEUE_NAME_BYTES_MAX {
+        return Err(format!("has {} bytes; at most {QUEUE_NAME_BYTES_MAX} are allowed", bytes.len()));
+    }
+    if !first.is_ascii_alphanumeric() {
+        return Err("must begin with a letter or digit".to_owned());
+    }
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(byte);
+    match bytes.iter().position(|byte| !allowed(byte)) {
+        Some(at) => Err(format!("holds only letters, digits and . _ : / -; its byte {at} is another")),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self.0)
+    }
+}
+
+/// The number of a queue: random, never given twice, also not to a queue that gets the name of a deleted one. It is
+/// written as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u128);
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// One shard of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ShardId {
+    /// The queue.
+    pub queue: QueueId,
+    /// The number of the shard, from 0.
+    pub number: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_the_published_alphabet() {
+        for good in ["a", "7", "mail", "mail/eu:1.2_x-y", &"q".repeat(128)] {
+            assert_eq!(QueueName::new(good).expect("a name").as_str(), good);
+        }
+        for bad in ["", ".a", "-", "a b", "a{b}", "a\0", "a\r\n", "ä", "a=b", &"q".repeat(129), &"q".repeat(1 << 20)] {
+            let refused = QueueName::new(bad).expect_err("no name");
+            assert!(refused.message.starts_with("queue name "), "{refused}");
+            assert!(refused.message.len() < 200, "a long name is not repeated");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_with_all_their_digits() {
+        assert_eq!(QueueId(255).to_string(), "000000000000000000000000000000ff");
+    }
+}

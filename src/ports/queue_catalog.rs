@@ -1,0 +1,61 @@
+//! The catalog of queues: which name stands for which queue, its settings, and the history of their changes.
+
+use async_trait::async_trait;
+
+use crate::domain::queue::name::{QueueId, QueueName};
+use crate::domain::queue::spec::{Queue, QueueSpec};
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+/// One change of a queue, for ever.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueChange {
+    /// The queue.
+    pub queue: QueueId,
+    /// Its name.
+    pub name: QueueName,
+    /// The version that the change made.
+    pub version: u64,
+    /// When.
+    pub time: Timestamp,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// What changed, one line a setting.
+    pub differences: Vec<String>,
+    /// The settings after the change; none when it deleted the queue.
+    pub spec: Option<QueueSpec>,
+}
+
+/// A change to commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueRecord {
+    /// The version the queue must have now; `None`: no live queue may have the name, and none ever had the number.
+    pub expected_version: Option<u64>,
+    /// The queue after the change; none deletes it.
+    pub queue: Option<Queue>,
+    /// The entry of the history.
+    pub change: QueueChange,
+}
+
+/// The catalog of queues.
+///
+/// Laws:
+/// 1. `commit` applies all of a record or nothing, durably, and only if the expectation holds; otherwise `Conflict`.
+/// 2. A number stands for one queue for ever: a commit that creates with a number that any queue ever had, or that
+///    changes a queue under another number than it has, is a `Conflict`.
+/// 3. `load` answers every live queue, by name, as its last commit left it.
+/// 4. `history` answers the changes of all queues that ever had the name, newest first; among changes of one time the
+///    higher version first.
+#[async_trait]
+pub trait QueueCatalog: Send + Sync + 'static {
+    /// Reads every live queue.
+    async fn load(&self) -> Result<Vec<Queue>, StoreError>;
+
+    /// Commits a change.
+    async fn commit(&self, record: QueueRecord) -> Result<(), StoreError>;
+
+    /// Reads the history of a name: `limit` changes after the first `skip`.
+    async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError>;
+}

@@ -1,0 +1,157 @@
+//! The queue store: every shard of every queue, one atomic step for each command.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::totals::Totals;
+use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, State, Transition};
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+/// What a message carries that no rule looks at. At most 32 KiB of payload and 256 bytes for each of the others.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct MessageBody {
+    /// The payload.
+    pub payload: Bytes,
+    /// The type that its producer gave it.
+    pub kind: Option<Box<str>>,
+    /// The trace it belongs to, as W3C `traceparent`.
+    pub trace_context: Option<Box<str>>,
+}
+
+/// A command, and the body beside an enqueue.
+#[derive(Clone, Debug)]
+pub struct ShardCommand {
+    /// The command.
+    pub command: Command,
+    /// The body of the message of an enqueue; ignored beside other commands.
+    pub body: MessageBody,
+}
+
+impl ShardCommand {
+    /// A command that brings no body.
+    pub fn of(command: Command) -> Self {
+        Self { command, body: MessageBody::default() }
+    }
+}
+
+/// A message with its body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredMessage {
+    /// The message.
+    pub head: Message,
+    /// Its body.
+    pub body: MessageBody,
+}
+
+/// What a shard has to offer at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ShardView {
+    /// The number of the shard's last command; a view with a lower one is older.
+    pub step: u64,
+    /// Pending messages.
+    pub ready: u64,
+    /// The priority of the best of them.
+    pub head: Option<i64>,
+    /// Whether dequeue is blocked.
+    pub blocked: bool,
+    /// How long nothing changes unless a command comes; none if nothing ever will.
+    pub next_event_in: Option<Duration>,
+}
+
+/// What came of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardAnswer {
+    /// The answer.
+    pub reply: Result<Reply, Refusal>,
+    /// The messages of the leases of the reply, in their order; empty for other replies.
+    pub messages: Vec<StoredMessage>,
+    /// The rows applied, in order.
+    pub transitions: Vec<Transition>,
+    /// The shard's time of the command.
+    pub at: Timestamp,
+    /// The shard after the command.
+    pub view: ShardView,
+}
+
+/// Messages read at one moment of their shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MessagesAt {
+    /// The messages.
+    pub messages: Vec<StoredMessage>,
+    /// The shard's time of the read.
+    pub at: Timestamp,
+}
+
+/// Who is told what a shard has to offer.
+pub trait QueueListener: Send + Sync + 'static {
+    /// Takes the news of a shard. Called from any thread, never blocks, may come late and out of order: the view's step
+    /// says which is newer.
+    fn changed(&self, shard: ShardId, view: ShardView);
+}
+
+/// The queue store.
+///
+/// Laws:
+/// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in their
+///    order. Its answer comes when the step is durable.
+/// 2. A shard answers as `domain::queue::Shard` does, at the store's time of the step. That time never goes back, over a
+///    restart neither.
+/// 3. A command refused with `Outcome::NotApplied` left no trace; the others of its call are not affected by it.
+/// 4. A message comes out with the body that its first enqueue brought, bit by bit, as long as the message exists. What a
+///    repeat or a refused enqueue brought is not kept.
+/// 5. `create` makes empty shards, all or none, durably. Of an id that exists it changes nothing; of one that was dropped
+///    it is a `Conflict`.
+/// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue
+///    that never was; its messages and bodies are gone in the end. Dropping what is not there changes nothing.
+/// 7. Every listener is told the view of a shard after each of its commands that changed it, at the latest soon after the
+///    answer. News may be merged: the newest counts.
+/// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
+/// 9. With no room left, enqueues are refused with `Full` and `NotApplied`; what takes messages out goes on.
+/// 10. `queues` answers exactly the queues that were created and not dropped.
+#[async_trait]
+pub trait QueueStore: Send + Sync + 'static {
+    /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.
+    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError>;
+
+    /// Drops a queue with all its shards.
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError>;
+
+    /// The queues there are, with the numbers of their shards.
+    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError>;
+
+    /// Applies commands to a shard, each with its own answer in the order of the call. A caller that stops waiting after
+    /// the first poll leaves the commands running.
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>>;
+
+    /// Reads a message.
+    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError>;
+
+    /// Reads pending messages in the order in which they would be served.
+    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError>;
+
+    /// Reads the messages of a state whose sequence lies above `after`, by sequence.
+    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError>;
+
+    /// Reads the totals of a shard, the sequence of its newest message, and its view.
+    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError>;
+
+    /// Adds a listener; it is first told the view of every shard there is.
+    fn listen(&self, listener: Arc<dyn QueueListener>);
+}
+
+/// What a shard holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardTotals {
+    /// Messages and bytes by state.
+    pub totals: Totals,
+    /// The sequence of the newest message, 0 before the first.
+    pub sequence: u64,
+    /// The view.
+    pub view: ShardView,
+}

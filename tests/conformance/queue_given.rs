@@ -1,0 +1,188 @@
+//! What the laws of queues are tried on: one queue of a few shards on every store of queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
+use tallystone::domain::queue::command::{Failure, Leased, NewMessage, Verb};
+use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::settings::{Retention, RetryPolicy};
+use tallystone::domain::queue::{Command, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId};
+use tallystone::ports::{
+    MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardView, StoreError, StoredMessage,
+};
+
+use crate::given;
+
+/// The queue of most laws.
+pub const QUEUE: QueueId = QueueId(7);
+/// Its first shard.
+pub const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
+/// Its second shard.
+pub const OTHER_SHARD: ShardId = ShardId { queue: QUEUE, number: 1 };
+
+/// A store of queues; a new one is added here and in `QueueBench::open`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueBackend {
+    /// The core in ordered maps: the oracle.
+    Memory,
+}
+
+const QUEUE_BACKENDS: [QueueBackend; 1] = [QueueBackend::Memory];
+
+/// A freshly opened store of queues with its clock.
+pub struct QueueBench {
+    /// The stores.
+    pub stores: QueueStores,
+    /// The time of the shards.
+    pub clock: ManualClock,
+}
+
+impl QueueBench {
+    fn open(backend: QueueBackend) -> Self {
+        let clock = ManualClock::at(given::T0);
+        match backend {
+            QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock },
+        }
+    }
+
+    /// Applies commands to a shard.
+    pub async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let count = commands.len();
+        let answers = self.stores.shards.apply(shard, commands).await;
+        assert_eq!(answers.len(), count, "an answer for each command");
+        answers
+    }
+
+    /// Applies one command that the store takes.
+    pub async fn one(&self, shard: ShardId, command: ShardCommand) -> ShardAnswer {
+        self.apply(shard, vec![command]).await.remove(0).expect("the store takes the command")
+    }
+
+    /// Takes messages, best first.
+    pub async fn dequeue(&self, shard: ShardId, max: usize) -> Vec<(Leased, StoredMessage)> {
+        let answer = self.one(shard, dequeue(max)).await;
+        let Ok(Reply::Leases { leases, .. }) = answer.reply else { panic!("leases: {:?}", answer.reply) };
+        assert_eq!(leases.len(), answer.messages.len());
+        leases.into_iter().zip(answer.messages).collect()
+    }
+}
+
+/// Runs a law on every store of queues, each with the queue `QUEUE` of two shards.
+pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
+    for backend in QUEUE_BACKENDS {
+        println!("on {backend:?}");
+        let bench = QueueBench::open(backend);
+        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        law(bench).await;
+    }
+}
+
+/// Settings that a service would use.
+pub fn settings() -> Settings {
+    let hour = Duration::from_secs(3_600);
+    Settings {
+        default_lease: Duration::from_secs(30),
+        max_run_time: 12 * hour,
+        default_invisibility: Duration::ZERO,
+        default_attempts: 3,
+        retry: RetryPolicy {
+            initial: Duration::from_secs(1),
+            factor_percent: 200,
+            max: Duration::from_secs(60),
+            jitter_percent: 0,
+        },
+        default_ttl: None,
+        retention: Retention { completed: hour, canceled: hour, errored: 2 * hour },
+        dedupe_window: hour,
+        dedupe_max_bytes: 1 << 20,
+        quota_messages: 1_000,
+        quota_bytes: 1 << 20,
+        classes: Vec::new(),
+    }
+}
+
+/// A queue of the catalog.
+pub fn spec(name: &str, description: &str) -> QueueSpec {
+    QueueSpec {
+        name: QueueName::new(name).expect("a valid name"),
+        description: description.to_owned(),
+        template_for: None,
+        shards: 2,
+        settings: settings(),
+        enqueue_blocked: None,
+        dequeue_blocked: None,
+    }
+}
+
+/// An enqueue of a message with this id, priority and payload.
+pub fn enqueue(id: &str, priority: i64, payload: &[u8]) -> ShardCommand {
+    let message = NewMessage {
+        id: MessageId::new(id).expect("a valid id"),
+        token_time: None,
+        routing: None,
+        metadata: Metadata::default(),
+        payload_bytes: u32::try_from(payload.len()).expect("a small payload"),
+        fingerprint: payload.iter().fold(7, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte))),
+        priority: Some(priority),
+        class: None,
+        invisibility: None,
+        lease_duration: None,
+        max_attempts: None,
+        ttl: None,
+    };
+    ShardCommand { command: Command::Enqueue(Box::new(message)), body: body(payload) }
+}
+
+/// The same, invisible for some time.
+pub fn enqueue_later(id: &str, after: Duration) -> ShardCommand {
+    let mut sent = enqueue(id, 0, b"later");
+    let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+    message.invisibility = Some(after);
+    sent
+}
+
+/// A body with everything in it.
+pub fn body(payload: &[u8]) -> MessageBody {
+    MessageBody {
+        payload: Bytes::copy_from_slice(payload),
+        kind: Some("invoice".into()),
+        trace_context: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+    }
+}
+
+/// A dequeue of so many.
+pub fn dequeue(max: usize) -> ShardCommand {
+    ShardCommand::of(Command::Dequeue { max, lease: None })
+}
+
+/// A settlement.
+pub fn settle(token: LeaseToken, verb: Verb) -> ShardCommand {
+    ShardCommand::of(Command::Settle { token, verb, failure: Failure::default() })
+}
+
+/// Whether the reply is that of a first enqueue.
+pub fn is_new(reply: &Result<Reply, Refusal>) -> bool {
+    matches!(reply, Ok(Reply::Enqueued { already_enqueued: false, .. }))
+}
+
+/// Keeps the news of shards.
+#[derive(Default)]
+pub struct News(pub Mutex<Vec<(ShardId, ShardView)>>);
+
+impl QueueListener for News {
+    fn changed(&self, shard: ShardId, view: ShardView) {
+        self.0.lock().push((shard, view));
+    }
+}
+
+impl News {
+    /// The newest view of a shard.
+    pub fn newest(&self, shard: ShardId) -> Option<ShardView> {
+        let news = self.0.lock();
+        news.iter().filter(|(of, _)| *of == shard).map(|(_, view)| *view).max_by_key(|view| view.step)
+    }
+}

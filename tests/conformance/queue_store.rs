@@ -1,0 +1,267 @@
+//! The laws of `QueueStore`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tallystone::domain::queue::command::{Completeness, MessageRef, Verb};
+use tallystone::domain::queue::message::MessageId;
+use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Shard, ShardId, State, Trigger};
+use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
+use tokio::task::JoinSet;
+
+use crate::given::T0;
+use crate::queue_given::{
+    News, OTHER_SHARD, QUEUE, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings,
+    settle,
+};
+
+fn check_absent<T>(answer: Result<T, StoreError>) {
+    let Err(refused) = answer else { panic!("a queue that is not there answered") };
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied));
+}
+
+fn by_id(id: &str) -> MessageRef {
+    MessageRef::Id(MessageId::new(id).expect("a valid id"), None)
+}
+
+#[tokio::test]
+async fn queue_store_law_1_the_commands_of_a_call_are_steps_in_their_order() {
+    on_every_queue_store(async |bench| {
+        let commands = vec![enqueue("late", 20, b"b"), dequeue(1), enqueue("soon", 10, b"a"), dequeue(5)];
+        let answers = bench.apply(SHARD, commands).await;
+        let ids = answers.iter().map(|answer| {
+            let answer = answer.as_ref().expect("the store takes it");
+            answer.messages.iter().map(|message| message.head.id.as_str().to_owned()).collect::<Vec<_>>()
+        });
+        assert_eq!(ids.collect::<Vec<_>>(), [vec![], vec!["late".to_owned()], vec![], vec!["soon".to_owned()]]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn queue_store_law_1_of_racing_dequeues_each_message_goes_to_one() {
+    on_every_queue_store(async |bench| {
+        for number in 0..40 {
+            bench.one(SHARD, enqueue(&format!("m-{number}"), number, b"")).await;
+        }
+        let mut racing = JoinSet::new();
+        for _ in 0..4 {
+            let stores = bench.stores.clone();
+            racing.spawn(async move {
+                let mut taken = Vec::new();
+                for _ in 0..15 {
+                    for answer in stores.shards.apply(SHARD, vec![dequeue(1), dequeue(1)]).await {
+                        taken.extend(answer.expect("the store takes it").messages.into_iter().map(|m| m.head.key));
+                    }
+                }
+                taken
+            });
+        }
+        let mut all = racing.join_all().await.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 40, "each once, none missing");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
+    on_every_queue_store(async |bench| {
+        let mut core = Shard::new(0, 1, settings()).expect("valid settings");
+        let mut random = 20_261_122_u64;
+        for step in 0..2_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let draw = random >> 40;
+            bench.clock.advance(Duration::from_millis(draw % 1_500));
+            let sent = match draw % 7 {
+                0 | 1 => enqueue(&format!("m-{}", draw % 50), i64::try_from(draw % 9).expect("small"), b"x"),
+                2 => enqueue_later(&format!("later-{step}"), Duration::from_secs(draw % 5)),
+                3 | 4 => dequeue(1 + usize::try_from(draw % 4).expect("small")),
+                5 => match core.list(State::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
+                    Some((key, lease)) => {
+                        let token = tallystone::domain::queue::message::LeaseToken { key, fence: lease.fence };
+                        settle(token, [Verb::Complete, Verb::Fail, Verb::Release][step % 3])
+                    }
+                    None => dequeue(1),
+                },
+                _ => ShardCommand::of(Command::Sweep { max: 3 }), // the draw is below 7
+            };
+            let answer = bench.one(SHARD, sent.clone()).await;
+            let applied = core.apply(sent.command, answer.at);
+            assert_eq!((answer.reply, answer.transitions), (applied.reply, applied.transitions), "step {step}");
+            assert_eq!(answer.view.next_event_in, applied.next_event_in, "step {step}");
+            assert_eq!(answer.view.ready, core.totals().of(State::Pending).messages, "step {step}");
+            assert_eq!(answer.view.head, core.peek().next().map(|message| message.priority), "step {step}");
+        }
+        assert_eq!(bench.stores.shards.totals(SHARD).await.expect("totals").totals, *core.totals());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_2_the_time_of_shards_never_goes_back() {
+    on_every_queue_store(async |bench| {
+        let first = bench.one(SHARD, enqueue("a", 0, b"")).await.at;
+        bench.clock.set_wall(tallystone::domain::Timestamp::from_secs(0));
+        let second = bench.one(SHARD, enqueue("b", 0, b"")).await.at;
+        assert!(second >= first && first >= T0, "{first:?} then {second:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_3_a_refused_command_changes_nothing_for_the_others() {
+    on_every_queue_store(async |bench| {
+        let nothing = ShardCommand::of(Command::Dequeue { max: 0, lease: None });
+        let answers = bench.apply(SHARD, vec![enqueue("a", 0, b"1"), nothing, enqueue("b", 0, b"2")]).await;
+        let replies: Vec<_> = answers.into_iter().map(|answer| answer.expect("it is taken").reply).collect();
+        assert!(is_new(&replies[0]) && is_new(&replies[2]));
+        assert!(matches!(replies[1], Err(Refusal::Invalid(_))), "{:?}", replies[1]);
+        assert_eq!(bench.dequeue(SHARD, 9).await.len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_4_a_message_comes_out_with_its_first_body() {
+    on_every_queue_store(async |bench| {
+        let payload: Vec<u8> = (0..=255).cycle().take(32 * 1024).collect();
+        assert!(is_new(&bench.one(SHARD, enqueue("a", 0, &payload)).await.reply));
+        let mut repeat = enqueue("a", 0, &payload);
+        repeat.body = body(b"something else");
+        let repeat = bench.one(SHARD, repeat).await;
+        assert!(matches!(repeat.reply, Ok(Reply::Enqueued { already_enqueued: true, .. })));
+        assert_eq!(bench.one(SHARD, enqueue("a", 0, b"reused")).await.reply, Err(Refusal::TokenReused));
+        let shards = &bench.stores.shards;
+        let wanted = body(&payload);
+        assert_eq!(shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is there").0.body, wanted);
+        assert_eq!(shards.peek(SHARD, 1).await.expect("a read").messages[0].body, wanted);
+        assert_eq!(shards.list(SHARD, State::Pending, 0, 1).await.expect("a read").messages[0].body, wanted);
+        for attempt in 1..=2 {
+            let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
+            assert_eq!((lease.attempt_number, message.body), (attempt, wanted.clone()));
+            bench.one(SHARD, settle(lease.token, if attempt == 1 { Verb::Fail } else { Verb::Complete })).await;
+            bench.clock.advance(Duration::from_secs(2));
+        }
+        let done = shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is kept for a while").0;
+        assert_eq!((done.head.state, done.body), (State::Completed, wanted));
+        bench.clock.advance(Duration::from_secs(3_600));
+        let swept = bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await;
+        assert_eq!(swept.reply, Ok(Reply::Touched { count: 1, completeness: Completeness::Complete }));
+        assert_eq!(shards.get(SHARD, by_id("a")).await.expect("a read"), None);
+        assert!(is_new(&bench.one(SHARD, enqueue("a", 0, b"anew")).await.reply));
+        assert_eq!(&bench.dequeue(SHARD, 1).await[0].1.body.payload[..], b"anew");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_5_a_queue_is_created_once() {
+    on_every_queue_store(async |bench| {
+        let shards = &bench.stores.shards;
+        bench.one(SHARD, enqueue("a", 0, b"")).await;
+        shards.create(QUEUE, 2, settings()).await.expect("it is there already");
+        assert_eq!(bench.dequeue(SHARD, 9).await.len(), 1, "what is there stays");
+        let beyond = ShardId { queue: QUEUE, number: 2 };
+        check_absent(bench.apply(beyond, vec![dequeue(1)]).await.remove(0));
+        shards.drop_queue(QUEUE).await.expect("it is there");
+        check_absent(shards.create(QUEUE, 2, settings()).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_6_nothing_of_a_dropped_queue_answers() {
+    on_every_queue_store(async |bench| {
+        let shards = &bench.stores.shards;
+        let never = ShardId { queue: QueueId(99), number: 0 };
+        bench.one(SHARD, enqueue("a", 0, b"")).await;
+        shards.drop_queue(QUEUE).await.expect("it is there");
+        shards.drop_queue(QUEUE).await.expect("dropping it again changes nothing");
+        shards.drop_queue(never.queue).await.expect("nor does dropping what never was");
+        for shard in [SHARD, OTHER_SHARD, never] {
+            for answer in bench.apply(shard, vec![enqueue("b", 0, b""), dequeue(1)]).await {
+                check_absent(answer);
+            }
+            check_absent(shards.get(shard, by_id("a")).await);
+            check_absent(shards.peek(shard, 1).await);
+            check_absent(shards.list(shard, State::Pending, 0, 1).await);
+            check_absent(shards.totals(shard).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_7_listeners_hear_what_a_shard_has_to_offer() {
+    on_every_queue_store(async |bench| {
+        bench.one(OTHER_SHARD, enqueue("before", 5, b"")).await;
+        let news = Arc::new(News::default());
+        bench.stores.shards.listen(news.clone());
+        let first = news.newest(OTHER_SHARD).expect("it is told what there is already");
+        assert_eq!((first.ready, first.head), (1, Some(5)));
+        bench.one(SHARD, enqueue("a", 8, b"")).await;
+        let answer = bench.one(SHARD, enqueue_later("b", Duration::from_secs(60))).await;
+        let heard = news.newest(SHARD).expect("news");
+        assert_eq!((heard.step, heard.ready, heard.head), (answer.view.step, 1, Some(8)));
+        assert_eq!(heard.next_event_in, Some(Duration::from_secs(60)));
+        let block = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
+        bench.one(SHARD, ShardCommand::of(block)).await;
+        assert!(news.newest(SHARD).expect("news").blocked);
+        bench.stores.shards.create(QueueId(8), 1, settings()).await.expect("a new queue");
+        let made = ShardId { queue: QueueId(8), number: 0 };
+        bench.one(made, enqueue("c", 1, b"")).await;
+        assert_eq!(news.newest(made).expect("news of a shard that came later").ready, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_8_reads_see_what_was_answered() {
+    on_every_queue_store(async |bench| {
+        for (id, priority) in [("c", 3), ("a", 1), ("b", 2)] {
+            bench.one(SHARD, enqueue(id, priority, id.as_bytes())).await;
+        }
+        let shards = &bench.stores.shards;
+        let ids = |read: tallystone::ports::MessagesAt| {
+            read.messages.iter().map(|message| message.head.id.as_str().to_owned()).collect::<String>()
+        };
+        assert_eq!(ids(shards.peek(SHARD, 2).await.expect("a read")), "ab", "in the order of service");
+        assert_eq!(ids(shards.list(SHARD, State::Pending, 0, 2).await.expect("a read")), "ca", "in that of arrival");
+        assert_eq!(ids(shards.list(SHARD, State::Pending, 2, 2).await.expect("a read")), "b");
+        assert_eq!(ids(shards.list(SHARD, State::Running, 0, 2).await.expect("a read")), "");
+        let totals = shards.totals(SHARD).await.expect("a read");
+        assert_eq!((totals.totals.of(State::Pending).messages, totals.sequence), (3, 3));
+        assert_eq!(shards.get(OTHER_SHARD, by_id("a")).await.expect("a read"), None, "another shard");
+        let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        let (held, at) = shards.get(SHARD, MessageRef::Key(lease.token.key)).await.expect("a read").expect("it runs");
+        assert_eq!((held.head.state, at), (State::Running, T0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_10_the_queues_are_those_created_and_not_dropped() {
+    on_every_queue_store(async |bench| {
+        let shards = &bench.stores.shards;
+        shards.create(QueueId(9), 4, settings()).await.expect("a new queue");
+        assert_eq!(shards.queues().await.expect("a read"), [(QUEUE, 2), (QueueId(9), 4)]);
+        shards.drop_queue(QUEUE).await.expect("it is there");
+        assert_eq!(shards.queues().await.expect("a read"), [(QueueId(9), 4)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn transitions_of_an_answer_are_those_of_its_step() {
+    on_every_queue_store(async |bench| {
+        bench.one(SHARD, enqueue_later("a", Duration::from_secs(1))).await;
+        bench.clock.advance(Duration::from_secs(2));
+        let answer = bench.one(SHARD, dequeue(1)).await;
+        let triggers: Vec<Trigger> = answer.transitions.iter().map(|row| row.trigger).collect();
+        assert_eq!(triggers, [Trigger::WindowOver, Trigger::Dequeue]);
+        assert_eq!(answer.messages[0].head.state, State::Running);
+    })
+    .await;
+}
