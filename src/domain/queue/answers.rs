@@ -26,7 +26,7 @@ pub struct FirstAnswer {
 }
 
 /// The answers kept, in buckets of their tokens' times.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Answers {
     buckets: BTreeMap<Timestamp, BTreeMap<(TokenKey, Timestamp), FirstAnswer>>,
     bytes: usize,
@@ -35,6 +35,27 @@ pub struct Answers {
 }
 
 impl Answers {
+    /// No answers, those of tokens before the floor dropped already.
+    pub fn above(floor: Option<Timestamp>) -> Self {
+        Self { floor, ..Self::default() }
+    }
+
+    /// Tokens before this have no answers any more, if any was dropped. O(1).
+    pub fn floor(&self) -> Option<Timestamp> {
+        self.floor
+    }
+
+    /// Takes an answer back in that was kept before; one below the floor is passed over. O(log n).
+    pub fn restore(&mut self, token: TokenKey, time: Timestamp, answer: FirstAnswer) {
+        if self.floor.is_some_and(|floor| time < floor) {
+            return;
+        }
+        let before = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default().insert((token, time), answer);
+        if before.is_none() {
+            self.bytes += DEDUPE_RECORD_BYTES;
+        }
+    }
+
     /// Whether answers to tokens of this time may be gone. O(1).
     pub fn may_have_forgotten(&self, token_time: Timestamp, window: Duration, now: Timestamp) -> bool {
         token_time < now - window || self.floor.is_some_and(|floor| token_time < floor)

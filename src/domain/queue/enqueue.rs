@@ -7,6 +7,7 @@ use crate::domain::limits::{
 };
 use crate::domain::queue::answers::{FirstAnswer, Keep};
 use crate::domain::queue::command::{Invalid, NewMessage, Refusal, Reply};
+use crate::domain::queue::durable::KeptAnswer;
 use crate::domain::queue::message::{Message, MessageKey};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{Facts, State, Trigger, next};
@@ -34,7 +35,9 @@ impl Shard {
         if let Some(time) = sent.token_time {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
             let answer = FirstAnswer { fingerprint: sent.fingerprint, key, state };
-            self.answers.put((sent.id, sent.routing), time, answer, Keep { now, window, bytes_max });
+            let token = (sent.id, sent.routing);
+            self.answers.put(token.clone(), time, answer, Keep { now, window, bytes_max });
+            self.changes.answers.push(KeptAnswer { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
     }

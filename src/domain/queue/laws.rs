@@ -4,15 +4,16 @@
 //! agree on reply, records and next event; totals and the table of legal changes are held against the list.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::domain::queue::command::{Command, Failure, MessageRef, NewMessage, Update, Verb};
+use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring};
 use crate::domain::queue::index::Index;
-use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Routing};
+use crate::domain::queue::message::{LeaseToken, Message, MessageId, MessageKey, Metadata, Routing};
 use crate::domain::queue::oracle::Oracle;
 use crate::domain::queue::settings::{Retention, RetryPolicy};
 use crate::domain::queue::state::rows;
@@ -57,9 +58,43 @@ impl Draw {
 /// A row as records show it: from, by what, to.
 type Walked = (Option<State>, Trigger, Option<State>);
 
+/// What a store has after some commands: nothing but what the shard said had changed.
+struct Stored {
+    header: Header,
+    heads: BTreeMap<u64, Message>,
+    answers: Vec<KeptAnswer>,
+}
+
+impl Stored {
+    fn of(shard: &Shard) -> Self {
+        Self { header: shard.header(), heads: BTreeMap::new(), answers: Vec::new() }
+    }
+
+    fn take(&mut self, shard: &Shard, applied: &Applied) {
+        self.header = shard.header();
+        for sequence in applied.changed() {
+            match shard.message(sequence) {
+                Some(head) => self.heads.insert(sequence, head.clone()),
+                None => self.heads.remove(&sequence),
+            };
+        }
+        self.answers.extend(applied.changes.answers.iter().cloned());
+    }
+
+    fn restore(&self) -> Result<Shard, Inconsistent> {
+        let mut restoring = Restoring::new(self.header.clone(), settings())?;
+        // Any order does.
+        self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
+        self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
+        Ok(restoring.finish())
+    }
+}
+
 /// A shard, its oracle, and what the commands so far have brought to light.
 struct Pair {
     shard: Shard,
+    /// Kept by those laws only that ask for it.
+    stored: Option<Stored>,
     oracle: Oracle,
     now: Timestamp,
     sent: Vec<NewMessage>,
@@ -72,7 +107,14 @@ impl Pair {
     fn new() -> Self {
         let shard = Shard::new(0, 1, settings()).expect("legal settings");
         let oracle = Oracle::new(settings());
-        Self { shard, oracle, now: START, sent: Vec::new(), tokens: Vec::new(), transitions: 0, seen: HashSet::new() }
+        let (sent, tokens, seen) = (Vec::new(), Vec::new(), HashSet::new());
+        Self { shard, stored: None, oracle, now: START, sent, tokens, transitions: 0, seen }
+    }
+
+    /// With a store beside it.
+    fn stored() -> Self {
+        let pair = Self::new();
+        Self { stored: Some(Stored::of(&pair.shard)), ..pair }
     }
 
     /// Runs one drawn command on both.
@@ -88,7 +130,11 @@ impl Pair {
     }
 
     fn both(&mut self, command: Command, now: Timestamp) -> Result<(), TestCaseError> {
-        let Applied { reply, transitions, next_event_in } = self.shard.apply(command.clone(), now);
+        let applied = self.shard.apply(command.clone(), now);
+        if let Some(stored) = &mut self.stored {
+            stored.take(&self.shard, &applied);
+        }
+        let Applied { reply, transitions, next_event_in, .. } = applied;
         let (expected, records) = self.oracle.apply(command.clone(), now);
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
@@ -242,6 +288,66 @@ fn a_shard_does_what_the_list_does_and_is_whole_after_each_command() {
         Ok(())
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn a_shard_restored_from_what_was_stored_is_equal_and_goes_on_alike() {
+    let commands = proptest::collection::vec(any::<u64>(), 1..300);
+    let mut runner = proptest::test_runner::TestRunner::new(config(100));
+    let ran = runner.run(&commands, |commands| {
+        let mut pair = Pair::stored();
+        for command in commands {
+            pair.step(command)?;
+            let restored = pair.stored.as_ref().expect("one with a store").restore();
+            prop_assert_eq!(restored.as_ref(), Ok(&pair.shard), "after {}", command);
+            // From here on the oracle, which was never restored, judges the restored one.
+            pair.shard = restored.expect("just compared");
+        }
+        Ok(())
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// What a shard with one pending and one running message has stored.
+fn stored_of_two() -> Stored {
+    let mut pair = Pair::stored();
+    for _ in 0..2 {
+        let message = NewMessage { invisibility: None, ttl: None, ..pair.message(&mut Draw(0)) };
+        pair.both(Command::Enqueue(Box::new(message)), START).expect("as the oracle does");
+    }
+    pair.both(Command::Dequeue { max: 1, lease: None }, START).expect("as the oracle does");
+    pair.stored.expect("one with a store")
+}
+
+#[test]
+fn parts_that_no_shard_has_stored_are_refused() {
+    let refused = |damage: fn(&mut Stored)| {
+        let mut stored = stored_of_two();
+        damage(&mut stored);
+        stored.restore().map(|_| ())
+    };
+    assert_eq!(refused(|_| ()), Ok(()));
+    assert_eq!(refused(|stored| stored.header.number = 7), Err(Inconsistent::Foreign(2)));
+    assert_eq!(refused(|stored| stored.header.epoch = 0), Err(Inconsistent::Foreign(2)));
+    assert_eq!(refused(|stored| stored.header.sequence = 1), Err(Inconsistent::Beyond(2)));
+    assert_eq!(refused(|stored| stored.header.serial = 0), Err(Inconsistent::Lease(1)));
+    type Damage = fn(&mut Message);
+    let cases: [(Damage, Inconsistent); 4] = [
+        (|message| message.lease = None, Inconsistent::Lease(1)),
+        (|message| message.state = State::Pending, Inconsistent::Lease(1)),
+        (|message| message.attempts_left = message.max_attempts + 1, Inconsistent::Attempts(1)),
+        (|message| message.key.sequence = 2, Inconsistent::Twice(2)),
+    ];
+    for (damage, expected) in cases {
+        let mut stored = stored_of_two();
+        damage(stored.heads.get_mut(&1).expect("two"));
+        assert_eq!(stored.restore().map(|_| ()), Err(expected), "one part is wrong");
+    }
+    let mut stored = stored_of_two();
+    let (id, routing) = (stored.heads[&2].id.clone(), stored.heads[&2].routing.clone());
+    let head = stored.heads.get_mut(&1).expect("two");
+    (head.id, head.routing) = (id, routing);
+    assert_eq!(stored.restore().map(|_| ()), Err(Inconsistent::Twice(1)), "one id, two messages");
 }
 
 /// One message of one attempt, released until that costs the attempt.

@@ -11,6 +11,7 @@
 pub mod answers;
 mod change;
 pub mod command;
+pub mod durable;
 mod enqueue;
 mod index;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
 use crate::domain::queue::answers::{Answers, TokenKey};
 use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, Refusal, Reply, Transition};
+use crate::domain::queue::durable::Changes;
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
 use crate::domain::queue::settings::Settings;
@@ -18,7 +19,7 @@ use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
 /// One shard of a queue: its messages, their indexes, and what the next command needs.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shard {
     pub(super) number: u32,
     pub(super) epoch: u32,
@@ -32,6 +33,7 @@ pub struct Shard {
     pub(super) answers: Answers,
     pub(super) enqueue_blocked: Option<Box<str>>,
     pub(super) dequeue_blocked: Option<Box<str>>,
+    pub(super) changes: Changes,
     journal: Vec<Transition>,
 }
 
@@ -42,6 +44,8 @@ pub struct Applied {
     pub reply: Result<Reply, Refusal>,
     /// The rows applied, in order; a refusal may have some that time asked for.
     pub transitions: Vec<Transition>,
+    /// What else has to be stored, beside the header and the heads that the transitions name.
+    pub changes: Changes,
     /// How long nothing changes unless a command comes; none if nothing ever will.
     pub next_event_in: Option<Duration>,
 }
@@ -63,6 +67,7 @@ impl Shard {
             answers: Answers::default(),
             enqueue_blocked: None,
             dequeue_blocked: None,
+            changes: Changes::default(),
             journal: Vec::new(),
         })
     }
@@ -90,7 +95,8 @@ impl Shard {
         if !transitions.is_empty() {
             self.clock = now; // written only along with another write
         }
-        Applied { reply, transitions, next_event_in: self.index.next_event().map(|at| at.since(now)) }
+        let changes = std::mem::take(&mut self.changes);
+        Applied { reply, transitions, changes, next_event_in: self.index.next_event().map(|at| at.since(now)) }
     }
 
     /// Messages and bytes per state. O(1).

@@ -1,0 +1,184 @@
+//! What makes a shard durable: the parts that a command changed, and the way back from parts that were stored.
+//!
+//! A shard is its header, its settings, its messages and its kept answers; all else is an index over these. The heads
+//! that a command changed are those of its transitions: a message changes by a row of the table or not at all. So who
+//! stores, after each command, the header, those heads (or their absence) and `Changes` can restore an equal shard, one
+//! that answers everything alike from then on. Answers below the header's floor may be dropped unasked.
+
+use std::collections::BTreeMap;
+
+use crate::domain::queue::answers::{Answers, FirstAnswer, TokenKey};
+use crate::domain::queue::index::Index;
+use crate::domain::queue::message::Message;
+use crate::domain::queue::settings::Settings;
+use crate::domain::queue::shard::{Applied, Shard};
+use crate::domain::queue::state::State;
+use crate::domain::time::Timestamp;
+
+/// What a command changed beside the header and the heads of its transitions.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Changes {
+    /// Answers that are kept from now on.
+    pub answers: Vec<KeptAnswer>,
+}
+
+/// The first answer to a token that carries its time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptAnswer {
+    /// The id and what routed it.
+    pub token: TokenKey,
+    /// The token's time.
+    pub time: Timestamp,
+    /// What was answered.
+    pub answer: FirstAnswer,
+}
+
+/// The few things of a shard that nearly every command changes; small enough to be stored whole each time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The shard's number.
+    pub number: u32,
+    /// The shard's epoch.
+    pub epoch: u32,
+    /// The time of the last change.
+    pub clock: Timestamp,
+    /// The sequence of the last message taken in, 0 before the first.
+    pub sequence: u64,
+    /// The serial of the last lease, 0 before the first.
+    pub serial: u64,
+    /// Answers to tokens of earlier times are gone, if any are.
+    pub answers_floor: Option<Timestamp>,
+    /// Why nothing comes in.
+    pub enqueue_blocked: Option<Box<str>>,
+    /// Why nothing goes out.
+    pub dequeue_blocked: Option<Box<str>>,
+}
+
+/// Why stored parts make no shard. None of these was ever stored by a sound store: it is damaged or mixed up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Inconsistent {
+    /// The settings contradict each other.
+    #[error("the settings contradict each other")]
+    Settings,
+    /// A message of another shard, or of a later epoch.
+    #[error("message {0} belongs to another shard")]
+    Foreign(u64),
+    /// A message beyond the last sequence of the header.
+    #[error("message {0} lies beyond the last sequence of the header")]
+    Beyond(u64),
+    /// Two messages of one sequence or of one id.
+    #[error("message {0} is there twice, or its id is")]
+    Twice(u64),
+    /// A running message without a lease, another with one, or a lease beyond the last serial of the header.
+    #[error("message {0} has a lease that does not fit")]
+    Lease(u64),
+    /// More attempts left than there were.
+    #[error("message {0} has more attempts left than it had")]
+    Attempts(u64),
+}
+
+/// A shard that is put together from what was stored, in any order.
+#[derive(Debug)]
+pub struct Restoring {
+    shard: Shard,
+}
+
+impl Applied {
+    /// The sequences of the messages whose heads the command changed, each once. O(rows).
+    pub fn changed(&self) -> Vec<u64> {
+        let mut changed: Vec<u64> = self.transitions.iter().map(|row| row.key.sequence).collect();
+        changed.sort_unstable();
+        changed.dedup();
+        changed
+    }
+}
+
+impl Shard {
+    /// The header as it stands. O(1).
+    pub fn header(&self) -> Header {
+        Header {
+            number: self.number,
+            epoch: self.epoch,
+            clock: self.clock,
+            sequence: self.sequence,
+            serial: self.serial,
+            answers_floor: self.answers.floor(),
+            enqueue_blocked: self.enqueue_blocked.clone(),
+            dequeue_blocked: self.dequeue_blocked.clone(),
+        }
+    }
+
+    /// The settings it acts on. O(1).
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The message of a sequence, if the shard has it. O(log n).
+    pub fn message(&self, sequence: u64) -> Option<&Message> {
+        self.messages.get(&sequence)
+    }
+}
+
+impl Restoring {
+    /// Begins with what there is one of.
+    pub fn new(header: Header, settings: Settings) -> Result<Self, Inconsistent> {
+        let Header { number, epoch, clock, sequence, serial, answers_floor, enqueue_blocked, dequeue_blocked } = header;
+        let mut shard = Shard::new(number, epoch, settings).map_err(|_| Inconsistent::Settings)?;
+        (shard.clock, shard.sequence, shard.serial) = (clock, sequence, serial);
+        (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
+        shard.answers = Answers::above(answers_floor);
+        Ok(Self { shard })
+    }
+
+    /// Adds a message. O(log n), least when they come in the order of their sequence.
+    pub fn message(&mut self, message: Message) -> Result<(), Inconsistent> {
+        let sequence = message.key.sequence;
+        self.check(&message)?;
+        let id = (message.id.clone(), message.routing.clone());
+        let twice = self.shard.ids.insert(id, sequence).is_some();
+        let twice = self.shard.messages.insert(sequence, message).is_some() || twice;
+        if twice { Err(Inconsistent::Twice(sequence)) } else { Ok(()) }
+    }
+
+    /// Adds a kept answer; one below the floor of the header is passed over. O(log n).
+    pub fn answer(&mut self, kept: KeptAnswer) {
+        self.shard.answers.restore(kept.token, kept.time, kept.answer);
+    }
+
+    /// The shard, its indexes made anew. O(n log n).
+    pub fn finish(mut self) -> Shard {
+        self.shard.index = Index::of(&self.shard.messages);
+        self.shard
+    }
+
+    fn check(&self, message: &Message) -> Result<(), Inconsistent> {
+        let Shard { number, epoch, sequence: last, serial, .. } = &self.shard;
+        let key = message.key;
+        if key.shard != *number || key.epoch > *epoch {
+            return Err(Inconsistent::Foreign(key.sequence));
+        }
+        if key.sequence == 0 || key.sequence > *last {
+            return Err(Inconsistent::Beyond(key.sequence));
+        }
+        let fence_fits = message.lease.is_none_or(|lease| {
+            let fence = lease.fence;
+            fence.epoch < *epoch || (fence.epoch == *epoch && fence.serial <= *serial)
+        });
+        if !fence_fits || message.lease.is_some() != (message.state == State::Running) {
+            return Err(Inconsistent::Lease(key.sequence));
+        }
+        if message.attempts_left > message.max_attempts {
+            return Err(Inconsistent::Attempts(key.sequence));
+        }
+        Ok(())
+    }
+}
+
+impl Index {
+    /// The indexes over messages. O(n log n).
+    fn of(messages: &BTreeMap<u64, Message>) -> Self {
+        let mut index = Self::default();
+        messages.values().for_each(|message| index.enter(message));
+        index
+    }
+}
