@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -19,6 +20,9 @@ pub trait Call: Send + 'static {
     /// Makes one call.
     fn call(&mut self) -> impl Future<Output = Result<u64, String>> + Send;
 }
+
+/// The finest step of an open loop.
+const TICK: Duration = Duration::from_micros(100);
 
 /// How long to run.
 #[derive(Clone, Copy, Debug)]
@@ -57,32 +61,93 @@ pub async fn closed<C: Call>(workers: Vec<C>, span: Span) -> Report {
 
 /// Starts calls at a rate, shared by the workers; their number bounds the calls under way.
 pub async fn open<C: Call>(workers: Vec<C>, rate: f64, span: Span) -> Report {
-    assert!(rate > 0.0, "an open loop needs a rate");
-    let begin = Instant::now();
-    let from = begin + span.warm_up;
-    let to = from + span.measure;
+    let schedule = Schedule::new(rate, span);
+    let mut release = Release::new(schedule, workers.len());
+    let released = Arc::clone(&release.released);
+    // The runtime's timers tick once a millisecond, which would start calls late and in bunches.
+    let metronome = std::thread::spawn(move || {
+        while let Some(pause) = release.next() {
+            std::thread::sleep(pause);
+        }
+    });
+    let report = scheduled(workers, schedule, released).await;
+    metronome.join().expect("the metronome does not panic");
+    report
+}
+
+/// When each call of an open loop is due.
+#[derive(Clone, Copy)]
+struct Schedule {
+    begin: Instant,
+    from: Instant,
+    to: Instant,
+    rate: f64,
+}
+
+impl Schedule {
+    fn new(rate: f64, span: Span) -> Self {
+        assert!(rate > 0.0, "an open loop needs a rate");
+        let begin = Instant::now();
+        let from = begin + span.warm_up;
+        Self { begin, from, to: from + span.measure, rate }
+    }
+
+    fn due(&self, number: u64) -> Instant {
+        self.begin + Duration::from_secs_f64(number as f64 / self.rate)
+    }
+}
+
+/// Releases each call when it is due.
+struct Release {
+    schedule: Schedule,
+    workers: usize,
+    released: Arc<Semaphore>,
+    count: u64,
+}
+
+impl Release {
+    fn new(schedule: Schedule, workers: usize) -> Self {
+        Self { schedule, workers, released: Arc::new(Semaphore::new(0)), count: 0 }
+    }
+
+    /// Releases what is due by now; answers when to come again. At the end every worker gets a call that is too late.
+    fn next(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let due_by = now.min(self.schedule.to) - self.schedule.begin;
+        let due = (due_by.as_secs_f64() * self.schedule.rate).ceil() as u64;
+        self.released.add_permits(due.saturating_sub(self.count) as usize);
+        self.count = self.count.max(due);
+        if now >= self.schedule.to {
+            self.released.add_permits(self.workers);
+            return None;
+        }
+        Some(self.schedule.due(self.count).saturating_duration_since(Instant::now()).max(TICK))
+    }
+}
+
+/// Makes the calls as they are released, and counts their latency from when they were due.
+async fn scheduled<C: Call>(workers: Vec<C>, schedule: Schedule, released: Arc<Semaphore>) -> Report {
     let next = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for mut worker in workers {
-        let next = Arc::clone(&next);
+        let (next, released) = (Arc::clone(&next), Arc::clone(&released));
         tasks.spawn(async move {
             let mut report = Report::new();
             loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let due = begin + Duration::from_secs_f64(number as f64 / rate);
-                if due >= to {
+                released.acquire().await.expect("never closed").forget();
+                let due = schedule.due(next.fetch_add(1, Ordering::Relaxed));
+                if due >= schedule.to {
                     break;
                 }
-                tokio::time::sleep_until(due).await;
                 let answer = worker.call().await;
-                if due >= from {
+                if due >= schedule.from {
                     report.note(due.elapsed(), &answer);
                 }
             }
             report
         });
     }
-    gather(tasks, span.measure).await
+    gather(tasks, schedule.to - schedule.from).await
 }
 
 async fn gather(mut tasks: JoinSet<Report>, measured: Duration) -> Report {
@@ -133,7 +198,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_open_loop_charges_a_stall_to_every_call_that_waited_for_it() {
         let span = Span { warm_up: Duration::ZERO, measure: Duration::from_secs(2) };
-        let report = open(vec![Stalls { calls: 0 }], 100.0, span).await;
+        let schedule = Schedule::new(100.0, span);
+        let mut release = Release::new(schedule, 1);
+        let released = Arc::clone(&release.released);
+        let metronome = async {
+            while let Some(pause) = release.next() {
+                tokio::time::sleep(pause).await;
+            }
+        };
+        let (report, ()) = tokio::join!(scheduled(vec![Stalls { calls: 0 }], schedule, released), metronome);
         assert_eq!(report.done, 200, "every call of the schedule is made");
         let slow = report.latency_us.count_between(500_000, 2_000_000);
         assert!((45..=55).contains(&slow), "half of the calls due during the stall waited half of it or more: {slow}");
