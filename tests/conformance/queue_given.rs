@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
-use tallystone::domain::queue::command::{Failure, Leased, NewMessage, Verb};
+use tallystone::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata};
 use tallystone::domain::queue::settings::{Retention, RetryPolicy};
 use tallystone::domain::queue::{Command, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId};
@@ -156,7 +156,7 @@ pub fn body(payload: &[u8]) -> MessageBody {
 
 /// A dequeue of so many.
 pub fn dequeue(max: usize) -> ShardCommand {
-    ShardCommand::of(Command::Dequeue { max, lease: None })
+    ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
 }
 
 /// A settlement.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{Completeness, MessageRef, Verb};
+use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
 use tallystone::domain::queue::message::MessageId;
 use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Shard, ShardId, State, Trigger};
 use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
@@ -113,7 +113,7 @@ async fn queue_store_law_2_the_time_of_shards_never_goes_back() {
 #[tokio::test]
 async fn queue_store_law_3_a_refused_command_changes_nothing_for_the_others() {
     on_every_queue_store(async |bench| {
-        let nothing = ShardCommand::of(Command::Dequeue { max: 0, lease: None });
+        let nothing = ShardCommand::of(Command::Dequeue(Dequeue::default()));
         let answers = bench.apply(SHARD, vec![enqueue("a", 0, b"1"), nothing, enqueue("b", 0, b"2")]).await;
         let replies: Vec<_> = answers.into_iter().map(|answer| answer.expect("it is taken").reply).collect();
         assert!(is_new(&replies[0]) && is_new(&replies[2]));

@@ -86,6 +86,9 @@ impl Kept {
         {
             self.bodies.insert(key.sequence, sent.body);
         }
+        if matches!(applied.reply, Ok(Reply::Deleted { .. })) {
+            self.bodies.clear();
+        }
         for gone in applied.transitions.iter().filter(|row| row.trigger == Trigger::RetentionOver) {
             self.bodies.remove(&gone.key.sequence);
         }
@@ -96,7 +99,7 @@ impl Kept {
         self.view = ShardView {
             step: self.view.step + 1,
             ready: self.core.totals().of(State::Pending).messages,
-            head: self.core.peek().next().map(|message| message.priority),
+            head: self.core.head(),
             blocked: self.core.dequeue_blocked().is_some(),
             next_event_in: applied.next_event_in,
         };

@@ -61,6 +61,23 @@ impl Answers {
         token_time < now - window || self.floor.is_some_and(|floor| token_time < floor)
     }
 
+    /// Lets no token before this time be answered any more. O(answers forgotten + one bucket).
+    pub fn forget_before(&mut self, time: Timestamp) {
+        self.floor = self.floor.max(Some(time));
+        while let Some(mut oldest) = self.buckets.first_entry()
+            && *oldest.key() < time
+        {
+            let before = oldest.get().len();
+            oldest.get_mut().retain(|(_, at), _| *at >= time);
+            let left = oldest.get().len();
+            self.bytes -= (before - left) * DEDUPE_RECORD_BYTES;
+            if left > 0 {
+                break;
+            }
+            oldest.remove();
+        }
+    }
+
     /// The first answer to a token. O(log n).
     pub fn get(&self, token: &TokenKey, time: Timestamp) -> Option<&FirstAnswer> {
         self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.get(&(token.clone(), time))

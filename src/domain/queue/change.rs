@@ -1,9 +1,11 @@
 //! What others than the worker do: cancel, update, redrive, purge.
 
+use std::ops::Bound;
+
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
-use crate::domain::queue::command::{Completeness, Invalid, MessageRef, Refusal, Reply, Settlement, Update};
+use crate::domain::queue::command::{Bulk, Invalid, MessageRef, Refusal, Reply, Settlement, Update};
 use crate::domain::queue::message::{CanceledBy, Lease};
-use crate::domain::queue::shard::{Shard, bulk};
+use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
@@ -59,14 +61,12 @@ impl Shard {
         Ok(self.settlement(sequence))
     }
 
-    pub(super) fn redrive_all(&mut self, through: u64, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
-        bulk(max)?;
-        self.each(&[State::Errored], through, max, |shard, sequence| shard.redrive_at(sequence, now))
+    pub(super) fn redrive_all(&mut self, bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
+        self.each(&[State::Errored], bulk, |shard, sequence| shard.redrive_at(sequence, now))
     }
 
-    pub(super) fn purge(&mut self, through: u64, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
-        bulk(max)?;
-        self.each(&[State::Pending, State::Invisible], through, max, |shard, sequence| {
+    pub(super) fn purge(&mut self, bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
+        self.each(&[State::Pending, State::Invisible], bulk, |shard, sequence| {
             shard.step(sequence, Trigger::Purge, false, now, |message, _| message.canceled_by = Some(CanceledBy::Purge))
         })
     }
@@ -77,28 +77,32 @@ impl Shard {
         Ok(self.at(sequence).state)
     }
 
-    /// Changes up to `max` messages of these states with a sequence of at most `through`. Each change takes its message
-    /// out of the state, so that a next call goes on behind it.
+    /// Changes the messages of these states that meet the filter, by sequence: a message that comes back into one of the
+    /// states is behind the cursor and is not met again.
     fn each(
         &mut self,
         states: &[State],
-        through: u64,
-        max: usize,
+        bulk: &Bulk,
         change: impl Fn(&mut Self, u64) -> Result<State, Refusal>,
     ) -> Result<Reply, Refusal> {
-        let first = |shard: &Self| {
-            let firsts = states.iter().filter_map(|state| shard.index.by_state[*state as usize].first().copied());
-            firsts.into_iter().find(|sequence| *sequence <= through)
+        bulk_size(bulk.max)?;
+        let first_after = |shard: &Self, after: u64| {
+            let later = (Bound::Excluded(after), Bound::Unbounded);
+            let firsts = states.iter().filter_map(|state| shard.index.by_state[*state as usize].range(later).next());
+            firsts.min().copied().filter(|sequence| *sequence <= bulk.through)
         };
-        let mut count = 0;
-        while count < max
-            && let Some(sequence) = first(self)
-        {
-            change(self, sequence)?;
-            count += 1;
+        let (mut reached, mut count) = (bulk.after, 0);
+        for _ in 0..bulk.max {
+            let Some(sequence) = first_after(self, reached) else { break };
+            reached = sequence;
+            if bulk.filter.is_met_by(&self.at(sequence).metadata) {
+                count += 1;
+                if !bulk.dry_run {
+                    change(self, sequence)?;
+                }
+            }
         }
-        let completeness = if first(self).is_some() { Completeness::More } else { Completeness::Complete };
-        Ok(Reply::Touched { count, completeness })
+        Ok(Reply::Walked { count, next: first_after(self, reached).map(|_| reached) })
     }
 
     fn settlement(&self, sequence: u64) -> Reply {

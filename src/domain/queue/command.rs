@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
+use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Routing, WorkError};
+use crate::domain::queue::settings::Settings;
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
@@ -83,18 +85,39 @@ pub struct Update {
     pub expected_version: Option<u64>,
 }
 
+/// What a dequeue asks for.
+#[derive(Clone, Default, Debug)]
+pub struct Dequeue {
+    /// How many messages at most, 1 to 100.
+    pub max: usize,
+    /// The lease, 1 s to 12 h; else that of the message, else that of the queue.
+    pub lease: Option<Duration>,
+    /// This message only, which must be pending.
+    pub message: Option<MessageRef>,
+}
+
+/// Which messages a redrive or purge touches.
+#[derive(Clone, Default, Debug)]
+pub struct Bulk {
+    /// What they must have.
+    pub filter: Filter,
+    /// Sequences up to this one have been seen to by earlier steps; 0 begins.
+    pub after: u64,
+    /// The last sequence it touches: the shard's when the operation began.
+    pub through: u64,
+    /// How many it looks at, 1 to 256.
+    pub max: usize,
+    /// Only counts.
+    pub dry_run: bool,
+}
+
 /// One command.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Takes a message in. O(log n).
     Enqueue(Box<NewMessage>),
-    /// Leases up to `max` (1 to 100) messages, best rank first. O((max + due) log n), due at most max(16, 2 max).
-    Dequeue {
-        /// How many at most.
-        max: usize,
-        /// The lease, 1 s to 12 h; else that of the message, else that of the queue.
-        lease: Option<Duration>,
-    },
+    /// Leases messages, best rank first. O((max + due) log n), due at most max(16, 2 max).
+    Dequeue(Dequeue),
     /// Ends a lease. O(log n).
     Settle {
         /// The lease.
@@ -131,19 +154,15 @@ pub enum Command {
         message: MessageRef,
     },
     /// Redrives errored messages in the order of their sequence. O(max log n).
-    RedriveAll {
-        /// The last sequence it touches: the shard's when the call began.
-        through: u64,
-        /// How many at most, 1 to 256.
-        max: usize,
-    },
-    /// Cancels pending, then invisible messages in the order of their sequence. O(max log n).
-    Purge {
-        /// The last sequence it touches: the shard's when the call began.
-        through: u64,
-        /// How many at most, 1 to 256.
-        max: usize,
-    },
+    RedriveAll(Bulk),
+    /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
+    Purge(Bulk),
+    /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
+    /// and retention that it has been given. O(1).
+    Configure(Box<Settings>),
+    /// Forgets every message; from then on all is refused as `Deleted`, but for repeats of tokens that carry their time.
+    /// A repeat answers as the first. O(n).
+    Delete,
     /// Blocks enqueue, dequeue, both or neither, each with its reason. O(1).
     Block {
         /// Why nothing comes in.
@@ -222,8 +241,22 @@ pub enum Reply {
         /// Whether the bound left some over.
         completeness: Completeness,
     },
+    /// A step of a bulk operation is done.
+    Walked {
+        /// How many messages it touched.
+        count: usize,
+        /// After which sequence the next step begins; none if that was the last.
+        next: Option<u64>,
+    },
     /// The flags are set.
     Blocked,
+    /// The settings hold.
+    Configured,
+    /// The queue is deleted.
+    Deleted {
+        /// How many messages the shard had.
+        messages: u64,
+    },
 }
 
 /// Which part of a command is out of its range.
@@ -253,6 +286,8 @@ pub enum Invalid {
     TokenTime,
     /// The number of messages is 0 or beyond its bound.
     Count,
+    /// More than 4 pairs, too long ones, or a key twice.
+    Filter,
     /// The error's text is longer than 1 KiB.
     ErrorText,
     /// The settings contradict each other or leave their ranges.
@@ -276,6 +311,8 @@ pub enum Refusal {
     TokenReused,
     /// The token is older than what is kept of answers.
     TokenExpired,
+    /// The queue was deleted.
+    Deleted,
     /// Nothing comes in, for this reason.
     EnqueueBlocked(Box<str>),
     /// Nothing goes out, for this reason.

@@ -20,6 +20,8 @@ use crate::domain::time::Timestamp;
 pub struct Changes {
     /// Answers that are kept from now on.
     pub answers: Vec<KeptAnswer>,
+    /// The settings, if they are new.
+    pub settings: Option<Box<Settings>>,
 }
 
 /// The first answer to a token that carries its time.
@@ -52,6 +54,8 @@ pub struct Header {
     pub enqueue_blocked: Option<Box<str>>,
     /// Why nothing goes out.
     pub dequeue_blocked: Option<Box<str>>,
+    /// Once the shard is deleted, how many messages it had; their heads may be dropped unasked.
+    pub deleted: Option<u64>,
 }
 
 /// Why stored parts make no shard. None of these was ever stored by a sound store: it is damaged or mixed up.
@@ -105,6 +109,7 @@ impl Shard {
             answers_floor: self.answers.floor(),
             enqueue_blocked: self.enqueue_blocked.clone(),
             dequeue_blocked: self.dequeue_blocked.clone(),
+            deleted: self.deleted,
         }
     }
 
@@ -122,10 +127,12 @@ impl Shard {
 impl Restoring {
     /// Begins with what there is one of.
     pub fn new(header: Header, settings: Settings) -> Result<Self, Inconsistent> {
-        let Header { number, epoch, clock, sequence, serial, answers_floor, enqueue_blocked, dequeue_blocked } = header;
+        let Header { number, epoch, clock, sequence, serial, answers_floor, enqueue_blocked, dequeue_blocked, deleted } =
+            header;
         let mut shard = Shard::new(number, epoch, settings).map_err(|_| Inconsistent::Settings)?;
         (shard.clock, shard.sequence, shard.serial) = (clock, sequence, serial);
         (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
+        shard.deleted = deleted;
         shard.answers = Answers::above(answers_floor);
         Ok(Self { shard })
     }

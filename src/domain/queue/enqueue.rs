@@ -1,6 +1,6 @@
 //! Taking messages in, each once whatever is repeated.
 //!
-//! The order of checks is that of the promise to repeats: token, then blocked, quota, validity.
+//! The order of checks is that of the promise to repeats: token, then deleted, blocked, quota, validity.
 
 use crate::domain::limits::{
     ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
@@ -20,6 +20,9 @@ impl Shard {
                 return Err(Refusal::TokenReused);
             }
             return Ok(Reply::Enqueued { key: first.key, state: first.state, already_enqueued: true });
+        }
+        if self.deleted.is_some() {
+            return Err(Refusal::Deleted);
         }
         if let Some(reason) = &self.enqueue_blocked {
             return Err(Refusal::EnqueueBlocked(reason.clone()));

@@ -9,7 +9,7 @@ use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, RELEASES_FREE_MAX,
 };
 use crate::domain::queue::command::{
-    Completeness, Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb,
+    Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb,
 };
 use crate::domain::queue::message::{CanceledBy, Fence, Lease, LeaseToken, Message, WorkError};
 use crate::domain::queue::shard::Shard;
@@ -17,7 +17,9 @@ use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(super) fn dequeue(&mut self, max: usize, lease: Option<Duration>, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
+        let Dequeue { max, lease, message } = asked;
+        let (max, lease) = (*max, *lease);
         if let Some(reason) = &self.dequeue_blocked {
             return Err(Refusal::DequeueBlocked(reason.clone()));
         }
@@ -26,6 +28,11 @@ impl Shard {
         }
         if lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(Invalid::Lease.into());
+        }
+        if let Some(message) = message {
+            let sequence = self.find(message, now)?;
+            let leases = vec![self.lease(sequence, lease, now)?];
+            return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
         }
         let bound = Self::promotions_of(max);
         let mut spent = self.promote(bound, now);

@@ -13,6 +13,7 @@ use crate::domain::limits::{
 };
 use crate::domain::queue::command::{Invalid, Settlement, Verb};
 use crate::domain::queue::state::{Facts, State, Trigger};
+use crate::domain::queue::text::KEY_PREFIX;
 use crate::domain::time::Timestamp;
 
 /// The caller's or the server's name of a message, and the token of its enqueue: 1 to 64 bytes, not beginning `m.`.
@@ -22,7 +23,7 @@ pub struct MessageId(Arc<str>);
 impl MessageId {
     /// Validates an id.
     pub fn new(id: &str) -> Result<Self, Invalid> {
-        let fits = (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()) && !id.starts_with("m.");
+        let fits = (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()) && !id.starts_with(KEY_PREFIX);
         if fits { Ok(Self(id.into())) } else { Err(Invalid::MessageId) }
     }
 
@@ -67,6 +68,11 @@ impl Metadata {
         }
         kept.sort_unstable();
         Ok(Self(kept.into()))
+    }
+
+    /// The pairs, by key.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
     /// The value of a key.

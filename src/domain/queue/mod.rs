@@ -3,31 +3,33 @@
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
 //! shard. The service offers no queues yet; this is the core that its stores run, and the oracle of those that do the
 //! same in another way; `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard.
-//! Exclusive queues, filters and sessions are not here yet.
+//! Exclusive queues, filters of a dequeue and sessions are not here yet.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.
 
+mod admin;
 pub mod answers;
 mod change;
 pub mod command;
 pub mod durable;
 mod enqueue;
+pub mod filter;
 mod index;
-#[cfg(test)]
-mod laws;
 mod lease;
 pub mod message;
 pub mod name;
-#[cfg(test)]
-mod oracle;
 pub mod settings;
 pub mod shard;
 pub mod spec;
 pub mod state;
+#[cfg(test)]
+mod tests;
+pub mod text;
 pub mod totals;
 
 pub use command::{Command, Invalid, Refusal, Reply, Transition};
+pub use filter::Filter;
 pub use message::Message;
 pub use name::{QueueId, QueueName, ShardId};
 pub use settings::Settings;

@@ -34,6 +34,8 @@ pub struct Shard {
     pub(super) enqueue_blocked: Option<Box<str>>,
     pub(super) dequeue_blocked: Option<Box<str>>,
     pub(super) changes: Changes,
+    /// Once deleted, how many messages there were.
+    pub(super) deleted: Option<u64>,
     journal: Vec<Transition>,
 }
 
@@ -68,6 +70,7 @@ impl Shard {
             enqueue_blocked: None,
             dequeue_blocked: None,
             changes: Changes::default(),
+            deleted: None,
             journal: Vec::new(),
         })
     }
@@ -75,28 +78,37 @@ impl Shard {
     /// Applies one command. A `now` before the shard's clock counts as the clock: time never goes back.
     pub fn apply(&mut self, command: Command, now: Timestamp) -> Applied {
         let now = now.max(self.clock);
-        let reply = match command {
-            Command::Enqueue(message) => self.enqueue(*message, now),
-            Command::Dequeue { max, lease } => self.dequeue(max, lease, now),
-            Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
-            Command::Extend { token, lease } => self.extend(token, lease, now),
-            Command::CancelMessage { message, reason } => self.cancel_message(&message, reason, now),
-            Command::Update { message, update } => self.update(&message, &update, now),
-            Command::Redrive { message } => self.redrive(&message, now),
-            Command::RedriveAll { through, max } => self.redrive_all(through, max, now),
-            Command::Purge { through, max } => self.purge(through, max, now),
-            Command::Block { enqueue, dequeue } => {
-                (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
-                Ok(Reply::Blocked)
-            }
-            Command::Sweep { max } => self.sweep(max, now),
-        };
+        let reply = self.answer(command, now);
         let transitions = std::mem::take(&mut self.journal);
         if !transitions.is_empty() {
             self.clock = now; // written only along with another write
         }
         let changes = std::mem::take(&mut self.changes);
         Applied { reply, transitions, changes, next_event_in: self.index.next_event().map(|at| at.since(now)) }
+    }
+
+    fn answer(&mut self, command: Command, now: Timestamp) -> Result<Reply, Refusal> {
+        if self.deleted.is_some() && !matches!(command, Command::Enqueue(_) | Command::Delete) {
+            return Err(Refusal::Deleted);
+        }
+        match command {
+            Command::Enqueue(message) => self.enqueue(*message, now),
+            Command::Dequeue(asked) => self.dequeue(&asked, now),
+            Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
+            Command::Extend { token, lease } => self.extend(token, lease, now),
+            Command::CancelMessage { message, reason } => self.cancel_message(&message, reason, now),
+            Command::Update { message, update } => self.update(&message, &update, now),
+            Command::Redrive { message } => self.redrive(&message, now),
+            Command::RedriveAll(bulk) => self.redrive_all(&bulk, now),
+            Command::Purge(bulk) => self.purge(&bulk, now),
+            Command::Block { enqueue, dequeue } => {
+                (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
+                Ok(Reply::Blocked)
+            }
+            Command::Configure(settings) => self.configure(*settings, now),
+            Command::Delete => Ok(self.delete()),
+            Command::Sweep { max } => self.sweep(max, now),
+        }
     }
 
     /// Messages and bytes per state. O(1).
@@ -107,6 +119,11 @@ impl Shard {
     /// Why nothing goes out, if so. O(1).
     pub fn dequeue_blocked(&self) -> Option<&str> {
         self.dequeue_blocked.as_deref()
+    }
+
+    /// The priority of the message that would be served first. O(log n).
+    pub fn head(&self) -> Option<i64> {
+        self.index.ready.first().map(|(priority, _)| *priority)
     }
 
     /// The sequence of the last message taken in, 0 before the first. O(1).
@@ -140,7 +157,7 @@ impl Shard {
 
     /// Does what time asks for, `max` rows at most, then forgets terminal messages.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
-        bulk(max)?;
+        bulk_size(max)?;
         let mut count = self.promote(max, now);
         while count < max
             && let Some(&(at, sequence)) = self.index.gone.first()
@@ -264,6 +281,6 @@ impl Shard {
 }
 
 /// Checks how many messages a bulk command may touch.
-pub(super) fn bulk(max: usize) -> Result<(), Refusal> {
+pub(super) fn bulk_size(max: usize) -> Result<(), Refusal> {
     if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(Invalid::Count.into()) }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::{
-    Command, Completeness, Failure, Leased, MessageRef, NewMessage, Refusal, Reply, Settlement, Transition, Update,
-    Verb,
+    Bulk, Command, Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply, Settlement,
+    Transition, Update, Verb,
 };
 use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
 use crate::domain::queue::settings::Settings;
@@ -52,6 +52,7 @@ pub struct Oracle {
     sequence: u64,
     serial: u64,
     blocked: [Option<Box<str>>; 2],
+    deleted: Option<u64>,
     out: Vec<Transition>,
 }
 
@@ -66,6 +67,7 @@ impl Oracle {
             sequence: 0,
             serial: 0,
             blocked: [None, None],
+            deleted: None,
             out: Vec::new(),
         }
     }
@@ -79,7 +81,13 @@ impl Oracle {
         let now = now.max(self.clock);
         let reply = match command {
             Command::Enqueue(sent) => self.enqueue(*sent, now),
-            Command::Dequeue { max, lease } => self.dequeue(max, lease, now),
+            Command::Delete => {
+                let messages = *self.deleted.get_or_insert(self.items.len() as u64);
+                self.items.clear();
+                Ok(Reply::Deleted { messages })
+            }
+            _ if self.deleted.is_some() => Err(Refusal::Deleted), // whatever else is asked of what is no more
+            Command::Dequeue(asked) => self.dequeue(&asked, now),
             Command::Settle { token, verb, failure } => self.settle(token, verb, &failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
             Command::CancelMessage { message, .. } => self.cancel(&message, now),
@@ -87,11 +95,17 @@ impl Oracle {
             Command::Redrive { message } => {
                 self.find(&message, now).and_then(|at| self.redrive(at, now).map(|()| self.settlement(at)))
             }
-            Command::RedriveAll { through, max } => self.bulk(&[Errored], through, max, now),
-            Command::Purge { through, max } => self.bulk(&[Pending, Invisible], through, max, now),
+            Command::RedriveAll(bulk) => self.bulk(&[Errored], &bulk, now),
+            Command::Purge(bulk) => self.bulk(&[Pending, Invisible], &bulk, now),
             Command::Block { enqueue, dequeue } => {
                 self.blocked = [enqueue, dequeue];
                 Ok(Reply::Blocked)
+            }
+            Command::Configure(settings) => {
+                self.floor = self.floor.max(now - self.settings.dedupe_window);
+                self.kept.retain(|kept| kept.2 >= self.floor);
+                self.settings = *settings;
+                Ok(Reply::Configured)
             }
             Command::Sweep { max } => Ok(self.sweep(max, now)),
         };
@@ -198,7 +212,7 @@ impl Oracle {
         let mut first = None;
         if let Some(time) = sent.token_time {
             if time > now + TOKEN_AHEAD_MAX {
-                return Err(Refusal::Invalid(super::Invalid::TokenTime));
+                return Err(Refusal::Invalid(Invalid::TokenTime));
             }
             if time < now - self.settings.dedupe_window || time < self.floor {
                 return Err(Refusal::TokenExpired);
@@ -213,6 +227,9 @@ impl Oracle {
             Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
             Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
             None => {}
+        }
+        if self.deleted.is_some() {
+            return Err(Refusal::Deleted);
         }
         if let Some(reason) = self.blocked[0].clone() {
             return Err(Refusal::EnqueueBlocked(reason));
@@ -278,9 +295,19 @@ impl Oracle {
         self.items[at].state
     }
 
-    fn dequeue(&mut self, max: usize, lease: Option<Duration>, now: Timestamp) -> Result<Reply, Refusal> {
+    fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
+        let Dequeue { max, lease, message } = asked;
+        let max = *max;
         if let Some(reason) = self.blocked[1].clone() {
             return Err(Refusal::DequeueBlocked(reason));
+        }
+        if let Some(message) = message {
+            let at = self.find(message, now)?;
+            if self.items[at].state != Pending {
+                return Err(Refusal::WrongState(self.items[at].state));
+            }
+            let leases = vec![self.lease(at, *lease, now)];
+            return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
         }
         let bound = (2 * max).max(16);
         let mut spent = self.promote(bound, now);
@@ -297,21 +324,26 @@ impl Oracle {
                 spent += 1;
                 continue;
             }
-            self.serial += 1;
-            let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
-            let expires_in = wish.min(self.settings.max_run_time);
-            let item = &mut self.items[at];
-            (item.serial, item.leased_at, item.expires) = (self.serial, now, now + expires_in);
-            (item.cancel_requested, item.lapsed) = (false, false);
-            item.tries += 1;
-            let fence = Fence { epoch: 1, serial: self.serial };
-            let token = LeaseToken { key: Self::key(item.sequence), fence };
-            leases.push(Leased { token, attempt_number: item.tries, expires_in });
-            self.set(at, Trigger::Dequeue, Running, now);
+            leases.push(self.lease(at, *lease, now));
         }
         let more = leases.len() < max && self.overdue(false, now).is_some();
         let completeness = if more { Completeness::More } else { Completeness::Complete };
         Ok(Reply::Leases { leases, completeness })
+    }
+
+    fn lease(&mut self, at: usize, lease: Option<Duration>, now: Timestamp) -> Leased {
+        self.serial += 1;
+        let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
+        let expires_in = wish.min(self.settings.max_run_time);
+        let item = &mut self.items[at];
+        (item.serial, item.leased_at, item.expires) = (self.serial, now, now + expires_in);
+        (item.cancel_requested, item.lapsed) = (false, false);
+        item.tries += 1;
+        let fence = Fence { epoch: 1, serial: self.serial };
+        let token = LeaseToken { key: Self::key(item.sequence), fence };
+        let attempt_number = item.tries;
+        self.set(at, Trigger::Dequeue, Running, now);
+        Leased { token, attempt_number, expires_in }
     }
 
     /// Where the message of a token is, and whether the token's lease holds.
@@ -457,22 +489,25 @@ impl Oracle {
         Ok(())
     }
 
-    fn bulk(&mut self, states: &[State], through: u64, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
-        let first = |items: &[Item]| {
-            let of = |state: &State| items.iter().position(|item| item.state == *state && item.sequence <= through);
-            states.iter().find_map(of)
-        };
+    fn bulk(&mut self, states: &[State], bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
+        let within = |item: &&Item, after| item.sequence > after && item.sequence <= bulk.through;
+        let of_states = self.items.iter().filter(|item| states.contains(&item.state));
+        let met: Vec<u64> =
+            of_states.filter(|item| within(item, bulk.after)).take(bulk.max).map(|item| item.sequence).collect();
         let mut count = 0;
-        while count < max
-            && let Some(at) = first(&self.items)
-        {
+        for sequence in &met {
+            let at = self.items.iter().position(|item| item.sequence == *sequence).expect("just met");
+            let meets = bulk.filter.is_met_by(&self.items[at].sent.metadata);
+            count += usize::from(meets);
             match self.items[at].state {
+                _ if !meets || bulk.dry_run => {} // counted or passed over, whatever its state
                 Errored => self.redrive(at, now)?,
                 Invisible | Pending | Running | Completed | Canceled => self.set(at, Trigger::Purge, Canceled, now),
             }
-            count += 1;
         }
-        Ok(touched(count, first(&self.items).is_some()))
+        let reached = met.last().copied().unwrap_or(bulk.after);
+        let mut left = self.items.iter().filter(|item| states.contains(&item.state));
+        Ok(Reply::Walked { count, next: left.any(|item| within(&item, reached)).then_some(reached) })
     }
 
     fn settlement(&self, at: usize) -> Reply {

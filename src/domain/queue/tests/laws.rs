@@ -10,20 +10,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use crate::domain::queue::command::{Command, Failure, MessageRef, NewMessage, Update, Verb};
+use crate::domain::queue::command::{Bulk, Command, Dequeue, Failure, MessageRef, NewMessage, Update, Verb};
 use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring};
+use crate::domain::queue::filter::Filter;
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{LeaseToken, Message, MessageId, MessageKey, Metadata, Routing};
-use crate::domain::queue::oracle::Oracle;
 use crate::domain::queue::settings::{Retention, RetryPolicy};
 use crate::domain::queue::state::rows;
+use crate::domain::queue::tests::oracle::Oracle;
 use crate::domain::queue::{Applied, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         default_lease: SECOND,
         max_run_time: 5 * SECOND,
@@ -61,13 +62,14 @@ type Walked = (Option<State>, Trigger, Option<State>);
 /// What a store has after some commands: nothing but what the shard said had changed.
 struct Stored {
     header: Header,
+    settings: Settings,
     heads: BTreeMap<u64, Message>,
     answers: Vec<KeptAnswer>,
 }
 
 impl Stored {
     fn of(shard: &Shard) -> Self {
-        Self { header: shard.header(), heads: BTreeMap::new(), answers: Vec::new() }
+        Self { header: shard.header(), settings: shard.settings().clone(), heads: BTreeMap::new(), answers: Vec::new() }
     }
 
     fn take(&mut self, shard: &Shard, applied: &Applied) {
@@ -78,11 +80,15 @@ impl Stored {
                 None => self.heads.remove(&sequence),
             };
         }
+        if self.header.deleted.is_some() {
+            self.heads.clear();
+        }
+        self.settings = applied.changes.settings.as_deref().unwrap_or(&self.settings).clone();
         self.answers.extend(applied.changes.answers.iter().cloned());
     }
 
     fn restore(&self) -> Result<Shard, Inconsistent> {
-        let mut restoring = Restoring::new(self.header.clone(), settings())?;
+        let mut restoring = Restoring::new(self.header.clone(), self.settings.clone())?;
         // Any order does.
         self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
@@ -160,7 +166,9 @@ impl Pair {
             0..=7 => Command::Enqueue(Box::new(self.message(draw))),
             8..=10 => {
                 let max = draw.pick(&[1, 2, 5, 9, 30]);
-                Command::Dequeue { max, lease: some(draw.below(2) == 1, SECOND * 2) }
+                let lease = some(draw.below(2) == 1, SECOND * 2);
+                let message = (draw.below(5) == 4).then(|| self.message_ref(draw));
+                Command::Dequeue(Dequeue { max, lease, message })
             }
             11..=16 => {
                 let verb = draw.pick(&[Verb::Complete, Verb::Fail, Verb::Release, Verb::Cancel]);
@@ -186,7 +194,16 @@ impl Pair {
             21 => {
                 let through = self.shard.sequence().saturating_sub(draw.below(4));
                 let max = draw.pick(&[1, 3, 256]);
-                if draw.below(3) > 0 { Command::RedriveAll { through, max } } else { Command::Purge { through, max } }
+                let purge = draw.below(3) == 0;
+                let after = draw.pick(&[0, 0, through.saturating_sub(9)]);
+                let filter = Self::filter(draw);
+                let bulk = Bulk { filter, after, through, max, dry_run: draw.below(5) == 4 };
+                if purge { Command::Purge(bulk) } else { Command::RedriveAll(bulk) }
+            }
+            22 if draw.below(4) == 3 => {
+                let dedupe_window = draw.pick(&[SECOND * 2, SECOND, SECOND * 2]);
+                let default_attempts = draw.pick(&[3, 1, 2]);
+                Command::Configure(Box::new(Settings { dedupe_window, default_attempts, ..settings() }))
             }
             22 => {
                 let reason = |blocked: bool| blocked.then(|| "maintenance".into());
@@ -212,7 +229,7 @@ impl Pair {
             id: MessageId::new(&format!("id-{}", number / 2)).expect("a legal id"),
             token_time,
             routing: Routing::new("other").ok().filter(|_| number % 2 == 1),
-            metadata: Metadata::default(),
+            metadata: Self::metadata(draw),
             payload_bytes: u32::try_from(draw.below(150)).expect("a small number"),
             fingerprint: number << 1,
             priority: draw.pick(&[None, Some(5), Some(5), Some(6), Some(-3)]),
@@ -224,6 +241,18 @@ impl Pair {
         };
         self.sent.push(sent.clone());
         sent
+    }
+
+    fn metadata(draw: &mut Draw) -> Metadata {
+        let team = draw.pick(&[None, Some(("team", "red")), Some(("team", "blue"))]);
+        let zone = draw.pick(&[None, Some(("zone", "a")), Some(("zone", "b"))]);
+        Metadata::new(team.into_iter().chain(zone)).expect("legal pairs")
+    }
+
+    fn filter(draw: &mut Draw) -> Filter {
+        let pairs: &[(&str, &str)] =
+            draw.pick(&[&[], &[], &[("team", "red")], &[("zone", "b")], &[("zone", "a"), ("team", "blue")]]);
+        Filter::new(pairs.iter().copied()).expect("legal pairs")
     }
 
     /// A token that was given, mostly one of the last ones; now and then a forged one.
@@ -315,7 +344,7 @@ fn stored_of_two() -> Stored {
         let message = NewMessage { invisibility: None, ttl: None, ..pair.message(&mut Draw(0)) };
         pair.both(Command::Enqueue(Box::new(message)), START).expect("as the oracle does");
     }
-    pair.both(Command::Dequeue { max: 1, lease: None }, START).expect("as the oracle does");
+    pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START).expect("as the oracle does");
     pair.stored.expect("one with a store")
 }
 
@@ -357,7 +386,7 @@ fn released_until_errored() -> Result<Pair, TestCaseError> {
     message.max_attempts = Some(1);
     pair.both(Command::Enqueue(Box::new(message)), START)?;
     for releases in 1..=11 {
-        pair.both(Command::Dequeue { max: 1, lease: None }, START)?;
+        pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START)?;
         let token = *pair.tokens.last().expect("the message is served again");
         pair.both(Command::Settle { token, verb: Verb::Release, failure: Failure::default() }, START)?;
         let state = pair.shard.get(&MessageRef::Key(token.key)).map(|message| message.state);

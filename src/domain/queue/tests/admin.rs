@@ -1,0 +1,122 @@
+//! Dequeue by id, bulk operations, new settings, deletion.
+
+use super::*;
+use crate::domain::queue::command::{Bulk, Failure, Invalid, Verb};
+use crate::domain::queue::filter::Filter;
+
+fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
+    let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });
+    let token = bench.take(Dequeue { message: Some(by_key(sequence)), ..up_to(1) })[0].token;
+    let settled = bench.apply(Command::Settle { token, verb: Verb::Fail, failure: Failure::default() });
+    assert!(settled.is_ok(), "{settled:?}");
+    sequence
+}
+
+#[test]
+fn a_dequeue_by_id_takes_that_message_whatever_lies_ahead() {
+    let mut bench = Bench::new(settings());
+    let first = bench.put(message("first", &[]));
+    let second = bench.put(message("second", &[]));
+    let by_id = MessageRef::Id(MessageId::new("second").expect("a legal id"), None);
+    let taken = bench.take(Dequeue { message: Some(by_id.clone()), ..up_to(100) });
+    assert_eq!(taken.iter().map(|leased| leased.token.key.sequence).collect::<Vec<_>>(), [second]);
+    assert_eq!(bench.state(first), Some(State::Pending));
+    let again = bench.apply(Command::Dequeue(Dequeue { message: Some(by_id), ..up_to(1) }));
+    assert_eq!(again, Err(Refusal::WrongState(State::Running)));
+    let unknown = bench.apply(Command::Dequeue(Dequeue { message: Some(by_key(9)), ..up_to(1) }));
+    assert_eq!(unknown, Err(Refusal::NotFound));
+    let hidden = bench.put(NewMessage { invisibility: Some(SECOND), ..message("hidden", &[]) });
+    let early = Command::Dequeue(Dequeue { message: Some(by_key(hidden)), ..up_to(1) });
+    assert_eq!(bench.apply(early.clone()), Err(Refusal::WrongState(State::Invisible)));
+    bench.now = bench.now + SECOND;
+    assert!(bench.apply(early).is_ok(), "its window is over");
+}
+
+#[test]
+fn a_redrive_touches_what_meets_its_filter_once() {
+    let mut bench = Bench::new(settings());
+    let red: Vec<u64> = (0..3).map(|n| errored(&mut bench, &format!("r{n}"), &[("team", "red")])).collect();
+    let blue = errored(&mut bench, "b", &[("team", "blue")]);
+    let filter = Filter::new([("team", "red")]).expect("a legal filter");
+    let bulk = Bulk { filter, after: 0, through: blue, max: 2, dry_run: true };
+    let counted = bench.apply(Command::RedriveAll(Bulk { max: 256, ..bulk.clone() }));
+    assert_eq!(counted, Ok(Reply::Walked { count: 3, next: None }));
+    assert_eq!(bench.state(red[0]), Some(State::Errored), "a dry run changes nothing");
+    let bulk = Bulk { dry_run: false, ..bulk };
+    let first = bench.apply(Command::RedriveAll(bulk.clone()));
+    assert_eq!(first, Ok(Reply::Walked { count: 2, next: Some(red[1]) }));
+    // A message that errs again meanwhile lies behind the cursor.
+    let token = bench.take(up_to(1))[0].token;
+    let failed = bench.apply(Command::Settle { token, verb: Verb::Fail, failure: Failure::default() });
+    assert!(failed.is_ok(), "{failed:?}");
+    assert_eq!(bench.state(red[0]), Some(State::Errored));
+    let second = bench.apply(Command::RedriveAll(Bulk { after: red[1], ..bulk }));
+    assert_eq!(second, Ok(Reply::Walked { count: 1, next: None }));
+    assert_eq!(
+        [red[0], red[2], blue].map(|sequence| bench.state(sequence)),
+        [Some(State::Errored), Some(State::Pending), Some(State::Errored)]
+    );
+}
+
+#[test]
+fn a_bulk_step_looks_at_1_to_256_messages() {
+    let mut bench = Bench::new(settings());
+    for max in [0, 257] {
+        let bulk = Bulk { max, ..Bulk::default() };
+        assert_eq!(bench.apply(Command::Purge(bulk.clone())), Err(Invalid::Count.into()));
+        assert_eq!(bench.apply(Command::RedriveAll(bulk)), Err(Invalid::Count.into()));
+    }
+}
+
+#[test]
+fn new_settings_hold_for_what_comes() {
+    let mut bench = Bench::new(settings());
+    let before = bench.put(message("before", &[]));
+    let longer = Settings { default_attempts: 7, ..settings() };
+    assert_eq!(bench.apply(Command::Configure(Box::new(longer))), Ok(Reply::Configured));
+    let after = bench.put(message("after", &[]));
+    let attempts = |sequence| bench.shard.get(&by_key(sequence)).map(|message| message.max_attempts);
+    assert_eq!([attempts(before), attempts(after)], [Some(3), Some(7)]);
+    let contradicting = Settings { max_run_time: Duration::ZERO, ..settings() };
+    assert_eq!(bench.apply(Command::Configure(Box::new(contradicting))), Err(Invalid::Settings.into()));
+}
+
+#[test]
+fn a_token_that_was_refused_for_its_age_stays_refused_when_the_window_grows() {
+    let mut bench = Bench::new(settings());
+    let old = NewMessage { token_time: Some(START - 3 * SECOND), ..message("old", &[]) };
+    let enqueue = Command::Enqueue(Box::new(old));
+    assert_eq!(bench.apply(enqueue.clone()), Err(Refusal::TokenExpired), "the window is 2 s");
+    let retention = crate::domain::queue::settings::Retention {
+        completed: 10 * SECOND,
+        canceled: 10 * SECOND,
+        errored: 10 * SECOND,
+    };
+    let longer = Settings { dedupe_window: 10 * SECOND, retention, ..settings() };
+    assert_eq!(bench.apply(Command::Configure(Box::new(longer))), Ok(Reply::Configured));
+    assert_eq!(bench.apply(enqueue), Err(Refusal::TokenExpired));
+}
+
+#[test]
+fn a_deleted_shard_refuses_all_but_repeats() {
+    let mut bench = Bench::new(settings());
+    let sent = NewMessage { token_time: Some(START), ..message("known", &[]) };
+    let sequence = bench.put(sent.clone());
+    bench.put(message("other", &[]));
+    assert_eq!(bench.apply(Command::Delete), Ok(Reply::Deleted { messages: 2 }));
+    assert_eq!(bench.apply(Command::Delete), Ok(Reply::Deleted { messages: 2 }), "as the first");
+    assert_eq!(bench.shard.totals().all().messages, 0);
+    let again = bench.apply(Command::Enqueue(Box::new(sent)));
+    assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{again:?}");
+    let refused = [
+        Command::Enqueue(Box::new(message("new", &[]))),
+        Command::Dequeue(up_to(1)),
+        Command::Redrive { message: by_key(sequence) },
+        Command::Configure(Box::new(settings())),
+        Command::Purge(Bulk { max: 1, ..Bulk::default() }),
+        Command::Sweep { max: 1 },
+    ];
+    for command in refused {
+        assert_eq!(bench.apply(command.clone()), Err(Refusal::Deleted), "{command:?}");
+    }
+}

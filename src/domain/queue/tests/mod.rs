@@ -1,0 +1,78 @@
+//! Tests of a shard: random commands against the oracle in `laws`, direct ones in a file for each subject.
+
+mod admin;
+mod laws;
+mod oracle;
+
+use std::time::Duration;
+
+use crate::domain::queue::command::{Dequeue, Leased, MessageRef, NewMessage};
+use crate::domain::queue::message::{MessageId, MessageKey, Metadata, Routing};
+use crate::domain::queue::{Command, Refusal, Reply, Settings, Shard, State};
+use crate::domain::time::Timestamp;
+use laws::settings;
+
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A shard and the clock that its commands are given.
+struct Bench {
+    shard: Shard,
+    now: Timestamp,
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        Self { shard: Shard::new(0, 1, settings).expect("legal settings"), now: START }
+    }
+
+    fn apply(&mut self, command: Command) -> Result<Reply, Refusal> {
+        self.shard.apply(command, self.now).reply
+    }
+
+    /// Enqueues a message and answers its sequence.
+    fn put(&mut self, message: NewMessage) -> u64 {
+        match self.apply(Command::Enqueue(Box::new(message))) {
+            Ok(Reply::Enqueued { key, .. }) => key.sequence,
+            other => panic!("not enqueued: {other:?}"),
+        }
+    }
+
+    /// The leases of a dequeue, and nothing else.
+    fn take(&mut self, asked: Dequeue) -> Vec<Leased> {
+        match self.apply(Command::Dequeue(asked)) {
+            Ok(Reply::Leases { leases, .. }) => leases,
+            other => panic!("no leases: {other:?}"),
+        }
+    }
+
+    fn state(&self, sequence: u64) -> Option<State> {
+        self.shard.get(&by_key(sequence)).map(|message| message.state)
+    }
+}
+
+fn by_key(sequence: u64) -> MessageRef {
+    MessageRef::Key(MessageKey { shard: 0, epoch: 1, sequence })
+}
+
+/// A message of this id and these pairs, ready at once.
+fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
+    NewMessage {
+        id: MessageId::new(id).expect("a legal id"),
+        token_time: None,
+        routing: None::<Routing>,
+        metadata: Metadata::new(pairs.iter().copied()).expect("legal pairs"),
+        payload_bytes: 0,
+        fingerprint: 0,
+        priority: Some(0),
+        class: None,
+        invisibility: None,
+        lease_duration: None,
+        max_attempts: None,
+        ttl: None,
+    }
+}
+
+fn up_to(max: usize) -> Dequeue {
+    Dequeue { max, ..Dequeue::default() }
+}

@@ -1,0 +1,178 @@
+//! The names of messages and leases as texts: how callers see and send them.
+//!
+//! A message key reads `m.<shard>.<epoch>.<sequence>`. A lease token is opaque: base64 over a version byte, the queue's
+//! number, the message's key and the fence. It names its queue, so that the token of another queue is told apart from
+//! one that was lost; it is no secret, and what it proves is decided by comparing it with the lease in the shard.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::domain::queue::command::{Invalid, MessageRef};
+use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
+
+/// What begins the text of a message key, and no message id.
+pub const KEY_PREFIX: &str = "m.";
+
+/// The first byte of a lease token: the version of its layout.
+const LEASE_VERSION: u8 = 1;
+const LEASE_BYTES: usize = 1 + 16 + 4 + 4 + 8 + 4 + 8;
+
+/// Why a text is not the name it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadText {
+    /// It begins like a message key and is none.
+    #[error("a message key reads m.<shard>.<epoch>.<sequence>; send it as it was received")]
+    Key,
+    /// It is no lease token.
+    #[error("this is no lease token; send it as the dequeue answered it")]
+    Lease,
+    /// It is a lease token of another queue.
+    #[error("this lease token was given by another queue; settle it there")]
+    OtherQueue,
+}
+
+impl fmt::Display for MessageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{KEY_PREFIX}{}.{}.{}", self.shard, self.epoch, self.sequence)
+    }
+}
+
+impl MessageKey {
+    /// Reads the text of a key, in the one form in which it is written.
+    pub fn parse(text: &str) -> Result<Self, BadText> {
+        let numbers = text.strip_prefix(KEY_PREFIX).ok_or(BadText::Key)?;
+        let mut parts = numbers.split('.');
+        let mut part = || parts.next().ok_or(BadText::Key);
+        let shard = part()?.parse().map_err(|_| BadText::Key)?;
+        let epoch = part()?.parse().map_err(|_| BadText::Key)?;
+        let sequence = part()?.parse().map_err(|_| BadText::Key)?;
+        let key = Self { shard, epoch, sequence };
+        if key.to_string() == text { Ok(key) } else { Err(BadText::Key) }
+    }
+}
+
+/// Why a text names no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadReference {
+    /// It looks like a key.
+    Text(BadText),
+    /// It is no id.
+    Id(Invalid),
+}
+
+impl MessageRef {
+    /// Reads either name of a message; an id is looked for under this routing value.
+    pub fn parse(text: &str, routing: Option<Routing>) -> Result<Self, BadReference> {
+        if text.starts_with(KEY_PREFIX) {
+            return MessageKey::parse(text).map(Self::Key).map_err(BadReference::Text);
+        }
+        MessageId::new(text).map(|id| Self::Id(id, routing)).map_err(BadReference::Id)
+    }
+}
+
+impl LeaseToken {
+    /// The token as the queue of this number hands it out: 60 characters of the URL-safe base64 alphabet.
+    pub fn to_text(self, queue: u128) -> String {
+        let mut bytes = Vec::with_capacity(LEASE_BYTES);
+        bytes.push(LEASE_VERSION);
+        bytes.extend(queue.to_be_bytes());
+        bytes.extend(self.key.shard.to_be_bytes());
+        bytes.extend(self.key.epoch.to_be_bytes());
+        bytes.extend(self.key.sequence.to_be_bytes());
+        bytes.extend(self.fence.epoch.to_be_bytes());
+        bytes.extend(self.fence.serial.to_be_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Reads the text of a token that should be one of this queue.
+    pub fn parse(text: &str, queue: u128) -> Result<Self, BadText> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadText::Lease)?;
+        let bytes: [u8; LEASE_BYTES] = bytes.try_into().map_err(|_| BadText::Lease)?;
+        let (version, rest) = split::<1>(&bytes);
+        if version != [LEASE_VERSION] {
+            return Err(BadText::Lease);
+        }
+        let (owner, rest) = split::<16>(rest);
+        if u128::from_be_bytes(owner) != queue {
+            return Err(BadText::OtherQueue);
+        }
+        let (shard, rest) = split::<4>(rest);
+        let (epoch, rest) = split::<4>(rest);
+        let (sequence, rest) = split::<8>(rest);
+        let (fence_epoch, rest) = split::<4>(rest);
+        let (serial, _) = split::<8>(rest);
+        let key = MessageKey {
+            shard: u32::from_be_bytes(shard),
+            epoch: u32::from_be_bytes(epoch),
+            sequence: u64::from_be_bytes(sequence),
+        };
+        let fence = Fence { epoch: u32::from_be_bytes(fence_epoch), serial: u64::from_be_bytes(serial) };
+        Ok(Self { key, fence })
+    }
+}
+
+/// The first `N` bytes, and the rest. The caller has checked the length.
+fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
+    bytes.split_first_chunk::<N>().map(|(first, rest)| (*first, rest)).expect("the length was checked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: MessageKey = MessageKey { shard: 3, epoch: 1, sequence: 42 };
+    const TOKEN: LeaseToken = LeaseToken { key: KEY, fence: Fence { epoch: 2, serial: u64::MAX >> 24 } };
+
+    #[test]
+    fn a_key_is_read_in_the_form_in_which_it_is_written_only() {
+        assert_eq!(KEY.to_string(), "m.3.1.42");
+        let most = MessageKey { shard: u32::MAX, epoch: u32::MAX, sequence: u64::MAX };
+        for key in [KEY, most] {
+            assert_eq!(MessageKey::parse(&key.to_string()), Ok(key));
+        }
+        let others = [
+            "",
+            "m",
+            "m.",
+            "m.3.1",
+            "m.3.1.",
+            "m.3.1.42.",
+            "m.3.1.42.5",
+            "m.03.1.42",
+            "m.+3.1.42",
+            "m.-3.1.42",
+            "M.3.1.42",
+        ];
+        for other in others.into_iter().chain(["m.3.1.18446744073709551616", "m.3. 1.42", "3.1.42", "m.3.1.４"]) {
+            assert_eq!(MessageKey::parse(other), Err(BadText::Key), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn either_name_of_a_message_is_read() {
+        assert!(matches!(MessageRef::parse("m.3.1.42", None), Ok(MessageRef::Key(KEY))));
+        assert!(matches!(MessageRef::parse("order-7", None), Ok(MessageRef::Id(id, None)) if id.as_str() == "order-7"));
+        assert_eq!(MessageRef::parse("m.order", None).err(), Some(BadReference::Text(BadText::Key)));
+        assert_eq!(MessageRef::parse("", None).err(), Some(BadReference::Id(Invalid::MessageId)));
+    }
+
+    #[test]
+    fn a_lease_token_is_read_by_its_own_queue_only() {
+        let text = TOKEN.to_text(7);
+        assert_eq!(text.len(), 60);
+        assert_eq!(LeaseToken::parse(&text, 7), Ok(TOKEN));
+        assert_eq!(LeaseToken::parse(&text, 8), Err(BadText::OtherQueue));
+    }
+
+    #[test]
+    fn a_text_that_is_no_lease_token_is_told_so() {
+        let text = TOKEN.to_text(7);
+        let longer = format!("{text}AAAA");
+        let newer = format!("B{}", &text[1..]);
+        for other in ["", "x", "{}", "m.3.1.42", &text[..59], &text[..56], &longer, &newer, "\0"] {
+            assert_eq!(LeaseToken::parse(other, 7), Err(BadText::Lease), "{other:?}");
+        }
+    }
+}
