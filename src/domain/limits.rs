@@ -204,6 +204,14 @@ pub const RELEASES_FREE_MAX: u32 = 10;
 pub const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 /// The most messages of one dequeue.
 pub const DEQUEUE_MESSAGES_MAX: usize = 100;
+/// The most messages of one exclusivity value in flight at once.
+pub const VALUE_IN_FLIGHT_MAX: u32 = 10_000;
+/// The most exclusivity values of a shard that have a limit of their own.
+pub const VALUE_LIMITS_MAX: usize = 10_000;
+/// The exclusivity values met at their limit that one dequeue sets aside.
+pub const DEQUEUE_PARKINGS_MAX: usize = 64;
+/// The exclusivity values that one step of taking up a higher limit looks at.
+pub const VALUES_RECHECKED_MAX: usize = 256;
 /// The due messages and expired leases that every dequeue handles; one of many messages handles two for each.
 pub const DEQUEUE_DUE_MIN: usize = 16;
 /// The most messages that one step of a sweep, purge or redrive touches.

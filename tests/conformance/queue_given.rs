@@ -101,6 +101,7 @@ pub fn settings() -> Settings {
         dedupe_max_bytes: 1 << 20,
         quota_messages: 1_000,
         quota_bytes: 1 << 20,
+        exclusivity: None,
         classes: Vec::new(),
     }
 }

@@ -1,7 +1,11 @@
 //! What is done to a shard as a whole: new settings, deletion.
 
-use crate::domain::queue::command::{Refusal, Reply};
+use std::collections::BTreeMap;
+
+use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
+use crate::domain::queue::command::{Invalid, Refusal, Reply};
 use crate::domain::queue::index::Index;
+use crate::domain::queue::message::Routing;
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
@@ -9,11 +13,48 @@ use crate::domain::time::Timestamp;
 impl Shard {
     pub(super) fn configure(&mut self, settings: Settings, now: Timestamp) -> Result<Reply, Refusal> {
         settings.check()?;
+        let fixed = |settings: &Settings| {
+            settings.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value))
+        };
+        let changes_kind = fixed(&settings) != fixed(&self.settings);
+        if changes_kind && !self.messages.is_empty() {
+            return Err(Refusal::NotEmpty);
+        }
         // A token that was refused for its age was told that it is never applied: a longer window does not bring it back.
         self.answers.forget_before(now - self.settings.dedupe_window);
+        match (&mut self.index.exclusive, &settings.exclusivity) {
+            (Some(exclusive), Some(rule)) if !changes_kind => {
+                exclusive.set_limit(rule.max_in_flight_per_value);
+                exclusive.recheck();
+            }
+            _ if changes_kind => {
+                let limits = self.index.exclusive.iter().flat_map(|exclusive| exclusive.values.limits.keys());
+                self.changes.value_limits.extend(limits.map(|value| (value.clone(), None)));
+                self.index = Index::new(&settings, BTreeMap::new()); // there are no messages, whatever it becomes
+            }
+            _ => {} // a simple queue stays one
+        }
         self.changes.settings = Some(Box::new(settings.clone()));
         self.settings = settings;
         Ok(Reply::Configured)
+    }
+
+    pub(super) fn set_value_limit(&mut self, value: Routing, limit: Option<u32>) -> Result<Reply, Refusal> {
+        let Some(exclusive) = &mut self.index.exclusive else { return Err(Invalid::ValueLimit.into()) };
+        if limit.is_some_and(|limit| limit > VALUE_IN_FLIGHT_MAX) {
+            return Err(Invalid::ValueLimit.into());
+        }
+        let limits = &mut exclusive.values.limits;
+        match limit {
+            Some(_) if limits.len() == VALUE_LIMITS_MAX && !limits.contains_key(&value) => {
+                return Err(Refusal::ResourceExhausted);
+            }
+            Some(limit) => limits.insert(value.clone(), limit),
+            None => limits.remove(&value),
+        };
+        exclusive.settle(&value);
+        self.changes.value_limits.push((value, limit));
+        Ok(Reply::ValueLimitSet)
     }
 
     /// Leaves a tombstone: the answers to tokens, which outlive their messages, and the count for a repeat.
@@ -21,7 +62,7 @@ impl Shard {
         let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
         self.messages.clear();
         self.ids.clear();
-        self.index = Index::default();
+        self.index = Index::new(&self.settings, BTreeMap::new());
         Reply::Deleted { messages }
     }
 }

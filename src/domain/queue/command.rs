@@ -160,6 +160,14 @@ pub enum Command {
     /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
     /// and retention that it has been given. O(1).
     Configure(Box<Settings>),
+    /// Gives an exclusivity value a limit of its own, 0 to 10,000, or takes it back. A lower limit revokes no lease; with
+    /// 0 the value rests. O(log n).
+    SetValueLimit {
+        /// The value.
+        value: Routing,
+        /// How many of its messages may be in flight; none for the queue's limit.
+        limit: Option<u32>,
+    },
     /// Forgets every message; from then on all is refused as `Deleted`, but for repeats of tokens that carry their time.
     /// A repeat answers as the first. O(n).
     Delete,
@@ -252,6 +260,8 @@ pub enum Reply {
     Blocked,
     /// The settings hold.
     Configured,
+    /// The limit holds for leases to come.
+    ValueLimitSet,
     /// The queue is deleted.
     Deleted {
         /// How many messages the shard had.
@@ -286,6 +296,12 @@ pub enum Invalid {
     TokenTime,
     /// The number of messages is 0 or beyond its bound.
     Count,
+    /// The metadata lacks the exclusivity key, its value is not 1 to 256 bytes, or the message was routed by another one.
+    ExclusivityValue,
+    /// An exclusive queue takes no shard key.
+    ShardKey,
+    /// The limit is beyond 10,000, or the queue is not exclusive.
+    ValueLimit,
     /// More than 4 pairs, too long ones, or a key twice.
     Filter,
     /// The error's text is longer than 1 KiB.
@@ -311,13 +327,17 @@ pub enum Refusal {
     TokenReused,
     /// The token is older than what is kept of answers.
     TokenExpired,
+    /// Only an empty shard may be changed so.
+    NotEmpty,
+    /// Other messages of its exclusivity value are in flight or come first.
+    ValueHeld,
     /// The queue was deleted.
     Deleted,
     /// Nothing comes in, for this reason.
     EnqueueBlocked(Box<str>),
     /// Nothing goes out, for this reason.
     DequeueBlocked(Box<str>),
-    /// The shard is full: of messages, of bytes or of answers kept for repeats.
+    /// The shard is full: of messages, of bytes, of answers kept for repeats or of limits of single values.
     ResourceExhausted,
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::queue::answers::{Answers, FirstAnswer, TokenKey};
 use crate::domain::queue::index::Index;
-use crate::domain::queue::message::Message;
+use crate::domain::queue::message::{Message, Routing};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shard::{Applied, Shard};
 use crate::domain::queue::state::State;
@@ -22,6 +22,8 @@ pub struct Changes {
     pub answers: Vec<KeptAnswer>,
     /// The settings, if they are new.
     pub settings: Option<Box<Settings>>,
+    /// Exclusivity values that got a limit of their own, or lost it, in order.
+    pub value_limits: Vec<(Routing, Option<u32>)>,
 }
 
 /// The first answer to a token that carries its time.
@@ -85,6 +87,7 @@ pub enum Inconsistent {
 #[derive(Debug)]
 pub struct Restoring {
     shard: Shard,
+    limits: BTreeMap<Routing, u32>,
 }
 
 impl Applied {
@@ -134,7 +137,7 @@ impl Restoring {
         (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
         shard.deleted = deleted;
         shard.answers = Answers::above(answers_floor);
-        Ok(Self { shard })
+        Ok(Self { shard, limits: BTreeMap::new() })
     }
 
     /// Adds a message. O(log n), least when they come in the order of their sequence.
@@ -147,6 +150,11 @@ impl Restoring {
         if twice { Err(Inconsistent::Twice(sequence)) } else { Ok(()) }
     }
 
+    /// Adds the limit of an exclusivity value. O(log n).
+    pub fn value_limit(&mut self, value: Routing, limit: u32) {
+        self.limits.insert(value, limit);
+    }
+
     /// Adds a kept answer; one below the floor of the header is passed over. O(log n).
     pub fn answer(&mut self, kept: KeptAnswer) {
         self.shard.answers.restore(kept.token, kept.time, kept.answer);
@@ -154,7 +162,7 @@ impl Restoring {
 
     /// The shard, its indexes made anew. O(n log n).
     pub fn finish(mut self) -> Shard {
-        self.shard.index = Index::of(&self.shard.messages);
+        self.shard.index = Index::of(&self.shard.messages, &self.shard.settings, self.limits);
         self.shard
     }
 
@@ -183,9 +191,12 @@ impl Restoring {
 
 impl Index {
     /// The indexes over messages. O(n log n).
-    fn of(messages: &BTreeMap<u64, Message>) -> Self {
-        let mut index = Self::default();
-        messages.values().for_each(|message| index.enter(message));
+    fn of(messages: &BTreeMap<u64, Message>, settings: &Settings, limits: BTreeMap<Routing, u32>) -> Self {
+        let mut index = Self::new(settings, limits);
+        for message in messages.values() {
+            index.enter(message);
+            index.settle(message);
+        }
         index
     }
 }

@@ -8,7 +8,7 @@ use crate::domain::limits::{
 use crate::domain::queue::answers::{FirstAnswer, Keep};
 use crate::domain::queue::command::{Invalid, NewMessage, Refusal, Reply};
 use crate::domain::queue::durable::KeptAnswer;
-use crate::domain::queue::message::{Message, MessageKey};
+use crate::domain::queue::message::{Message, MessageKey, Routing};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{Facts, State, Trigger, next};
 use crate::domain::time::Timestamp;
@@ -79,6 +79,13 @@ impl Shard {
     }
 
     fn message_of(&self, sent: NewMessage, now: Timestamp) -> Result<Message, Invalid> {
+        if let Some(rule) = &self.settings.exclusivity {
+            let value = sent.metadata.get(&rule.key);
+            let routed = sent.routing.as_ref().map(Routing::as_str);
+            if value.is_none() || value != routed {
+                return Err(Invalid::ExclusivityValue);
+            }
+        }
         let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
         let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
         let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);

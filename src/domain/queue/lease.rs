@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use crate::domain::limits::{
-    DEQUEUE_MESSAGES_MAX, ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, RELEASES_FREE_MAX,
+    DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN,
+    RELEASES_FREE_MAX,
 };
 use crate::domain::queue::command::{
     Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb,
@@ -31,15 +32,29 @@ impl Shard {
         }
         if let Some(message) = message {
             let sequence = self.find(message, now)?;
+            let held_back = !self.index.may_serve(self.at(sequence));
+            if held_back && self.at(sequence).state == State::Pending {
+                return Err(Refusal::ValueHeld);
+            }
             let leases = vec![self.lease(sequence, lease, now)?];
             return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
         }
+        self.index.recheck();
         let bound = Self::promotions_of(max);
         let mut spent = self.promote(bound, now);
         let mut leases = Vec::with_capacity(max.min(self.index.ready.len()));
+        let mut set_aside = 0;
         while leases.len() < max
-            && let Some(&(_, sequence)) = self.index.ready.first()
+            && let Some((_, sequence)) = self.index.best()
         {
+            if !self.index.may_serve(self.at(sequence)) {
+                if set_aside == DEQUEUE_PARKINGS_MAX {
+                    break;
+                }
+                self.index.settle(&self.messages[&sequence]); // a lower limit than when it was shown
+                set_aside += 1;
+                continue;
+            }
             if self.at(sequence).next_due().is_some_and(|(at, _)| at <= now) {
                 if spent == bound {
                     break;
@@ -50,7 +65,8 @@ impl Shard {
             }
             leases.push(self.lease(sequence, lease, now)?);
         }
-        let more = leases.len() < max && self.index.overdue(now).is_some();
+        let unfinished = self.index.overdue(now).is_some() || self.index.best().is_some() || self.index.is_rechecking();
+        let more = leases.len() < max && unfinished;
         let completeness = if more { Completeness::More } else { Completeness::Complete };
         Ok(Reply::Leases { leases, completeness })
     }

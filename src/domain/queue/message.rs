@@ -81,6 +81,9 @@ impl Metadata {
     }
 }
 
+/// The rank of a message among pending ones, priority and sequence: lower is served first, FIFO among equals.
+pub type Rank = (i64, u64);
+
 /// The place of a message: given inside the store's atomic step, growing within a shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageKey {
@@ -208,7 +211,7 @@ pub struct Message {
 
 impl Message {
     /// The rank among pending messages: lower is served first.
-    pub fn rank(&self) -> (i64, u64) {
+    pub fn rank(&self) -> Rank {
         (self.priority, self.key.sequence)
     }
 

@@ -3,7 +3,7 @@
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
 //! shard. The service offers no queues yet; this is the core that its stores run, and the oracle of those that do the
 //! same in another way; `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard.
-//! Exclusive queues, filters of a dequeue and sessions are not here yet.
+//! Filters of a dequeue and sessions are not here yet.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.
@@ -14,11 +14,14 @@ mod change;
 pub mod command;
 pub mod durable;
 mod enqueue;
+mod exclusive;
 pub mod filter;
 mod index;
+mod lanes;
 mod lease;
 pub mod message;
 pub mod name;
+pub mod route;
 pub mod settings;
 pub mod shard;
 pub mod spec;
@@ -27,6 +30,7 @@ pub mod state;
 mod tests;
 pub mod text;
 pub mod totals;
+mod values;
 
 pub use command::{Command, Invalid, Refusal, Reply, Transition};
 pub use filter::Filter;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::limits::{
-    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PRIORITY_MAX,
+    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_KEY_BYTES_MAX,
+    PRIORITY_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::message::Metadata;
@@ -37,6 +38,27 @@ pub struct Settings {
     pub quota_bytes: u64,
     /// Named offsets of the default priority.
     pub classes: Vec<PriorityClass>,
+    /// What makes the queue exclusive; a simple queue has none. Its key and its order change only while there are no
+    /// messages.
+    pub exclusivity: Option<Exclusivity>,
+}
+
+/// How an exclusive queue holds messages of one value back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exclusivity {
+    /// The metadata key whose value is the exclusivity value; every message must have it.
+    pub key: Box<str>,
+    /// How many messages of a value may be in flight at once, 1 to 10,000, unless the value has a limit of its own.
+    pub max_in_flight_per_value: u32,
+    /// Whether an invisible or running message holds back those of its value that come after it by rank.
+    pub strict_order_per_value: bool,
+}
+
+impl Exclusivity {
+    fn fits(&self) -> bool {
+        (1..=METADATA_KEY_BYTES_MAX).contains(&self.key.len())
+            && (1..=VALUE_IN_FLIGHT_MAX).contains(&self.max_in_flight_per_value)
+    }
 }
 
 /// How long completed, canceled and errored messages are kept.
@@ -119,6 +141,7 @@ impl Settings {
             self.default_ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX),
             self.dedupe_window <= DEDUPE_WINDOW_MAX,
             kept.iter().all(|kept| *kept >= self.dedupe_window && *kept <= MESSAGE_TTL_MAX),
+            self.exclusivity.as_ref().is_none_or(Exclusivity::fits),
             retry.factor_percent >= 100 && retry.jitter_percent <= 100 && retry.max <= INVISIBILITY_MAX,
         ];
         if ranges.iter().all(|fits| *fits) { Ok(()) } else { Err(Invalid::Settings) }

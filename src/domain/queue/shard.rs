@@ -59,14 +59,14 @@ impl Shard {
         Ok(Self {
             number,
             epoch,
-            settings,
             clock: Timestamp::MIN,
             sequence: 0,
             serial: 0,
             messages: BTreeMap::new(),
             ids: BTreeMap::new(),
-            index: Index::default(),
+            index: Index::new(&settings, BTreeMap::new()),
             answers: Answers::default(),
+            settings,
             enqueue_blocked: None,
             dequeue_blocked: None,
             changes: Changes::default(),
@@ -84,7 +84,12 @@ impl Shard {
             self.clock = now; // written only along with another write
         }
         let changes = std::mem::take(&mut self.changes);
-        Applied { reply, transitions, changes, next_event_in: self.index.next_event().map(|at| at.since(now)) }
+        Applied { reply, transitions, changes, next_event_in: self.next_event_in(now) }
+    }
+
+    fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
+        let unfinished = self.index.is_rechecking().then_some(Duration::ZERO);
+        unfinished.or_else(|| self.index.next_event().map(|at| at.since(now)))
     }
 
     fn answer(&mut self, command: Command, now: Timestamp) -> Result<Reply, Refusal> {
@@ -106,6 +111,7 @@ impl Shard {
                 Ok(Reply::Blocked)
             }
             Command::Configure(settings) => self.configure(*settings, now),
+            Command::SetValueLimit { value, limit } => self.set_value_limit(value, limit),
             Command::Delete => Ok(self.delete()),
             Command::Sweep { max } => self.sweep(max, now),
         }
@@ -121,9 +127,10 @@ impl Shard {
         self.dequeue_blocked.as_deref()
     }
 
-    /// The priority of the message that would be served first. O(log n).
+    /// The priority of the message that would be served first: of an exclusive queue, the first that nothing of its value
+    /// holds back. O(log n).
     pub fn head(&self) -> Option<i64> {
-        self.index.ready.first().map(|(priority, _)| *priority)
+        self.index.best().map(|(priority, _)| priority)
     }
 
     /// The sequence of the last message taken in, 0 before the first. O(1).
@@ -144,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// Pending messages in the order in which they would be served. O(log n) each.
+    /// Pending messages by rank; of an exclusive queue, those held back too. O(log n) each.
     pub fn peek(&self) -> impl Iterator<Item = &Message> {
         self.index.ready.iter().map(|(_, sequence)| self.at(*sequence))
     }
@@ -166,7 +173,8 @@ impl Shard {
             self.forget(sequence, now);
             count += 1;
         }
-        let more = self.index.next_event().is_some_and(|at| at <= now);
+        self.index.recheck();
+        let more = self.index.next_event().is_some_and(|at| at <= now) || self.index.is_rechecking();
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
     }
 
@@ -242,6 +250,7 @@ impl Shard {
             message.gone_at = now + kept;
         }
         self.index.enter(message);
+        self.index.settle(message);
         let (key, version) = (message.key, message.version);
         self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
         Ok(to)
@@ -251,6 +260,7 @@ impl Shard {
     pub(super) fn admit(&mut self, message: Message, now: Timestamp) {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
+        self.index.settle(&message);
         self.ids.insert((message.id.clone(), message.routing.clone()), key.sequence);
         self.messages.insert(key.sequence, message);
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });

@@ -3,6 +3,7 @@
 mod admin;
 mod laws;
 mod oracle;
+mod values;
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::domain::queue::command::{Dequeue, Leased, MessageRef, NewMessage};
 use crate::domain::queue::message::{MessageId, MessageKey, Metadata, Routing};
 use crate::domain::queue::{Command, Refusal, Reply, Settings, Shard, State};
 use crate::domain::time::Timestamp;
-use laws::settings;
+pub(super) use laws::settings;
+use laws::{Order, exclusive};
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const SECOND: Duration = Duration::from_secs(1);

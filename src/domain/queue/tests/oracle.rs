@@ -10,7 +10,7 @@ use crate::domain::queue::command::{
     Transition, Update, Verb,
 };
 use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
-use crate::domain::queue::settings::Settings;
+use crate::domain::queue::settings::{Exclusivity, Settings};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
@@ -53,6 +53,7 @@ pub struct Oracle {
     serial: u64,
     blocked: [Option<Box<str>>; 2],
     deleted: Option<u64>,
+    limits: Vec<(Routing, u32)>,
     out: Vec<Transition>,
 }
 
@@ -68,6 +69,7 @@ impl Oracle {
             serial: 0,
             blocked: [None, None],
             deleted: None,
+            limits: Vec::new(),
             out: Vec::new(),
         }
     }
@@ -102,11 +104,20 @@ impl Oracle {
                 Ok(Reply::Blocked)
             }
             Command::Configure(settings) => {
+                let fixed = |rule: &Exclusivity| (rule.key.clone(), rule.strict_order_per_value);
+                let [old, new] = [&self.settings, &*settings].map(|settings| settings.exclusivity.as_ref().map(fixed));
+                if old != new && !self.items.is_empty() {
+                    return (Err(Refusal::NotEmpty), Vec::new());
+                }
+                if old != new {
+                    self.limits.clear();
+                }
                 self.floor = self.floor.max(now - self.settings.dedupe_window);
                 self.kept.retain(|kept| kept.2 >= self.floor);
                 self.settings = *settings;
                 Ok(Reply::Configured)
             }
+            Command::SetValueLimit { value, limit } => self.set_limit(value, limit),
             Command::Sweep { max } => Ok(self.sweep(max, now)),
         };
         if !self.out.is_empty() {
@@ -247,6 +258,12 @@ impl Oracle {
         {
             return Err(Refusal::ResourceExhausted);
         }
+        if let Some(rule) = &self.settings.exclusivity
+            && (sent.metadata.get(&rule.key).is_none()
+                || sent.metadata.get(&rule.key) != sent.routing.as_ref().map(Routing::as_str))
+        {
+            return Err(Refusal::Invalid(Invalid::ExclusivityValue));
+        }
         let state = self.append(&sent, now);
         let key = Self::key(self.sequence);
         if let Some(time) = sent.token_time {
@@ -306,6 +323,9 @@ impl Oracle {
             if self.items[at].state != Pending {
                 return Err(Refusal::WrongState(self.items[at].state));
             }
+            if !self.may_serve(&self.items[at]) {
+                return Err(Refusal::ValueHeld);
+            }
             let leases = vec![self.lease(at, *lease, now)];
             return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
         }
@@ -313,8 +333,9 @@ impl Oracle {
         let mut spent = self.promote(bound, now);
         let mut leases = Vec::new();
         while leases.len() < max {
-            let pending = (0..self.items.len()).filter(|at| self.items[*at].state == Pending);
-            let best = pending.min_by_key(|at| (self.items[*at].priority, self.items[*at].sequence));
+            let servable =
+                (0..self.items.len()).filter(|at| self.items[*at].state == Pending && self.may_serve(&self.items[*at]));
+            let best = servable.min_by_key(|at| (self.items[*at].priority, self.items[*at].sequence));
             let Some(at) = best else { break };
             if self.items[at].ttl_at.is_some_and(|ttl_at| ttl_at <= now) {
                 if spent == bound {
@@ -344,6 +365,27 @@ impl Oracle {
         let attempt_number = item.tries;
         self.set(at, Trigger::Dequeue, Running, now);
         Leased { token, attempt_number, expires_in }
+    }
+
+    /// Whether nothing of its value holds a message back.
+    fn may_serve(&self, item: &Item) -> bool {
+        let Some(rule) = &self.settings.exclusivity else { return true };
+        let own = self.limits.iter().find(|(value, _)| Some(value) == item.sent.routing.as_ref());
+        let limit = own.map_or(rule.max_in_flight_per_value, |(_, limit)| *limit);
+        let others = || self.items.iter().filter(|other| other.sent.routing == item.sent.routing);
+        let in_flight = others().filter(|other| other.state == Running).count();
+        let earlier = |other: &Item| (other.priority, other.sequence) < (item.priority, item.sequence);
+        let waits = others().any(|other| matches!(other.state, Running | Invisible) && earlier(other));
+        in_flight < limit as usize && !(rule.strict_order_per_value && waits)
+    }
+
+    fn set_limit(&mut self, value: Routing, limit: Option<u32>) -> Result<Reply, Refusal> {
+        if self.settings.exclusivity.is_none() {
+            return Err(Refusal::Invalid(Invalid::ValueLimit));
+        }
+        self.limits.retain(|(known, _)| *known != value);
+        self.limits.extend(limit.map(|limit| (value, limit)));
+        Ok(Reply::ValueLimitSet)
     }
 
     /// Where the message of a token is, and whether the token's lease holds.

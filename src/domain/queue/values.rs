@@ -1,0 +1,83 @@
+//! Exclusivity values: how many messages of each are in flight, how many may be, and what waits behind what.
+//!
+//! All of it but the limits is a function of the messages. Netflix's Timestone leases one message per value; a limit
+//! above one, for all values or for single ones, is this service's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::queue::message::{Message, Rank, Routing};
+use crate::domain::queue::settings::Exclusivity;
+use crate::domain::queue::state::State;
+
+/// The values of an exclusive queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Values {
+    /// The limit of a value without its own, and whether order within a value is strict.
+    pub rule: Exclusivity,
+    /// Limits of single values.
+    pub limits: BTreeMap<Routing, u32>,
+    values: BTreeMap<Routing, Value>,
+}
+
+/// What holds back the messages of one value; only values with something of it have an entry.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Value {
+    running: BTreeSet<u64>,
+    /// With strict order: running and invisible messages, behind which later ones wait.
+    ahead: BTreeSet<Rank>,
+}
+
+impl Values {
+    /// No messages yet.
+    pub fn new(rule: Exclusivity, limits: BTreeMap<Routing, u32>) -> Self {
+        Self { rule, limits, values: BTreeMap::new() }
+    }
+
+    /// Takes a message in.
+    pub fn enter(&mut self, value: &Routing, message: &Message) {
+        let ahead = self.holds_back(message.state);
+        if message.state != State::Running && !ahead {
+            return;
+        }
+        let entry = self.values.entry(value.clone()).or_default();
+        if message.state == State::Running {
+            entry.running.insert(message.key.sequence);
+        }
+        if ahead {
+            entry.ahead.insert(message.rank());
+        }
+    }
+
+    /// Takes a message out, as it was when it entered.
+    pub fn leave(&mut self, value: &Routing, message: &Message) {
+        let Some(entry) = self.values.get_mut(value) else { return };
+        entry.running.remove(&message.key.sequence);
+        entry.ahead.remove(&message.rank());
+        if entry.running.is_empty() && entry.ahead.is_empty() {
+            self.values.remove(value);
+        }
+    }
+
+    /// How many messages of a value may be in flight at once. O(log n).
+    pub fn limit(&self, value: &Routing) -> u32 {
+        self.limits.get(value).copied().unwrap_or(self.rule.max_in_flight_per_value)
+    }
+
+    /// Whether a pending message of a value may be leased. O(log n).
+    pub fn may_serve(&self, value: &Routing, rank: Rank) -> bool {
+        let entry = self.values.get(value);
+        let in_flight = entry.map_or(0, |entry| entry.running.len());
+        let held_back = entry.and_then(|entry| entry.ahead.first()).is_some_and(|ahead| *ahead < rank);
+        in_flight < self.limit(value) as usize && !held_back
+    }
+
+    /// The values that hold anything back, after one, by name.
+    pub fn busy_after(&self, after: Option<&Routing>) -> impl Iterator<Item = &Routing> {
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.values.range::<Routing, _>((from, std::ops::Bound::Unbounded)).map(|(value, _)| value)
+    }
+
+    fn holds_back(&self, state: State) -> bool {
+        self.rule.strict_order_per_value && matches!(state, State::Running | State::Invisible)
+    }
+}
