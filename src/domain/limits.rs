@@ -212,6 +212,10 @@ pub const VALUE_LIMITS_MAX: usize = 10_000;
 pub const DEQUEUE_PARKINGS_MAX: usize = 64;
 /// The exclusivity values that one step of taking up a higher limit looks at.
 pub const VALUES_RECHECKED_MAX: usize = 256;
+/// The filter shapes of a queue: all subsets of four keys.
+pub const SHAPES_MAX: usize = 15;
+/// The messages that a filter without a declared shape looks at in one call.
+pub const FILTER_WALK_MAX: usize = 256;
 /// The due messages and expired leases that every dequeue handles; one of many messages handles two for each.
 pub const DEQUEUE_DUE_MIN: usize = 16;
 /// The most messages that one step of a sweep, purge or redrive touches.

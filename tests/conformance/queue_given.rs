@@ -102,6 +102,7 @@ pub fn settings() -> Settings {
         quota_messages: 1_000,
         quota_bytes: 1 << 20,
         exclusivity: None,
+        shapes: Vec::new(),
         classes: Vec::new(),
     }
 }

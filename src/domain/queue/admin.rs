@@ -25,7 +25,6 @@ impl Shard {
         match (&mut self.index.exclusive, &settings.exclusivity) {
             (Some(exclusive), Some(rule)) if !changes_kind => {
                 exclusive.set_limit(rule.max_in_flight_per_value);
-                exclusive.recheck();
             }
             _ if changes_kind => {
                 let limits = self.index.exclusive.iter().flat_map(|exclusive| exclusive.values.limits.keys());
@@ -34,6 +33,8 @@ impl Shard {
             }
             _ => {} // a simple queue stays one
         }
+        self.index.reshape(&settings.shapes);
+        self.index.recheck();
         self.changes.settings = Some(Box::new(settings.clone()));
         self.settings = settings;
         Ok(Reply::Configured)
@@ -52,7 +53,7 @@ impl Shard {
             Some(limit) => limits.insert(value.clone(), limit),
             None => limits.remove(&value),
         };
-        exclusive.settle(&value);
+        self.index.settle_value(&value);
         self.changes.value_limits.push((value, limit));
         Ok(Reply::ValueLimitSet)
     }

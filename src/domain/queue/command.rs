@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use crate::domain::queue::dequeue::FIRST;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Routing, WorkError};
+use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Rank, Routing, WorkError};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
@@ -92,8 +93,33 @@ pub struct Dequeue {
     pub max: usize,
     /// The lease, 1 s to 12 h; else that of the message, else that of the queue.
     pub lease: Option<Duration>,
-    /// This message only, which must be pending.
+    /// This message only, which must be pending; the filter is not looked at.
     pub message: Option<MessageRef>,
+    /// What the messages must have.
+    pub filter: Filter,
+    /// Where an earlier call of the same filter left off.
+    pub cursor: Option<Cursor>,
+    /// How many messages a filter without a shape of its own looks at, at most 256; 0 stands for 256.
+    pub look_at: usize,
+}
+
+/// Where a walk of an undeclared filter stands. It goes on behind the messages it has seen; what came after it began is
+/// not sure to be met.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cursor {
+    /// The last message seen; of an exclusive queue, the head of the last value entered.
+    pub after: Rank,
+    /// Of an exclusive queue, the value it stands in and the last message seen there.
+    pub inside: Option<(Routing, Rank)>,
+    /// When the walk began.
+    pub since: Timestamp,
+}
+
+impl Cursor {
+    /// Before all messages.
+    pub fn start(now: Timestamp) -> Self {
+        Self { after: FIRST, inside: None, since: now }
+    }
 }
 
 /// Which messages a redrive or purge touches.
@@ -190,8 +216,10 @@ pub enum Command {
 pub enum Completeness {
     /// It is.
     Complete,
-    /// Due messages are left over by the bound: call again.
+    /// A bound left due messages or values at their limits over: call again.
     More,
+    /// The filter is not declared and messages are left to be looked at: go on with the cursor.
+    Partial,
 }
 
 /// One lease that was given.
@@ -232,6 +260,8 @@ pub enum Reply {
         leases: Vec<Leased>,
         /// Whether fewer than asked for are all there are.
         completeness: Completeness,
+        /// Where to go on, if the answer is partial.
+        cursor: Option<Cursor>,
     },
     /// The lease lasts that long.
     Extended {
@@ -302,6 +332,8 @@ pub enum Invalid {
     ShardKey,
     /// The limit is beyond 10,000, or the queue is not exclusive.
     ValueLimit,
+    /// Not 1 to 4 keys of 1 to 64 bytes.
+    Shape,
     /// More than 4 pairs, too long ones, or a key twice.
     Filter,
     /// The error's text is longer than 1 KiB.

@@ -56,6 +56,10 @@ pub struct Header {
     pub enqueue_blocked: Option<Box<str>>,
     /// Why nothing goes out.
     pub dequeue_blocked: Option<Box<str>>,
+    /// When a pending message last came to lie before others that it did not lie before.
+    pub moved_at: Timestamp,
+    /// For each declared shape that is not filled yet, in their order, up to which sequence it is; none for the others.
+    pub shapes_filled: Vec<Option<u64>>,
     /// Once the shard is deleted, how many messages it had; their heads may be dropped unasked.
     pub deleted: Option<u64>,
 }
@@ -66,6 +70,9 @@ pub enum Inconsistent {
     /// The settings contradict each other.
     #[error("the settings contradict each other")]
     Settings,
+    /// Another number of shapes than the settings declare.
+    #[error("the header speaks of other filter shapes than the settings")]
+    Shapes,
     /// A message of another shard, or of a later epoch.
     #[error("message {0} belongs to another shard")]
     Foreign(u64),
@@ -88,6 +95,7 @@ pub enum Inconsistent {
 pub struct Restoring {
     shard: Shard,
     limits: BTreeMap<Routing, u32>,
+    shapes_filled: Vec<Option<u64>>,
 }
 
 impl Applied {
@@ -112,6 +120,8 @@ impl Shard {
             answers_floor: self.answers.floor(),
             enqueue_blocked: self.enqueue_blocked.clone(),
             dequeue_blocked: self.dequeue_blocked.clone(),
+            moved_at: self.moved_at,
+            shapes_filled: self.index.shapes.iter().map(|shape| shape.filled).collect(),
             deleted: self.deleted,
         }
     }
@@ -130,14 +140,28 @@ impl Shard {
 impl Restoring {
     /// Begins with what there is one of.
     pub fn new(header: Header, settings: Settings) -> Result<Self, Inconsistent> {
-        let Header { number, epoch, clock, sequence, serial, answers_floor, enqueue_blocked, dequeue_blocked, deleted } =
-            header;
+        let Header {
+            number,
+            epoch,
+            clock,
+            sequence,
+            serial,
+            answers_floor,
+            enqueue_blocked,
+            dequeue_blocked,
+            moved_at,
+            shapes_filled,
+            deleted,
+        } = header;
         let mut shard = Shard::new(number, epoch, settings).map_err(|_| Inconsistent::Settings)?;
         (shard.clock, shard.sequence, shard.serial) = (clock, sequence, serial);
         (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
-        shard.deleted = deleted;
+        (shard.moved_at, shard.deleted) = (moved_at, deleted);
+        if shapes_filled.len() != shard.index.shapes.len() {
+            return Err(Inconsistent::Shapes);
+        }
         shard.answers = Answers::above(answers_floor);
-        Ok(Self { shard, limits: BTreeMap::new() })
+        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled })
     }
 
     /// Adds a message. O(log n), least when they come in the order of their sequence.
@@ -162,7 +186,15 @@ impl Restoring {
 
     /// The shard, its indexes made anew. O(n log n).
     pub fn finish(mut self) -> Shard {
-        self.shard.index = Index::of(&self.shard.messages, &self.shard.settings, self.limits);
+        let mut index = Index::new(&self.shard.settings, self.limits);
+        for (shape, filled) in index.shapes.iter_mut().zip(self.shapes_filled) {
+            shape.filled = filled;
+        }
+        for message in self.shard.messages.values() {
+            index.enter(message);
+            index.settle(message);
+        }
+        self.shard.index = index;
         self.shard
     }
 
@@ -186,17 +218,5 @@ impl Restoring {
             return Err(Inconsistent::Attempts(key.sequence));
         }
         Ok(())
-    }
-}
-
-impl Index {
-    /// The indexes over messages. O(n log n).
-    fn of(messages: &BTreeMap<u64, Message>, settings: &Settings, limits: BTreeMap<Routing, u32>) -> Self {
-        let mut index = Self::new(settings, limits);
-        for message in messages.values() {
-            index.enter(message);
-            index.settle(message);
-        }
-        index
     }
 }

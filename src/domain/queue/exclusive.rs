@@ -2,16 +2,21 @@
 //!
 //! The lane of a value is shown when its best message may be leased. It is decided anew whenever a message of the value
 //! changes or the value's limit does; a limit lowered for the whole queue is noticed by the dequeue that meets the value,
-//! a raised one is taken up in steps.
+//! a raised one is taken up in steps. A value may have lanes in many groups of shapes: those that no change of a message
+//! touches stay shown until a dequeue meets them; it parks them, and they return when something of the value ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::limits::VALUES_RECHECKED_MAX;
 use crate::domain::queue::lanes::Lanes;
-use crate::domain::queue::message::{Message, Rank, Routing};
+use crate::domain::queue::message::{Message, Routing};
 use crate::domain::queue::settings::Exclusivity;
+use crate::domain::queue::shapes::ValueSet;
 use crate::domain::queue::state::State;
 use crate::domain::queue::values::Values;
+
+/// A group of a shape: the number of the shape, and the values.
+pub type Place = (usize, ValueSet);
 
 /// Lanes and values of one shard.
 #[derive(Clone, Debug)]
@@ -20,11 +25,13 @@ pub struct Exclusive {
     pub values: Values,
     /// What is pending.
     pub lanes: Lanes,
+    /// Where lanes of groups are hidden, to be offered again when something of their value ends.
+    parked: BTreeMap<Routing, BTreeSet<Place>>,
     /// While a raised limit is taken up: the last value looked at.
     recheck: Option<Option<Routing>>,
 }
 
-/// Taking up a limit is no part of what a shard is: a restored one has it behind it.
+/// What is parked and whether a limit is being taken up are no part of what a shard is: a restored one has it behind it.
 impl PartialEq for Exclusive {
     fn eq(&self, other: &Self) -> bool {
         (&self.values, &self.lanes) == (&other.values, &other.lanes)
@@ -36,7 +43,7 @@ impl Eq for Exclusive {}
 impl Exclusive {
     /// No messages yet.
     pub fn new(rule: Exclusivity, limits: BTreeMap<Routing, u32>) -> Self {
-        Self { values: Values::new(rule, limits), lanes: Lanes::default(), recheck: None }
+        Self { values: Values::new(rule, limits), lanes: Lanes::default(), parked: BTreeMap::new(), recheck: None }
     }
 
     /// Takes a message in.
@@ -57,16 +64,40 @@ impl Exclusive {
 
     /// Shows or hides the lane of a value, as its leases say. O(log n).
     pub fn settle(&mut self, value: &Routing) {
-        match self.lanes.first(value) {
-            Some(first) if self.values.may_serve(value, first) => self.lanes.show(value),
-            Some(_) => self.lanes.hide(value),
-            None => {}
+        offer(&self.values, &mut self.lanes, value);
+    }
+
+    /// Shows or hides the lane of a value in a group of a shape, and notes a hidden one as parked there. O(log n).
+    pub fn settle_in(&mut self, place: &Place, lanes: &mut Lanes, value: &Routing) {
+        match offer(&self.values, lanes, value) {
+            Offer::Hidden => drop(self.parked.entry(value.clone()).or_default().insert(place.clone())),
+            Offer::Shown | Offer::Nothing => self.unpark(place, value),
         }
     }
 
-    /// The best message that is shown. O(log n).
-    pub fn best(&self) -> Option<Rank> {
-        self.lanes.best()
+    /// The groups in which a value is parked that may be served again. O(1) if it may not.
+    pub fn returning(&self, value: &Routing) -> Vec<Place> {
+        let parked = self.parked.get(value).filter(|_| self.values.has_room(value));
+        parked.map(|places| places.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Forgets that a value is parked in a group.
+    pub fn unpark(&mut self, place: &Place, value: &Routing) {
+        if let Some(places) = self.parked.get_mut(value) {
+            places.remove(place);
+            if places.is_empty() {
+                self.parked.remove(value);
+            }
+        }
+    }
+
+    /// Follows shapes that got other numbers, or none.
+    pub fn renumber(&mut self, numbers: &[Option<usize>]) {
+        for places in self.parked.values_mut() {
+            let kept = std::mem::take(places).into_iter();
+            *places = kept.filter_map(|(shape, set)| Some((numbers[shape]?, set))).collect();
+        }
+        self.parked.retain(|_, places| !places.is_empty());
     }
 
     /// Changes the limit of the queue. A higher one is taken up by `recheck`.
@@ -83,12 +114,33 @@ impl Exclusive {
         self.recheck.is_some()
     }
 
-    /// Takes up a raised limit for some more values. O(values log n), at most 256 of them.
-    pub fn recheck(&mut self) {
-        let Some(after) = self.recheck.take() else { return };
+    /// The next values, at most 256, for which a raised limit is to be taken up. O(values).
+    pub fn recheck(&mut self) -> Vec<Routing> {
+        let Some(after) = self.recheck.take() else { return Vec::new() };
         let more = self.values.busy_after(after.as_ref()).take(VALUES_RECHECKED_MAX);
         let values: Vec<Routing> = more.cloned().collect();
-        values.iter().for_each(|value| self.settle(value));
-        self.recheck = values.into_iter().nth(VALUES_RECHECKED_MAX - 1).map(Some);
+        self.recheck = values.get(VALUES_RECHECKED_MAX - 1).cloned().map(Some);
+        values
+    }
+}
+
+/// What became of a lane.
+enum Offer {
+    Shown,
+    Hidden,
+    Nothing,
+}
+
+fn offer(values: &Values, lanes: &mut Lanes, value: &Routing) -> Offer {
+    match lanes.first(value) {
+        Some(first) if values.may_serve(value, first) => {
+            lanes.show(value);
+            Offer::Shown
+        }
+        Some(_) => {
+            lanes.hide(value);
+            Offer::Hidden
+        }
+        None => Offer::Nothing,
     }
 }

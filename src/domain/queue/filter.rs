@@ -1,5 +1,6 @@
-//! Filters: the metadata pairs that a message must have.
+//! Filters: the metadata pairs that a message must have; and the shapes of filters, which are sets of keys.
 
+use crate::domain::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::message::Metadata;
 
@@ -19,9 +20,77 @@ impl Filter {
     }
 }
 
+impl Filter {
+    /// Whether every message meets it.
+    pub fn is_empty(&self) -> bool {
+        self.0.pairs().next().is_none()
+    }
+
+    /// The pairs, as a message would have them.
+    pub fn metadata(&self) -> &Metadata {
+        &self.0
+    }
+}
+
+/// A set of metadata keys, sorted: filters by these keys share an index once it is declared.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ShapeKeys(Box<[Box<str>]>);
+
+impl ShapeKeys {
+    /// Validates the keys: 1 to 4 different ones of 1 to 64 bytes, in any order.
+    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, Invalid> {
+        let mut sorted: Vec<Box<str>> = keys.into_iter().take(METADATA_PAIRS_MAX + 1).map(Box::from).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let fits = (1..=METADATA_PAIRS_MAX).contains(&sorted.len())
+            && sorted.iter().all(|key| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()));
+        if fits { Ok(Self(sorted.into())) } else { Err(Invalid::Shape) }
+    }
+
+    /// The keys, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|key| &**key)
+    }
+
+    /// Whether a filter has all these keys, and perhaps more.
+    pub fn is_inside(&self, filter: &Filter) -> bool {
+        self.iter().all(|key| filter.0.get(key).is_some())
+    }
+
+    /// Whether a filter has these keys and no other.
+    pub fn is_that_of(&self, filter: &Filter) -> bool {
+        self.is_inside(filter) && filter.0.pairs().count() == self.0.len()
+    }
+
+    /// How many keys only one of the two has.
+    pub fn distance(&self, filter: &Filter) -> usize {
+        let shared = self.iter().filter(|key| filter.0.get(key).is_some()).count();
+        self.0.len() + filter.0.pairs().count() - 2 * shared
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shape_is_a_set_of_one_to_four_keys() {
+        let shape = ShapeKeys::new(["zone", "team", "zone"]).expect("legal keys");
+        assert_eq!(shape.iter().collect::<Vec<_>>(), ["team", "zone"]);
+        assert_eq!(ShapeKeys::new([]), Err(Invalid::Shape));
+        assert_eq!(ShapeKeys::new([""]), Err(Invalid::Shape));
+        assert_eq!(ShapeKeys::new(["a", "b", "c", "d", "e"]), Err(Invalid::Shape));
+        assert_eq!(ShapeKeys::new(["k".repeat(65).as_str()]), Err(Invalid::Shape));
+    }
+
+    #[test]
+    fn a_shape_is_that_of_filters_with_its_keys_and_inside_of_those_with_more() {
+        let filter = |keys: &[&str]| Filter::new(keys.iter().map(|key| (*key, "1"))).expect("a legal filter");
+        let shape = ShapeKeys::new(["a", "b"]).expect("legal keys");
+        assert!(shape.is_that_of(&filter(&["b", "a"])) && !shape.is_that_of(&filter(&["a", "b", "c"])));
+        assert!(shape.is_inside(&filter(&["c", "a", "b"])) && !shape.is_inside(&filter(&["a", "c"])));
+        assert_eq!([&["a", "b"][..], &["a"], &["a", "c"]].map(|keys| shape.distance(&filter(keys))), [0, 1, 2]);
+    }
 
     #[test]
     fn every_pair_of_a_filter_must_be_met_exactly() {

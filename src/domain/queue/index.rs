@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::queue::exclusive::Exclusive;
+use crate::domain::queue::exclusive::{Exclusive, Place};
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::lanes::Lanes;
 use crate::domain::queue::message::{Message, Rank, Routing};
 use crate::domain::queue::settings::Settings;
+use crate::domain::queue::shapes::{Kind, Shape};
 use crate::domain::queue::state::State;
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
@@ -27,6 +30,8 @@ pub struct Index {
     pub totals: Totals,
     /// Of an exclusive queue, what is held back and what may be served.
     pub exclusive: Option<Exclusive>,
+    /// What is declared for filters.
+    pub shapes: Vec<Shape>,
 }
 
 impl Index {
@@ -39,6 +44,7 @@ impl Index {
             by_state: Default::default(),
             totals: Totals::default(),
             exclusive: settings.exclusivity.clone().map(|rule| Exclusive::new(rule, limits)),
+            shapes: settings.shapes.iter().map(|keys| Shape::new(keys.clone(), None)).collect(),
         }
     }
 
@@ -56,6 +62,12 @@ impl Index {
         if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
             exclusive.enter(value, message);
         }
+        let kind = self.kind();
+        for shape in &mut self.shapes {
+            if let Some(set) = shape.place_of(message) {
+                shape.enter(set, message, kind);
+            }
+        }
     }
 
     /// Takes a message out, as it was when it entered; `settle` follows.
@@ -72,20 +84,79 @@ impl Index {
         if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
             exclusive.leave(value, message);
         }
+        let kind = self.kind();
+        for shape in &mut self.shapes {
+            if let Some(set) = shape.place_of(message) {
+                shape.leave(&set, message, kind);
+            }
+        }
     }
 
     /// Offers what may be served of the message's value, after the message has left or entered.
     pub fn settle(&mut self, message: &Message) {
-        if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
-            exclusive.settle(value);
+        let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) else { return };
+        for (number, shape) in self.shapes.iter_mut().enumerate() {
+            let Some(place) = shape.place_of(message).map(|set| (number, set)) else { continue };
+            match shape.group_mut(&place.1) {
+                Some(group) => exclusive.settle_in(&place, &mut group.lanes, value),
+                None => exclusive.unpark(&place, value),
+            }
+        }
+        self.settle_value(value);
+    }
+
+    /// Offers what may be served of a value whose limit or leases have changed. O((1 + parked places) log n).
+    pub fn settle_value(&mut self, value: &Routing) {
+        let Some(exclusive) = &mut self.exclusive else { return };
+        exclusive.settle(value);
+        for place in exclusive.returning(value) {
+            match self.shapes.get_mut(place.0).and_then(|shape| shape.group_mut(&place.1)) {
+                Some(group) => exclusive.settle_in(&place, &mut group.lanes, value),
+                None => exclusive.unpark(&place, value),
+            }
         }
     }
 
-    /// The first message in rank that may be served; one whose limit was lowered since is still among them.
-    pub fn best(&self) -> Option<Rank> {
-        match &self.exclusive {
-            Some(exclusive) => exclusive.best(),
-            None => self.ready.first().copied(),
+    /// Withdraws the lane of a value that was met where it may not be served. O(log n).
+    pub fn set_aside(&mut self, place: Option<&Place>, value: &Routing) {
+        let Some(exclusive) = &mut self.exclusive else { return };
+        match place {
+            None => exclusive.settle(value),
+            Some(place) => {
+                let group = self.shapes[place.0].group_mut(&place.1).expect("what is met has its group");
+                exclusive.settle_in(place, &mut group.lanes, value);
+            }
+        }
+    }
+
+    /// Whether messages are held back by their values.
+    fn kind(&self) -> Kind {
+        if self.exclusive.is_some() { Kind::Exclusive } else { Kind::Simple }
+    }
+
+    /// The first message in rank that may be served, of all or of a group; one whose value was filled since is still
+    /// among them. O(log n).
+    pub fn best(&self, place: Option<&Place>) -> Option<Rank> {
+        match self.lanes(place) {
+            Some(lanes) => lanes.best(),
+            None => self.pending(place).and_then(|pending| pending.first().copied()),
+        }
+    }
+
+    /// Of an exclusive queue, the lanes of all messages or of a group.
+    pub fn lanes(&self, place: Option<&Place>) -> Option<&Lanes> {
+        let exclusive = self.exclusive.as_ref()?;
+        match place {
+            None => Some(&exclusive.lanes),
+            Some((shape, set)) => self.shapes[*shape].group(set).map(|group| &group.lanes),
+        }
+    }
+
+    /// Of a simple queue, the pending messages, all or those of a group.
+    pub fn pending(&self, place: Option<&Place>) -> Option<&BTreeSet<Rank>> {
+        match place {
+            None => Some(&self.ready),
+            Some((shape, set)) => self.shapes[*shape].group(set).map(|group| &group.ready),
         }
     }
 
@@ -100,11 +171,62 @@ impl Index {
         self.exclusive.as_ref().is_some_and(Exclusive::is_rechecking)
     }
 
+    /// Whether a sweep has upkeep of indexes to do.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_rechecking() || self.filling().is_some()
+    }
+
+    /// Up to which sequence the first shape that is not complete is filled.
+    pub fn filling(&self) -> Option<u64> {
+        self.shapes.iter().find_map(|shape| shape.filled)
+    }
+
+    /// Takes the next message into the first shape that is not complete.
+    pub fn fill(&mut self, message: &Message) {
+        let kind = self.kind();
+        let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
+        shape.filled = Some(message.key.sequence);
+        if let Some(set) = shape.place_of(message) {
+            shape.enter(set, message, kind);
+        }
+        self.settle(message);
+    }
+
+    /// Completes the first shape that was not.
+    pub fn filled(&mut self) {
+        let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
+        shape.filled = None;
+    }
+
+    /// Replaces the shapes: those that stay keep what they hold, new ones are filled by sweeps.
+    pub fn reshape(&mut self, shapes: &[ShapeKeys]) {
+        let filled = (self.totals.all().messages > 0).then_some(0);
+        let mut old: Vec<Option<Shape>> = std::mem::take(&mut self.shapes).into_iter().map(Some).collect();
+        let mut moved = vec![None; old.len()];
+        for (number, keys) in shapes.iter().enumerate() {
+            let known = old.iter().position(|shape| shape.as_ref().is_some_and(|shape| shape.keys == *keys));
+            let kept = known.and_then(|known| {
+                moved[known] = Some(number);
+                old[known].take()
+            });
+            self.shapes.push(kept.unwrap_or_else(|| Shape::new(keys.clone(), filled)));
+        }
+        if let Some(exclusive) = &mut self.exclusive {
+            exclusive.renumber(&moved);
+        }
+    }
+
+    /// Of an exclusive queue, whether a pending message comes before another one of its value.
+    pub fn is_before_others(&self, message: &Message) -> bool {
+        let lanes = self.exclusive.as_ref().map(|exclusive| &exclusive.lanes);
+        let last = lanes.zip(message.routing.as_ref()).and_then(|(lanes, value)| lanes.last(value));
+        message.state == State::Pending && last.is_some_and(|last| message.rank() < last)
+    }
+
     /// Takes up a raised limit for some more values.
     pub fn recheck(&mut self) {
-        if let Some(exclusive) = &mut self.exclusive {
-            exclusive.recheck();
-        }
+        let values = self.exclusive.as_mut().map(Exclusive::recheck).unwrap_or_default();
+        values.iter().for_each(|value| self.settle_value(value));
     }
 
     /// The first time at which time alone changes anything.

@@ -5,6 +5,7 @@
 //! the lanes hold is a function of the messages.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::domain::queue::message::{Rank, Routing};
 
@@ -81,6 +82,21 @@ impl Lanes {
     pub fn hide(&mut self, value: &Routing) {
         let Some(lane) = self.lanes.get_mut(value) else { return };
         lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
+    }
+
+    /// The last message of a lane, shown or hidden. O(log n).
+    pub fn last(&self, value: &Routing) -> Option<Rank> {
+        self.lanes.get(value)?.pending.last().copied()
+    }
+
+    /// The first message of a lane after a rank. O(log n).
+    pub fn next_in(&self, value: &Routing, after: Rank) -> Option<Rank> {
+        self.lanes.get(value)?.pending.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
+    }
+
+    /// The best of the messages that are shown and come after a rank. O(log n).
+    pub fn next_head(&self, after: Rank) -> Option<Rank> {
+        self.heads.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
     }
 
     /// The best of the messages that are shown. O(log n).

@@ -1,77 +1,20 @@
-//! Leases: given by dequeue, moved by extend, ended by settlements.
+//! Leases: given to a message that a dequeue has found, moved by extend, ended by settlements.
 //!
 //! A lease is proved by its fence alone. A fence that is not the stored lease's is refused as LEASE_LOST, with two
 //! exceptions: the repeat of the last settlement, and a completion that comes late but before anyone else's lease.
 
 use std::time::Duration;
 
-use crate::domain::limits::{
-    DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN,
-    RELEASES_FREE_MAX,
-};
-use crate::domain::queue::command::{
-    Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb,
-};
+use crate::domain::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
+use crate::domain::queue::command::{Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb};
 use crate::domain::queue::message::{CanceledBy, Fence, Lease, LeaseToken, Message, WorkError};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(super) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
-        let Dequeue { max, lease, message } = asked;
-        let (max, lease) = (*max, *lease);
-        if let Some(reason) = &self.dequeue_blocked {
-            return Err(Refusal::DequeueBlocked(reason.clone()));
-        }
-        if !(1..=DEQUEUE_MESSAGES_MAX).contains(&max) {
-            return Err(Invalid::Count.into());
-        }
-        if lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
-            return Err(Invalid::Lease.into());
-        }
-        if let Some(message) = message {
-            let sequence = self.find(message, now)?;
-            let held_back = !self.index.may_serve(self.at(sequence));
-            if held_back && self.at(sequence).state == State::Pending {
-                return Err(Refusal::ValueHeld);
-            }
-            let leases = vec![self.lease(sequence, lease, now)?];
-            return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
-        }
-        self.index.recheck();
-        let bound = Self::promotions_of(max);
-        let mut spent = self.promote(bound, now);
-        let mut leases = Vec::with_capacity(max.min(self.index.ready.len()));
-        let mut set_aside = 0;
-        while leases.len() < max
-            && let Some((_, sequence)) = self.index.best()
-        {
-            if !self.index.may_serve(self.at(sequence)) {
-                if set_aside == DEQUEUE_PARKINGS_MAX {
-                    break;
-                }
-                self.index.settle(&self.messages[&sequence]); // a lower limit than when it was shown
-                set_aside += 1;
-                continue;
-            }
-            if self.at(sequence).next_due().is_some_and(|(at, _)| at <= now) {
-                if spent == bound {
-                    break;
-                }
-                self.catch_up(sequence, now); // its TTL is over: it is not served
-                spent += 1;
-                continue;
-            }
-            leases.push(self.lease(sequence, lease, now)?);
-        }
-        let unfinished = self.index.overdue(now).is_some() || self.index.best().is_some() || self.index.is_rechecking();
-        let more = leases.len() < max && unfinished;
-        let completeness = if more { Completeness::More } else { Completeness::Complete };
-        Ok(Reply::Leases { leases, completeness })
-    }
-
-    fn lease(&mut self, sequence: u64, asked: Option<Duration>, now: Timestamp) -> Result<Leased, Refusal> {
+    /// Leases a pending message.
+    pub(super) fn lease(&mut self, sequence: u64, asked: Option<Duration>, now: Timestamp) -> Result<Leased, Refusal> {
         let message = self.at(sequence);
         let wanted = asked.or(message.lease_duration).unwrap_or(self.settings.default_lease);
         let expires_in = wanted.min(self.settings.max_run_time);

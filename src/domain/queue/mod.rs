@@ -3,7 +3,7 @@
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
 //! shard. The service offers no queues yet; this is the core that its stores run, and the oracle of those that do the
 //! same in another way; `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard.
-//! Filters of a dequeue and sessions are not here yet.
+//! Sessions are not here yet.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.
@@ -12,6 +12,7 @@ mod admin;
 pub mod answers;
 mod change;
 pub mod command;
+mod dequeue;
 pub mod durable;
 mod enqueue;
 mod exclusive;
@@ -23,6 +24,7 @@ pub mod message;
 pub mod name;
 pub mod route;
 pub mod settings;
+mod shapes;
 pub mod shard;
 pub mod spec;
 pub mod state;

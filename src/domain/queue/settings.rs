@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::domain::limits::{
     ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_KEY_BYTES_MAX,
-    PRIORITY_MAX, VALUE_IN_FLIGHT_MAX,
+    PRIORITY_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::command::Invalid;
+use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::message::Metadata;
 use crate::domain::queue::state::State;
 use crate::domain::time::{Timestamp, micros_of};
@@ -41,6 +42,9 @@ pub struct Settings {
     /// What makes the queue exclusive; a simple queue has none. Its key and its order change only while there are no
     /// messages.
     pub exclusivity: Option<Exclusivity>,
+    /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled by
+    /// sweeps before it is used.
+    pub shapes: Vec<ShapeKeys>,
 }
 
 /// How an exclusive queue holds messages of one value back.
@@ -142,6 +146,8 @@ impl Settings {
             self.dedupe_window <= DEDUPE_WINDOW_MAX,
             kept.iter().all(|kept| *kept >= self.dedupe_window && *kept <= MESSAGE_TTL_MAX),
             self.exclusivity.as_ref().is_none_or(Exclusivity::fits),
+            self.shapes.len() <= SHAPES_MAX,
+            self.shapes.iter().enumerate().all(|(number, keys)| !self.shapes[..number].contains(keys)),
             retry.factor_percent >= 100 && retry.jitter_percent <= 100 && retry.max <= INVISIBILITY_MAX,
         ];
         if ranges.iter().all(|fits| *fits) { Ok(()) } else { Err(Invalid::Settings) }

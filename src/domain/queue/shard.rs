@@ -11,9 +11,11 @@ use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
 use crate::domain::queue::answers::{Answers, TokenKey};
 use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, Refusal, Reply, Transition};
 use crate::domain::queue::durable::Changes;
+use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
 use crate::domain::queue::settings::Settings;
+use crate::domain::queue::shapes::{Counts, Group};
 use crate::domain::queue::state::{State, Trigger, next};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
@@ -34,9 +36,18 @@ pub struct Shard {
     pub(super) enqueue_blocked: Option<Box<str>>,
     pub(super) dequeue_blocked: Option<Box<str>>,
     pub(super) changes: Changes,
+    /// When a pending message last came to lie before others that it did not lie before: a walk under way has missed it.
+    pub(super) moved_at: Timestamp,
     /// Once deleted, how many messages there were.
     pub(super) deleted: Option<u64>,
     journal: Vec<Transition>,
+}
+
+/// A filter has no declared shape, or one that is not filled yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotDeclared {
+    /// The shape that differs from it by the fewest keys, if any is ready.
+    pub nearest: Option<ShapeKeys>,
 }
 
 /// What came of a command.
@@ -70,6 +81,7 @@ impl Shard {
             enqueue_blocked: None,
             dequeue_blocked: None,
             changes: Changes::default(),
+            moved_at: Timestamp::MIN,
             deleted: None,
             journal: Vec::new(),
         })
@@ -88,7 +100,7 @@ impl Shard {
     }
 
     fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
-        let unfinished = self.index.is_rechecking().then_some(Duration::ZERO);
+        let unfinished = self.index.is_unfinished().then_some(Duration::ZERO);
         unfinished.or_else(|| self.index.next_event().map(|at| at.since(now)))
     }
 
@@ -130,7 +142,22 @@ impl Shard {
     /// The priority of the message that would be served first: of an exclusive queue, the first that nothing of its value
     /// holds back. O(log n).
     pub fn head(&self) -> Option<i64> {
-        self.index.best().map(|(priority, _)| priority)
+        self.index.best(None).map(|(priority, _)| priority)
+    }
+
+    /// How many messages of each state meet a filter. It is exact, and answered for declared shapes that are filled.
+    /// O(log n).
+    pub fn depth(&self, filter: &Filter) -> Result<Counts, NotDeclared> {
+        if filter.is_empty() {
+            return Ok(State::ALL.map(|state| self.totals().of(state).messages));
+        }
+        let usable = || self.index.shapes.iter().filter(|shape| shape.is_complete());
+        let Some(shape) = usable().find(|shape| shape.keys.is_that_of(filter)) else {
+            let nearest = usable().map(|shape| &shape.keys).min_by_key(|keys| keys.distance(filter));
+            return Err(NotDeclared { nearest: nearest.cloned() });
+        };
+        let group = shape.place_for(filter).and_then(|set| shape.group(&set));
+        Ok(group.map(Group::counts).unwrap_or_default())
     }
 
     /// The sequence of the last message taken in, 0 before the first. O(1).
@@ -173,9 +200,26 @@ impl Shard {
             self.forget(sequence, now);
             count += 1;
         }
+        count += self.fill_shapes(max - count);
         self.index.recheck();
-        let more = self.index.next_event().is_some_and(|at| at <= now) || self.index.is_rechecking();
+        let more = self.index.next_event().is_some_and(|at| at <= now) || self.index.is_unfinished();
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
+    }
+
+    /// Takes up to `max` messages into shapes that were declared late; answers how many.
+    fn fill_shapes(&mut self, max: usize) -> usize {
+        let mut count = 0;
+        while let Some(filled) = self.index.filling() {
+            match self.messages.range(filled + 1..).next() {
+                Some(_) if count == max => break,
+                Some((_, message)) => {
+                    self.index.fill(message);
+                    count += 1;
+                }
+                None => self.index.filled(),
+            }
+        }
+        count
     }
 
     /// Applies up to `max` rows that time asks for, in the order of their times; answers how many.
@@ -234,7 +278,7 @@ impl Shard {
         change: impl FnOnce(&mut Message, State),
     ) -> Result<State, Refusal> {
         let message = self.messages.get_mut(&sequence).ok_or(Refusal::NotFound)?;
-        let from = message.state;
+        let (from, rank) = (message.state, message.rank());
         let to = next(&message.facts(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
         self.index.leave(message);
         change(message, to);
@@ -251,6 +295,10 @@ impl Shard {
         }
         self.index.enter(message);
         self.index.settle(message);
+        let moved_up = from == State::Pending && message.rank() < rank;
+        if to == State::Pending && (moved_up || self.index.is_before_others(message)) {
+            self.moved_at = now;
+        }
         let (key, version) = (message.key, message.version);
         self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
         Ok(to)
@@ -261,6 +309,9 @@ impl Shard {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
         self.index.settle(&message);
+        if self.index.is_before_others(&message) {
+            self.moved_at = now;
+        }
         self.ids.insert((message.id.clone(), message.routing.clone()), key.sequence);
         self.messages.insert(key.sequence, message);
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });

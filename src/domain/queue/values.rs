@@ -63,12 +63,15 @@ impl Values {
         self.limits.get(value).copied().unwrap_or(self.rule.max_in_flight_per_value)
     }
 
+    /// Whether fewer messages of a value are in flight than may be. O(log n).
+    pub fn has_room(&self, value: &Routing) -> bool {
+        self.values.get(value).map_or(0, |entry| entry.running.len()) < self.limit(value) as usize
+    }
+
     /// Whether a pending message of a value may be leased. O(log n).
     pub fn may_serve(&self, value: &Routing, rank: Rank) -> bool {
-        let entry = self.values.get(value);
-        let in_flight = entry.map_or(0, |entry| entry.running.len());
-        let held_back = entry.and_then(|entry| entry.ahead.first()).is_some_and(|ahead| *ahead < rank);
-        in_flight < self.limit(value) as usize && !held_back
+        let ahead = self.values.get(value).and_then(|entry| entry.ahead.first());
+        self.has_room(value) && ahead.is_none_or(|ahead| rank < *ahead)
     }
 
     /// The values that hold anything back, after one, by name.

@@ -1,9 +1,11 @@
 //! Tests of a shard: random commands against the oracle in `laws`, direct ones in a file for each subject.
 
 mod admin;
+mod filters;
 mod laws;
 mod oracle;
 mod values;
+mod walks;
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::domain::queue::message::{MessageId, MessageKey, Metadata, Routing};
 use crate::domain::queue::{Command, Refusal, Reply, Settings, Shard, State};
 use crate::domain::time::Timestamp;
 pub(super) use laws::settings;
-use laws::{Order, exclusive};
+use laws::{Order, exclusive, shape};
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -57,12 +59,25 @@ fn by_key(sequence: u64) -> MessageRef {
     MessageRef::Key(MessageKey { shard: 0, epoch: 1, sequence })
 }
 
+/// A message of a value of the exclusivity key.
+fn of(value: &str, id: &str, priority: i64) -> NewMessage {
+    NewMessage { routing: Some(routing(value)), priority: Some(priority), ..message(id, &[("team", value)]) }
+}
+
+fn routing(value: &str) -> Routing {
+    Routing::new(value).expect("a legal value")
+}
+
+fn sequences(leases: &[Leased]) -> Vec<u64> {
+    leases.iter().map(|leased| leased.token.key.sequence).collect()
+}
+
 /// A message of this id and these pairs, ready at once.
 fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
     NewMessage {
         id: MessageId::new(id).expect("a legal id"),
         token_time: None,
-        routing: None::<Routing>,
+        routing: None,
         metadata: Metadata::new(pairs.iter().copied()).expect("legal pairs"),
         payload_bytes: 0,
         fingerprint: 0,

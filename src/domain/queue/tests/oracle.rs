@@ -14,6 +14,7 @@ use crate::domain::queue::settings::{Exclusivity, Settings};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
+use super::walks::Round;
 use State::{Canceled, Completed, Errored, Invisible, Pending, Running};
 
 /// One message of the list.
@@ -24,6 +25,7 @@ pub struct Item {
     pub state: State,
     pub version: u64,
     pub priority: i64,
+    pub noted_priority: i64,
     pub tries: u32,
     pub tries_max: u32,
     pub releases: u32,
@@ -53,6 +55,9 @@ pub struct Oracle {
     serial: u64,
     blocked: [Option<Box<str>>; 2],
     deleted: Option<u64>,
+    /// For each declared shape, up to which sequence it is filled; none once it has every message.
+    pub filled: Vec<Option<u64>>,
+    pub(super) moved_at: Timestamp,
     limits: Vec<(Routing, u32)>,
     out: Vec<Transition>,
 }
@@ -60,7 +65,6 @@ pub struct Oracle {
 impl Oracle {
     pub fn new(settings: Settings) -> Self {
         Self {
-            settings,
             items: Vec::new(),
             kept: Vec::new(),
             floor: Timestamp::MIN,
@@ -69,7 +73,10 @@ impl Oracle {
             serial: 0,
             blocked: [None, None],
             deleted: None,
+            filled: vec![None; settings.shapes.len()],
+            moved_at: Timestamp::MIN,
             limits: Vec::new(),
+            settings,
             out: Vec::new(),
         }
     }
@@ -114,6 +121,10 @@ impl Oracle {
                 }
                 self.floor = self.floor.max(now - self.settings.dedupe_window);
                 self.kept.retain(|kept| kept.2 >= self.floor);
+                let unfilled = (!self.items.is_empty()).then_some(0);
+                let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
+                let filled = settings.shapes.iter().map(|keys| known(keys).map_or(unfilled, |at| self.filled[at]));
+                self.filled = filled.collect();
                 self.settings = *settings;
                 Ok(Reply::Configured)
             }
@@ -146,7 +157,23 @@ impl Oracle {
         self.items.iter().filter_map(|item| self.event(item)).map(|(at, _)| at).min()
     }
 
+    /// Notes whether a message that is pending now lies before some that it did not lie before.
+    fn note(&mut self, at: usize, was_pending: bool, now: Timestamp) {
+        let item = &self.items[at];
+        let exclusive = self.settings.exclusivity.is_some();
+        let rank = (item.priority, item.sequence);
+        let others =
+            self.items.iter().filter(|other| other.state == Pending && other.sent.routing == item.sent.routing);
+        let before_others = exclusive && others.map(|other| (other.priority, other.sequence)).any(|other| rank < other);
+        let moved_up = was_pending && item.priority < item.noted_priority;
+        if item.state == Pending && (before_others || moved_up) {
+            self.moved_at = now;
+        }
+        self.items[at].noted_priority = self.items[at].priority;
+    }
+
     fn set(&mut self, at: usize, trigger: Trigger, to: State, now: Timestamp) {
+        let was_pending = self.items[at].state == Pending;
         let item = &mut self.items[at];
         let from = Some(item.state);
         item.state = to;
@@ -157,6 +184,7 @@ impl Oracle {
         }
         let (key, version) = (Self::key(item.sequence), item.version);
         self.out.push(Transition { key, version, trigger, from, to: Some(to), at: now });
+        self.note(at, was_pending, now);
     }
 
     fn lease_over(&mut self, at: usize, now: Timestamp) {
@@ -183,7 +211,7 @@ impl Oracle {
         true
     }
 
-    fn catch_up(&mut self, at: usize, now: Timestamp) {
+    pub(super) fn catch_up(&mut self, at: usize, now: Timestamp) {
         while self.by_time(at, now) {}
     }
 
@@ -215,7 +243,15 @@ impl Oracle {
             self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
             count += 1;
         }
-        touched(count, self.next_event().is_some_and(|at| at <= now))
+        while let Some(shape) = self.filled.iter().position(Option::is_some) {
+            match self.items.iter().find(|item| Some(item.sequence) > self.filled[shape]) {
+                Some(_) if count == max => break,
+                Some(item) => (self.filled[shape], count) = (Some(item.sequence), count + 1),
+                None => self.filled[shape] = None,
+            }
+        }
+        let unfilled = self.filled.iter().any(Option::is_some);
+        touched(count, unfilled || self.next_event().is_some_and(|at| at <= now))
     }
 
     fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
@@ -288,6 +324,7 @@ impl Oracle {
             state,
             version: 1,
             priority: sent.priority.unwrap_or(now.millis()),
+            noted_priority: sent.priority.unwrap_or(now.millis()),
             tries: 0,
             tries_max: sent.max_attempts.unwrap_or(self.settings.default_attempts),
             releases: 0,
@@ -307,13 +344,14 @@ impl Oracle {
         let record = Transition { key, version: 1, trigger: Trigger::Enqueue, from: None, to: Some(state), at: now };
         self.out.push(record);
         let at = self.items.len() - 1;
+        self.note(at, false, now);
         self.catch_up(at, now);
         self.items[at].first_state = self.items[at].state;
         self.items[at].state
     }
 
     fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
-        let Dequeue { max, lease, message } = asked;
+        let Dequeue { max, lease, message, .. } = asked;
         let max = *max;
         if let Some(reason) = self.blocked[1].clone() {
             return Err(Refusal::DequeueBlocked(reason));
@@ -327,32 +365,21 @@ impl Oracle {
                 return Err(Refusal::ValueHeld);
             }
             let leases = vec![self.lease(at, *lease, now)];
-            return Ok(Reply::Leases { leases, completeness: Completeness::Complete });
+            return Ok(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None });
         }
-        let bound = (2 * max).max(16);
-        let mut spent = self.promote(bound, now);
-        let mut leases = Vec::new();
-        while leases.len() < max {
-            let servable =
-                (0..self.items.len()).filter(|at| self.items[*at].state == Pending && self.may_serve(&self.items[*at]));
-            let best = servable.min_by_key(|at| (self.items[*at].priority, self.items[*at].sequence));
-            let Some(at) = best else { break };
-            if self.items[at].ttl_at.is_some_and(|ttl_at| ttl_at <= now) {
-                if spent == bound {
-                    break;
-                }
-                self.catch_up(at, now);
-                spent += 1;
-                continue;
-            }
-            leases.push(self.lease(at, *lease, now));
-        }
-        let more = leases.len() < max && self.overdue(false, now).is_some();
-        let completeness = if more { Completeness::More } else { Completeness::Complete };
-        Ok(Reply::Leases { leases, completeness })
+        let mut round = Round { max, lease: *lease, due_left: (2 * max).max(16), leases: Vec::new(), stopped: false };
+        round.due_left -= self.promote(round.due_left, now);
+        let cursor = self.choose(asked, &mut round, now);
+        let short = round.leases.len() < max && (round.stopped || self.overdue(false, now).is_some());
+        let completeness = match cursor {
+            Some(_) => Completeness::Partial,
+            None if short => Completeness::More,
+            None => Completeness::Complete,
+        };
+        Ok(Reply::Leases { leases: round.leases, completeness, cursor })
     }
 
-    fn lease(&mut self, at: usize, lease: Option<Duration>, now: Timestamp) -> Leased {
+    pub(super) fn lease(&mut self, at: usize, lease: Option<Duration>, now: Timestamp) -> Leased {
         self.serial += 1;
         let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
         let expires_in = wish.min(self.settings.max_run_time);
@@ -368,7 +395,7 @@ impl Oracle {
     }
 
     /// Whether nothing of its value holds a message back.
-    fn may_serve(&self, item: &Item) -> bool {
+    pub(super) fn may_serve(&self, item: &Item) -> bool {
         let Some(rule) = &self.settings.exclusivity else { return true };
         let own = self.limits.iter().find(|(value, _)| Some(value) == item.sent.routing.as_ref());
         let limit = own.map_or(rule.max_in_flight_per_value, |(_, limit)| *limit);

@@ -4,20 +4,6 @@ use super::*;
 use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, VALUE_LIMITS_MAX, VALUES_RECHECKED_MAX};
 use crate::domain::queue::command::{Completeness, Failure, Invalid, Verb};
 
-fn routing(value: &str) -> Routing {
-    Routing::new(value).expect("a legal value")
-}
-
-/// A message of a value of the exclusivity key.
-fn of(value: &str, id: &str, priority: i64) -> NewMessage {
-    let routing = Some(routing(value));
-    NewMessage { routing, priority: Some(priority), ..message(id, &[("team", value)]) }
-}
-
-fn sequences(leases: &[Leased]) -> Vec<u64> {
-    leases.iter().map(|leased| leased.token.key.sequence).collect()
-}
-
 fn settle(bench: &mut Bench, leased: Leased, verb: Verb) {
     let failure = Failure { delay: Some(SECOND), ..Failure::default() };
     let settled = bench.apply(Command::Settle { token: leased.token, verb, failure });
@@ -170,7 +156,7 @@ fn a_higher_limit_of_the_queue_is_taken_up_in_steps_and_nothing_is_said_to_be_em
     assert_eq!(applied.next_event_in, Some(Duration::ZERO), "it asks to be swept");
     let mut leased = 0;
     for _ in 0..12 {
-        let Ok(Reply::Leases { leases, completeness }) = bench.apply(Command::Dequeue(up_to(100))) else {
+        let Ok(Reply::Leases { leases, completeness, .. }) = bench.apply(Command::Dequeue(up_to(100))) else {
             panic!("no leases")
         };
         leased += leases.len();
@@ -195,6 +181,6 @@ fn values_met_at_a_lowered_limit_are_set_aside_64_a_call() {
     let lower = Settings { quota_messages: 10_000, ..exclusive(1, Order::Loose) };
     assert_eq!(bench.apply(Command::Configure(Box::new(lower))), Ok(Reply::Configured));
     let first = bench.apply(Command::Dequeue(up_to(1)));
-    assert_eq!(first, Ok(Reply::Leases { leases: Vec::new(), completeness: Completeness::More }));
+    assert_eq!(first, Ok(Reply::Leases { leases: Vec::new(), completeness: Completeness::More, cursor: None }));
     assert_eq!(sequences(&bench.take(up_to(1))), [last]);
 }
