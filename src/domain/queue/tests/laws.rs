@@ -222,7 +222,6 @@ impl Pair {
     }
 
     fn command(&mut self, kind: u64, draw: &mut Draw) -> Command {
-        let some = |present: bool, value: Duration| present.then_some(value);
         match kind {
             0..=7 => Command::Enqueue(Box::new(self.message(draw))),
             8..=10 => Command::Dequeue(self.dequeue(draw)),
