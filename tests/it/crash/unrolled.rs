@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tallystone::domain::limits::COALESCE_MS_MAX;
 
 use crate::harness::{Launch, Server, eventually};
 
@@ -30,10 +31,8 @@ fn never_ms() -> u64 {
     let uptime = std::fs::read_to_string("/proc/uptime").expect("Linux says how long it is up");
     let seconds: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).expect("seconds");
     let next_turn = seconds as u64 * 1_000 + 300_000;
-    next_turn.div_ceil(next_turn.div_ceil(COALESCE_MS_MAX))
+    next_turn.div_ceil(next_turn.div_ceil(u64::from(COALESCE_MS_MAX)))
 }
-
-const COALESCE_MS_MAX: u64 = 600_000;
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
     let answer = server.post(&format!("/tallystone.{method}"), &body.to_string());
