@@ -1,16 +1,19 @@
 //! Opens the stores that the settings name.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::join_all;
 
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
-use crate::app::config::{Config, StorageKind};
-use crate::ports::{Clock, ExportSink, FastCounts, Stores};
+use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
+use crate::domain::counter::NamespaceName;
+use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, Stores};
 
 /// How often the store is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -21,51 +24,61 @@ pub struct Backend {
     pub stores: Stores,
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
-    /// The memcached cluster that keeps best-effort counters, if one does.
-    pub memcached: Option<Arc<Cluster>>,
+    /// The memcached clusters that the settings list, by their names.
+    pub memcached: Memcached,
     embedded: Option<Arc<Embedded>>,
     clock: Arc<dyn Clock>,
 }
+
+/// Opened memcached clusters by their names.
+pub type Memcached = BTreeMap<String, Arc<Cluster>>;
 
 /// No server of a memcached cluster can be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no memcached server of cluster {cluster} can be used: {servers}; start one, correct clusters.{cluster}.servers, or \
-     keep best-effort counters in this process with an empty best_effort.cluster"
+     take [clusters.{cluster}] and what names it out of the settings"
 )]
 pub struct Absent {
     cluster: String,
     servers: String,
 }
 
-/// Finds the memcached cluster that the settings name for best-effort counters.
-pub async fn open_memcached(config: &Config, clock: Arc<dyn Clock>) -> Result<Option<Arc<Cluster>>, Absent> {
-    let name = &config.best_effort.cluster;
-    let Some(cluster) = config.clusters.get(name) else { return Ok(None) };
+/// Finds the memcached clusters that the settings list.
+pub async fn open_memcached(config: &Config, clock: &Arc<dyn Clock>) -> Result<Memcached, Absent> {
+    let listed = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
+    let opening = listed
+        .map(|(name, cluster)| async { Ok((name.clone(), open_cluster(name, cluster, Arc::clone(clock)).await?)) });
+    join_all(opening).await.into_iter().collect()
+}
+
+async fn open_cluster(name: &str, cluster: &ClusterConfig, clock: Arc<dyn Clock>) -> Result<Arc<Cluster>, Absent> {
     let options = memcached::Options {
         replicas: cluster.servers.replicas().to_vec(),
         key_prefix: cluster.key_prefix.clone(),
         timeout: cluster.timeout(),
+        dedupe_seconds: cluster.dedupe_seconds,
     };
     match Cluster::open(options, clock).await {
         Ok((opened, absent)) => {
             for (server, why) in absent {
                 tracing::warn!(cluster = name, server, why, "a memcached server is absent; it is asked again by calls");
             }
-            Ok(Some(Arc::new(opened)))
+            Ok(Arc::new(opened))
         }
         Err(absent) => {
             let servers: Vec<String> = absent.into_iter().map(|(server, why)| format!("{server}: {why}")).collect();
-            Err(Absent { cluster: name.clone(), servers: servers.join(", ") })
+            Err(Absent { cluster: name.to_owned(), servers: servers.join(", ") })
         }
     }
 }
 
 impl Backend {
     /// Opens the stores; on `embedded` this recovers whatever a kill left behind.
-    pub fn open(config: &Config, memcached: Option<Arc<Cluster>>, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, memcached: Memcached, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
-        let fast: Arc<dyn FastCounts> = match &memcached {
+        let caches = Arc::new(memcached.iter().filter_map(cache_cluster).collect());
+        let fast: Arc<dyn FastCounts> = match memcached.get(&config.best_effort.cluster) {
             Some(cluster) => Arc::clone(cluster) as Arc<dyn FastCounts>,
             None => Arc::new(FastTable::new(Arc::clone(&clock), fast_bytes)),
         };
@@ -73,7 +86,7 @@ impl Backend {
         match config.storage.kind {
             StorageKind::Memory => {
                 let mut stores = memory::stores_on(Arc::clone(&clock));
-                stores.fast = fast;
+                (stores.fast, stores.caches) = (fast, caches);
                 Ok(Self { stores, export, memcached, embedded: None, clock })
             }
             StorageKind::Embedded => {
@@ -89,7 +102,8 @@ impl Backend {
                     embedded::open(options)
                         .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))?,
                 );
-                Ok(Self { stores: embedded.stores(fast), export, memcached, embedded: Some(embedded), clock })
+                let stores = Stores { caches, ..embedded.stores(fast) };
+                Ok(Self { stores, export, memcached, embedded: Some(embedded), clock })
             }
         }
     }
@@ -120,6 +134,13 @@ impl Backend {
             embedded.close();
         }
     }
+}
+
+/// A memcached cluster as namespaces name it. The settings were checked: every name of a cluster is one of the catalog's.
+fn cache_cluster((name, cluster): (&String, &Arc<Cluster>)) -> Option<(NamespaceName, CacheCluster)> {
+    let name = NamespaceName::new(name).ok()?;
+    let (cache, fast) = (Arc::clone(cluster) as Arc<dyn CountCache>, Arc::clone(cluster) as Arc<dyn FastCounts>);
+    Some((name, CacheCluster { cache, fast }))
 }
 
 /// Where slices are exported to, if the settings name a directory.

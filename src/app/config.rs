@@ -4,6 +4,7 @@
 //! exists; whatever is not in it is an error with a suggestion.
 
 mod clusters;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,10 @@ use toml::{Table, Value};
 
 use crate::app::suggestions::meant;
 use crate::app::telemetry;
+use crate::domain::counter::NamespaceName;
+use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
+
+use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
 
@@ -78,6 +83,8 @@ pub struct StorageConfig {
     pub count_cache_bytes: u64,
     /// Memory for recent events.
     pub tail_bytes: u64,
+    /// The cluster of the count cache of new namespaces that name none; empty: the store's own.
+    pub cache_cluster: String,
     /// Where slices are exported to.
     pub export_dir: PathBuf,
 }
@@ -203,10 +210,12 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     if let Some((path, text)) = &sources.file {
         let table: Table =
             text.parse().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
+        let origin = Origin::File(path.clone());
+        layers.declare(&table, "", &origin)?;
         let mut keys = Vec::new();
         leaves(&table, "", &mut keys);
         for (key, value) in keys {
-            layers.set(&key, value, &Origin::File(path.clone()))?;
+            layers.set(&key, value, &origin)?;
         }
     }
     for (name, text) in &sources.environment {
@@ -237,6 +246,26 @@ impl Layers {
         self.set(key, value, origin)
     }
 
+    /// Takes in the sections of a table, also those without any value: a cluster may be nothing but a name.
+    fn declare(&mut self, table: &Table, prefix: &str, origin: &Origin) -> Result<(), ConfigError> {
+        for (name, value) in table {
+            let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            let Some(section) = value.as_table() else { continue };
+            match find(&self.defaults, &like(&key)) {
+                Some(known) if known.is_table() => self.declare(section, &key, origin)?,
+                Some(known) => return Err(bad(&key, origin, &format!("must be {}, not a section", kind_of(known)))),
+                None => {
+                    let advice = self.advice(&key);
+                    return Err(ConfigError::UnknownKey { origin: origin.clone(), key, advice });
+                }
+            }
+            if section.is_empty() && find(&self.table, &key).is_none() {
+                insert(&mut self.table, &key, Value::Table(Table::new()));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets a value, after it was tried alone on top of the defaults: so the one that cannot be used is the one blamed.
     fn set(&mut self, key: &str, value: Value, origin: &Origin) -> Result<(), ConfigError> {
         let known = self.known(key, origin)?;
@@ -248,6 +277,7 @@ impl Layers {
         }
         let mut alone = self.defaults.clone();
         insert(&mut alone, key, value.clone());
+        complete_clusters(&mut alone, &self.defaults);
         Config::deserialize(alone)
             .map_err(|error| bad(key, origin, &format!("cannot be used: {}", error.message())))?;
         insert(&mut self.table, key, value);
@@ -297,6 +327,8 @@ impl Layers {
         {
             insert(&mut self.table, CLUSTER_KIND, kind);
         }
+        let like = self.table.clone();
+        complete_clusters(&mut self.table, &like);
         let config = Config::deserialize(self.table.clone());
         let config = config.expect("every value was tried alone, and none depends on another");
         let mut keys = Vec::new();
@@ -379,6 +411,19 @@ impl fmt::Display for ListenAddress {
 }
 
 impl Config {
+    /// The clusters that namespaces may name.
+    pub fn cluster_names(&self, unlisted: Unlisted) -> Clusters {
+        let usage = |kind| match kind {
+            ClusterKind::Embedded | ClusterKind::Memory => ClusterUse::Store,
+            ClusterKind::Memcached => ClusterUse::Cache,
+        };
+        let listed = self.clusters.iter().filter_map(|(name, cluster)| {
+            // What is no name was refused when the settings were checked.
+            Some((NamespaceName::new(name).ok()?, usage(cluster.kind)))
+        });
+        Clusters { listed: listed.collect(), unlisted }
+    }
+
     /// How long a stop may take.
     pub fn drain_deadline(&self) -> Duration {
         Duration::from_millis(self.server.drain_deadline_ms)
@@ -400,62 +445,8 @@ fn bad(key: &str, origin: &Origin, what: &str) -> ConfigError {
     ConfigError::BadValue { origin: origin.clone(), key: key.to_owned(), what: what.to_owned() }
 }
 
-/// What a value is, in words.
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::String(_) => "a text",
-        Value::Integer(_) => "a whole number",
-        Value::Float(_) => "a number",
-        Value::Boolean(_) => "true or false",
-        Value::Datetime(_) => "a time",
-        Value::Array(_) => "a list",
-        Value::Table(_) => "a section",
-    }
-}
-
-/// The key that is documented for a key: clusters have any name.
-fn like(key: &str) -> String {
-    match key.split('.').collect::<Vec<_>>()[..] {
-        ["clusters", _] => "clusters.embedded".to_owned(),
-        ["clusters", _, setting] => format!("clusters.embedded.{setting}"),
-        _ => key.to_owned(), // every other section has a fixed name
-    }
-}
-
-fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
-    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
-    let parts = section.split('.').filter(|part| !part.is_empty());
-    let mut table = table;
-    for part in parts {
-        table = table.get(part)?.as_table()?;
-    }
-    table.get(name)
-}
-
-/// Puts a value under a key that has a like among the defaults, so that no value stands in its way.
-fn insert(table: &mut Table, key: &str, value: Value) {
-    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
-    let mut table = table;
-    for part in section.split('.').filter(|part| !part.is_empty()) {
-        let next = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        table = next.as_table_mut().expect("sections of known keys are tables");
-    }
-    table.insert(name.to_owned(), value);
-}
-
 fn is_secret(key: &str) -> bool {
     ["secret", "password", "api_key"].iter().any(|word| key.contains(word))
-}
-
-/// Every value of a table under its dotted key.
-fn leaves(table: &Table, prefix: &str, found: &mut Vec<(String, Value)>) {
-    for (key, value) in table {
-        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        match value {
-            Value::Table(table) => leaves(table, &key, found),
-            value => found.push((key, value.clone())),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -495,6 +486,21 @@ mod tests {
         sources.environment.push(("TALLYSTONE__LOG__LEVLE".to_owned(), "debug".to_owned()));
         let error = load(&sources).expect_err("no such key").to_string();
         assert!(error.contains("did you mean log.level?"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_section_is_known_or_refused_by_its_name() {
+        for (text, words) in [
+            ("[strage]\n", "there is no setting strage; the sections are"),
+            ("[server.tls]\n", "there is no setting server.tls; the settings of server are"),
+            ("[server.listen]\n", "server.listen must be a text, not a section"),
+            ("[clusters.near.keys]\n", "there is no setting clusters.near.keys"),
+        ] {
+            let error = load(&file(text)).expect_err(text).to_string();
+            assert!(error.starts_with("file my.toml: ") && error.contains(words), "{error}");
+        }
+        let loaded = load(&file("[server]\n[clusters.near]\n")).expect("both are known");
+        assert_eq!(loaded.config.clusters["near"].kind, ClusterKind::Embedded);
     }
 
     #[test]
@@ -568,7 +574,10 @@ mod tests {
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
-            ("clusters.foo", "clusters.foo is a section; it holds key_prefix, kind, servers, timeout_ms"),
+            (
+                "clusters.foo",
+                "clusters.foo is a section; it holds dedupe_seconds, key_prefix, kind, servers, timeout_ms",
+            ),
             ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage"),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
@@ -584,7 +593,10 @@ mod tests {
         assert_eq!(loaded.config.clusters["eu-cache"].kind, ClusterKind::Embedded);
         let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
         assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the kind of [storage]"), "{error}");
-        let loaded = load(&file("[storage]\nkind = \"memory\"\n")).expect("the cluster that nobody set follows");
+        let text = "[storage]\nkind = \"memory\"\n[clusters.far]\ntimeout_ms = 7\n";
+        let loaded = load(&file(text)).expect("clusters that nobody gave a kind follow");
         assert_eq!(loaded.config.clusters["embedded"].kind, ClusterKind::Memory);
+        let (far, documented) = (&loaded.config.clusters["far"], &loaded.config.clusters["embedded"]);
+        assert_eq!((far.kind, far.timeout_ms, &far.key_prefix), (ClusterKind::Memory, 7, &documented.key_prefix));
     }
 }

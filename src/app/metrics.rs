@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::adapters::embedded::{Embedded, Health};
-use crate::adapters::memcached::{self, Cluster};
+use crate::adapters::memcached;
+use crate::app::backend::Memcached;
 use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::stats::Stats;
 use crate::engine::{DatasetGauges, Engine};
@@ -95,8 +97,7 @@ impl EngineCollector {
         encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
         let datasets = shown(self.engine.datasets());
         let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
-            let kind = prometheus_client::metrics::MetricType::Gauge;
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for dataset in &datasets {
                 let labels = [("dataset", dataset.dataset.clone())];
                 ConstGauge::new(value(dataset)).encode(family.encode_family(&labels)?)?;
@@ -182,15 +183,15 @@ impl Collector for StoreCollector {
     }
 }
 
-/// Reads the numbers of the memcached cluster; all 0 where there is none.
+/// Reads the numbers of the memcached clusters. They are as many as the settings list, so their labels are bounded.
 pub struct MemcachedCollector {
-    cluster: Option<Arc<Cluster>>,
+    clusters: Memcached,
 }
 
 impl MemcachedCollector {
     /// Reads these.
-    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
-        Self { cluster }
+    pub fn new(clusters: Memcached) -> Self {
+        Self { clusters }
     }
 }
 
@@ -199,6 +200,9 @@ impl fmt::Debug for MemcachedCollector {
         f.write_str("MemcachedCollector")
     }
 }
+
+/// The label where there is no cluster; none is called so.
+const NO_CLUSTER: &str = "_none";
 
 type MemcachedRow = (&'static str, &'static str, fn(&memcached::Health) -> u64);
 
@@ -220,12 +224,22 @@ const MEMCACHED_GAUGES: &[MemcachedRow] = &[
 
 impl Collector for MemcachedCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let health = self.cluster.as_ref().map(|cluster| cluster.health()).unwrap_or_default();
+        let health = self.clusters.iter().map(|(name, cluster)| ([("cluster", name.clone())], cluster.health()));
+        let mut health: Vec<_> = health.collect();
+        if health.is_empty() {
+            health.push(([("cluster", NO_CLUSTER.to_owned())], memcached::Health::default()));
+        }
         for (name, help, value) in MEMCACHED_COUNTS {
-            encode_count(&mut encoder, name, help, value(&health))?;
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, health) in &health {
+                ConstCounter::new(value(health)).encode(family.encode_family(labels)?)?;
+            }
         }
         for (name, help, value) in MEMCACHED_GAUGES {
-            encode(&mut encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (labels, health) in &health {
+                ConstGauge::new(value(health) as f64).encode(family.encode_family(labels)?)?;
+            }
         }
         Ok(())
     }

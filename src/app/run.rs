@@ -30,7 +30,7 @@ use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
-use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces};
+use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces, Unlisted};
 use crate::engine::{Engine, Parts};
 use crate::ports::Clock;
 
@@ -41,6 +41,16 @@ pub enum Preset {
     Dev,
     /// As configured.
     Server,
+}
+
+impl Preset {
+    /// What the name of a cluster stands for that the settings do not list.
+    fn unlisted(self) -> Unlisted {
+        match self {
+            Self::Dev => Unlisted::OwnStore,
+            Self::Server => Unlisted::Refused,
+        }
+    }
 }
 
 /// How long the runtime waits at the end for what did not end in time.
@@ -180,14 +190,14 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
 /// Opens the store and starts the engine on it.
 async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let backend = open_backend(config, &clock).await?;
-    let engine = Arc::new(start_engine(preset, &backend, clock).await?);
+    let engine = Arc::new(start_engine(config, preset, &backend, clock).await?);
     Ok((backend, engine))
 }
 
 /// Opens the store off the runtime: recovery may read a lot.
 async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
     // First, because it is quick and leaves nothing to close when it fails.
-    let memcached = open_memcached(config, Arc::clone(clock)).await?;
+    let memcached = open_memcached(config, clock).await?;
     let began = clock.elapsed();
     let (config, moved) = (config.clone(), Arc::clone(clock));
     let kind = match config.storage.kind {
@@ -210,8 +220,16 @@ fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
     }
 }
 
-async fn start_engine(preset: Preset, backend: &Backend, clock: Arc<dyn Clock>) -> anyhow::Result<Engine> {
-    let mut defaults = Defaults::default();
+async fn start_engine(
+    config: &Config,
+    preset: Preset,
+    backend: &Backend,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Engine> {
+    let mut defaults = Defaults { clusters: config.cluster_names(preset.unlisted()), ..Defaults::default() };
+    if let Ok(cluster) = NamespaceName::new(&config.storage.cache_cluster) {
+        defaults.cache_cluster = cluster;
+    }
     if preset == Preset::Dev {
         defaults.rollup.coalesce_ms = DEV_COALESCE_MS;
         defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;

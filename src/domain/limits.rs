@@ -109,6 +109,21 @@ pub const MEMCACHED_PREFIX_BYTES_MAX: usize = 64;
 pub const MEMCACHED_LIFETIME_SECONDS_MAX: u32 = 30 * 24 * 3_600;
 /// The calls under way to one memcached server, each on a connection of its own; further ones wait for a place.
 pub const MEMCACHED_CALLS_AT_ONCE_MAX: usize = 64;
+/// The longest time that a call of memcached may be told to wait for a place, a connection and an answer, each.
+pub const MEMCACHED_TIMEOUT_MAX: Duration = Duration::from_millis(10_000);
+/// A memcached server that answered nothing for so long may have closed its connections: that is looked up before a call.
+pub const MEMCACHED_QUIET_MAX: Duration = Duration::from_millis(1);
+/// How long a value of the count cache lasts in memcached, in whole seconds of its clock. So does the right to fill a key
+/// that holds none: whatever was read before a clear is gone after twice this time.
+pub const CACHE_ENTRY_SECONDS: u32 = 4;
+/// A count that was read longer ago is not put into the count cache any more.
+pub const CACHE_LEASE_MAX: Duration = Duration::from_secs(1);
+/// A clear whose cache could not be reached is visible everywhere after this time.
+pub const CLEAR_VISIBLE_WITHIN: Duration = Duration::from_secs(10);
+/// The counters whose newest told `as_of` one server remembers where its count cache is shared with others.
+pub const TOLD_COUNTERS_MAX: usize = 262_144;
+/// The longest time for which memcached may be told to remember the tokens of best-effort adds: a day.
+pub const DEDUPE_SECONDS_MAX: u32 = 86_400;
 /// How often one call is sent to one memcached server, where sending it again cannot count twice.
 pub const MEMCACHED_ATTEMPTS_MAX: u32 = 2;
 /// After so many failures in a row, a memcached server is paused: calls of it fail at once.
@@ -240,6 +255,11 @@ pub const MESSAGE_TTL_MAX: Duration = Duration::from_secs(3_652 * 86_400);
 const _: () = assert!(
     CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,
     "the batches of one stream may ask for more verdicts than a server gives at once"
+);
+
+const _: () = assert!(
+    2 * (CACHE_ENTRY_SECONDS as u64 + 1) <= CLEAR_VISIBLE_WITHIN.as_secs(),
+    "a value read before a clear is filled within one life of an entry and lasts one more; memcached's clock adds a second"
 );
 
 const _: () = assert!(PAGE_CURSOR_BYTES_MAX >= COUNTER_NAME_BYTES_MAX + 64, "a cursor is a name or an event's key");

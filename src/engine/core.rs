@@ -17,9 +17,12 @@ use crate::engine::namespaces::{NamespaceError, Namespaces};
 use crate::engine::rolling::NamespaceQueues;
 use crate::engine::rolling::queue::SetBytes;
 use crate::engine::stats::Stats;
+use crate::engine::told::Told;
 use crate::engine::top::TopTables;
 use crate::engine::watchers::Watchers;
-use crate::ports::{Clock, Entropy, ExportSink, StoreError, StoreErrorKind, Stores};
+use crate::ports::{
+    CacheCluster, Clock, CountCache, Entropy, ExportSink, FastCounts, StoreError, StoreErrorKind, Stores,
+};
 
 /// Shared by all use cases and loops.
 pub struct Core {
@@ -47,6 +50,8 @@ pub struct Core {
     pub watchers: Watchers,
     /// Counts for the metrics.
     pub stats: Stats,
+    /// What was told of counters whose cache is shared.
+    pub told: Told,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
 }
 
@@ -60,6 +65,15 @@ pub struct Scope {
     pub rules: FoldRules,
     /// Its rollup queues.
     pub queues: Arc<NamespaceQueues>,
+    /// Its count cache.
+    pub cache: Arc<dyn CountCache>,
+    /// Whether other servers fill that cache as well, so that it may be older than what this server told.
+    pub cache_is_shared: bool,
+    /// Its best-effort counters.
+    pub fast: Arc<dyn FastCounts>,
+    /// Why calls of it are refused here: it names clusters that this server does not know. Its rolls go on, so that it
+    /// holds nobody else up in its dataset.
+    kept_elsewhere: Option<String>,
     rows: Arc<Vec<TimeSlice>>,
 }
 
@@ -85,6 +99,7 @@ impl Core {
             top: TopTables::default(),
             watchers: Watchers::default(),
             stats: Stats::default(),
+            told: Told::default(),
             scopes: DashMap::new(),
         }
     }
@@ -97,7 +112,11 @@ impl Core {
     /// The scope of a namespace by name. Cost: two hash look-ups, unless something changed.
     pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
         let namespace = self.namespaces.get(name).map_err(|error| not_found(error, name))?;
-        Ok(self.scope_of(namespace).await?)
+        let scope = self.scope_of(namespace).await?;
+        match &scope.kept_elsewhere {
+            None => Ok(scope),
+            Some(what) => Err(CountingError::KeptElsewhere { name: name.to_string(), what: what.clone() }),
+        }
     }
 
     /// The scope of a namespace by number; none if it was deleted.
@@ -122,6 +141,9 @@ impl Core {
     }
 
     async fn make_scope(&self, namespace: Arc<Namespace>) -> Result<Scope, StoreError> {
+        let storage = &namespace.spec.storage;
+        let kept_elsewhere = self.namespaces.check_clusters(storage).err().map(|reject| reject.message);
+        let named = self.stores.caches.get(&storage.cache_cluster).cloned();
         let dataset = self.dataset(namespace.dataset_id).await?;
         if dataset.slices.rows().is_empty() {
             self.begin_slices(&dataset).await?;
@@ -129,7 +151,12 @@ impl Core {
         let rows = dataset.slices.rows();
         let rules = self.rules(&namespace, &rows).await?;
         let queues = self.queues_of(&namespace, &dataset);
-        Ok(Scope { namespace, dataset, rules, queues, rows })
+        let cache_is_shared = named.is_some();
+        let CacheCluster { cache, fast } = named.unwrap_or_else(|| CacheCluster {
+            cache: Arc::clone(&self.stores.cache),
+            fast: Arc::clone(&self.stores.fast),
+        });
+        Ok(Scope { namespace, dataset, rules, queues, cache, cache_is_shared, fast, kept_elsewhere, rows })
     }
 
     /// The queues of a namespace; ended ones if it was deleted in the meantime.

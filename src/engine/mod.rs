@@ -14,6 +14,7 @@ pub mod namespaces;
 pub mod rolling;
 mod slices;
 pub mod stats;
+mod told;
 mod top;
 mod watchers;
 

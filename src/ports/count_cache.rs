@@ -1,5 +1,7 @@
 //! The cache in front of the checkpoints: count and time in one value.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::domain::counter::{Counter, EventKey};
@@ -22,9 +24,23 @@ pub struct CachedCount {
     pub checked_at: Option<Timestamp>,
 }
 
-/// The right to fill one key, taken before the store is read.
+/// The right to fill one key, taken before the store is read. What the numbers mean only the cache knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CacheLease {
+    /// When it was taken, by `Clock::elapsed`; zero where leases do not age.
+    pub taken: Duration,
+    /// A mark for each replica, in their order; none for one that gave no right.
+    pub marks: Vec<Option<CacheMark>>,
+}
+
+/// The right to fill one key on one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CacheLease(pub u64);
+pub struct CacheMark {
+    /// Names the state of the key when the lease was taken.
+    pub number: u64,
+    /// The `as_of` of the value that was there.
+    pub held_as_of: Option<Timestamp>,
+}
 
 /// The cache. It may forget anything at any time, and failing is forgetting; it never makes a read fail.
 ///
@@ -33,7 +49,8 @@ pub struct CacheLease(pub u64);
 ///    `checked_at` is always what the rollup store holds at this moment.
 /// 2. A fill whose lease was taken before the last `delete` of the key changes nothing.
 /// 3. A fill with a lower `as_of` than the value that is there changes nothing.
-/// 4. After `delete` answers `true`, no value filled under an earlier lease is answered.
+/// 4. After `delete` answers `true`, no value filled under an earlier lease is answered. After it answered `false`, none is
+///    once `CLEAR_VISIBLE_WITHIN` has passed.
 #[async_trait]
 pub trait CountCache: Send + Sync + 'static {
     /// Reads a value.

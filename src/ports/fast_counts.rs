@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, EventKey};
 use crate::ports::StoreError;
 
 /// In which form a store of best-effort counters keeps the laws.
@@ -16,6 +16,8 @@ pub struct FastCapabilities {
     pub expiry: Expiry,
     /// Whether `names` lists anything.
     pub lists_names: bool,
+    /// For how long a token is remembered after its add; zero: not at all.
+    pub remembers_tokens: Duration,
 }
 
 /// What becomes of a value that leaves 64 bits.
@@ -36,6 +38,43 @@ pub enum Expiry {
     WholeSeconds,
 }
 
+/// One add.
+#[derive(Clone, Debug)]
+pub struct FastAdd {
+    /// The delta.
+    pub delta: i64,
+    /// How long the counter lasts from now on; none: for ever.
+    pub ttl: Option<Duration>,
+    /// The caller's token, if there is one.
+    pub token: Option<EventKey>,
+}
+
+/// What an add did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FastAdded {
+    /// It was added; the value after it.
+    Applied(i64),
+    /// The token was seen before, so nothing was added; the value as it is, nothing where the counter is absent.
+    Seen(Option<i64>),
+}
+
+impl FastAdd {
+    /// An add without a token.
+    pub fn of(delta: i64, ttl: Option<Duration>) -> Self {
+        Self { delta, ttl, token: None }
+    }
+}
+
+impl FastAdded {
+    /// The value of the counter after the call.
+    pub fn value(self) -> i64 {
+        match self {
+            Self::Applied(value) => value,
+            Self::Seen(value) => value.unwrap_or(0),
+        }
+    }
+}
+
 /// Best-effort counters.
 ///
 /// Laws:
@@ -46,13 +85,15 @@ pub enum Expiry {
 ///    wraps around; the store says which.
 /// 5. Nothing survives a restart of what keeps the counters, and anything may be forgotten under memory pressure.
 /// 6. A failure says whether the add may have happened. An add is never sent again when it may have happened.
+/// 7. With `remembers_tokens`, an add whose token an earlier add of the counter carried within that time adds nothing. An
+///    add that failed with an unknown outcome may be lost for good: its token may be remembered and its delta not be added.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
     /// In which form it keeps the laws.
     fn capabilities(&self) -> FastCapabilities;
 
-    /// Adds and answers the value after it.
-    async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError>;
+    /// Adds.
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError>;
 
     /// Reads the value.
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError>;

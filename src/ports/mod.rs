@@ -19,15 +19,18 @@ mod rollup_store;
 mod time_slices;
 mod touches;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use crate::domain::counter::NamespaceName;
 
 pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
 pub use clock::{Clock, Entropy};
-pub use count_cache::{CacheLease, CachedCount, CountCache};
+pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
 pub use error::{Outcome, StoreError, StoreErrorKind};
 pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
 pub use export::ExportSink;
-pub use fast_counts::{Expiry, FastCapabilities, FastCounts, Overflow};
+pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow};
 pub use progress::Progress;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueRecord};
 pub use queue_store::{
@@ -50,12 +53,14 @@ pub struct Stores {
     pub slices: Arc<dyn TimeSlices>,
     /// Checkpoints, bucket records, series, names.
     pub rollups: Arc<dyn RollupStore>,
-    /// The cache in front of the checkpoints.
+    /// The cache in front of the checkpoints, for namespaces that name no cache cluster of their own.
     pub cache: Arc<dyn CountCache>,
     /// Frontier and limit.
     pub progress: Arc<dyn Progress>,
-    /// Best-effort counters.
+    /// Best-effort counters, for namespaces that name no cache cluster of their own.
     pub fast: Arc<dyn FastCounts>,
+    /// The cache clusters that namespaces may name.
+    pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn Catalog>,
 }
@@ -67,4 +72,13 @@ pub struct QueueStores {
     pub shards: Arc<dyn QueueStore>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
+}
+
+/// A cache cluster: servers that several processes share.
+#[derive(Clone)]
+pub struct CacheCluster {
+    /// The cache in front of the checkpoints.
+    pub cache: Arc<dyn CountCache>,
+    /// Best-effort counters.
+    pub fast: Arc<dyn FastCounts>,
 }

@@ -31,18 +31,24 @@ pub enum Backend {
     Embedded,
     /// The same with no memory to spare: it forgets as soon as it may and reads from disk.
     EmbeddedForgetful,
-    /// Best-effort counters on a real memcached, everything else in ordered maps.
+    /// Best-effort counters and the count cache on a real memcached, everything else in ordered maps.
     Memcached,
     /// The same on two replicas of two servers.
     MemcachedReplicas,
+    /// A memcached that remembers tokens.
+    MemcachedTokens,
 }
 
 /// Every backend that keeps more than best-effort counters; a new one is added here and in `Bench::open`.
 pub const BACKENDS: [Backend; 3] = [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful];
 
 /// Every backend that keeps best-effort counters in its own way.
-const FAST_BACKENDS: [Backend; 4] =
-    [Backend::Memory, Backend::Embedded, Backend::Memcached, Backend::MemcachedReplicas];
+const FAST_BACKENDS: [Backend; 5] =
+    [Backend::Memory, Backend::Embedded, Backend::Memcached, Backend::MemcachedReplicas, Backend::MemcachedTokens];
+
+/// Every backend that keeps the count cache in its own way.
+const CACHE_BACKENDS: [Backend; 5] =
+    [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful, Backend::Memcached, Backend::MemcachedReplicas];
 
 /// How a store ends before it is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,8 +81,9 @@ impl Bench {
                 let stores = memory::stores_on(Arc::new(clock.clone()));
                 Self { backend, stores, clock, kept: None, servers: Vec::new() }
             }
-            Backend::Memcached => Self::open_memcached(backend, clock, &[1]).await?,
-            Backend::MemcachedReplicas => Self::open_memcached(backend, clock, &[2, 2]).await?,
+            Backend::Memcached => Self::open_memcached(backend, clock, &[1], 0).await?,
+            Backend::MemcachedReplicas => Self::open_memcached(backend, clock, &[2, 2], 0).await?,
+            Backend::MemcachedTokens => Self::open_memcached(backend, clock, &[1, 1], 3_600).await?,
             Backend::Embedded | Backend::EmbeddedForgetful => {
                 let dir = directory().map_err(|error| error.to_string())?;
                 Self::open_embedded(backend, clock, dir)?
@@ -91,7 +98,7 @@ impl Bench {
     /// Whether the backend keeps anything over a restart.
     pub fn is_durable(&self) -> bool {
         match self.backend {
-            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas => false,
+            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas | Backend::MemcachedTokens => false,
             Backend::Embedded | Backend::EmbeddedForgetful => true,
         }
     }
@@ -107,7 +114,12 @@ impl Bench {
     }
 
     /// Starts as many servers for each replica.
-    async fn open_memcached(backend: Backend, clock: ManualClock, replicas: &[usize]) -> Result<Self, String> {
+    async fn open_memcached(
+        backend: Backend,
+        clock: ManualClock,
+        replicas: &[usize],
+        dedupe_seconds: u32,
+    ) -> Result<Self, String> {
         let mut servers = Vec::new();
         let mut addresses = Vec::new();
         for &count in replicas {
@@ -115,12 +127,17 @@ impl Bench {
             addresses.push(started.iter().map(|server| server.address().to_string()).collect());
             servers.extend(started);
         }
-        let options =
-            memcached::Options { replicas: addresses, key_prefix: "conformance".to_owned(), timeout: CALL_WITHIN };
+        let options = memcached::Options {
+            replicas: addresses,
+            key_prefix: "conformance".to_owned(),
+            timeout: CALL_WITHIN,
+            dedupe_seconds,
+        };
         let opened = Cluster::open(options, Arc::new(clock.clone())).await;
         let (cluster, _) = opened.map_err(|absent| format!("no memcached answers: {absent:?}"))?;
         let mut stores = memory::stores_on(Arc::new(clock.clone()));
-        stores.fast = Arc::new(cluster);
+        let cluster = Arc::new(cluster);
+        (stores.fast, stores.cache) = (cluster.clone(), cluster);
         Ok(Self { backend, stores, clock, kept: None, servers })
     }
 
@@ -132,7 +149,7 @@ impl Bench {
     /// Ends the stores and opens them again.
     pub async fn reopen(self, ending: Ending) -> Self {
         match self.backend {
-            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas => {
+            Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas | Backend::MemcachedTokens => {
                 unreachable!("{:?} keeps nothing over a restart ({ending:?})", self.backend)
             }
             Backend::Embedded | Backend::EmbeddedForgetful => {
@@ -185,6 +202,11 @@ fn copy(from: &Path) -> io::Result<TempDir> {
 /// Runs a law on a fresh bench of every backend.
 pub async fn on_every_backend(law: impl AsyncFn(Bench)) {
     on_each(&BACKENDS, law).await;
+}
+
+/// Runs a law of the count cache on a fresh bench of every backend that keeps it in its own way.
+pub async fn on_every_cache_backend(law: impl AsyncFn(Bench)) {
+    on_each(&CACHE_BACKENDS, law).await;
 }
 
 /// Runs a law of best-effort counters on a fresh bench of every backend that keeps them in its own way.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use tallystone::ports::{Expiry, Overflow, Stores};
+use tallystone::ports::{Expiry, FastAdd, FastAdded, Overflow, Stores};
 
 use crate::backends::{on_every_durable_backend, on_every_fast_backend};
 use crate::given::{NAMESPACE, OTHER_NAMESPACE, counter, counter_name, foreign};
@@ -14,7 +14,7 @@ use crate::servers::Memcached;
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn add(stores: &Stores, name: &str, delta: i64, ttl: Option<Duration>) -> i64 {
-    stores.fast.add(&counter(name), delta, ttl).await.expect("an add")
+    stores.fast.add(&counter(name), FastAdd::of(delta, ttl)).await.expect("an add").value()
 }
 
 async fn get(stores: &Stores, name: &str) -> Option<i64> {
@@ -28,7 +28,7 @@ async fn fast_counts_law_1_an_add_answers_the_value_after_it_from_zero_on() {
         assert_eq!(add(stores, "views", 5, None).await, 5);
         assert_eq!(add(stores, "views", -3, None).await, 2);
         assert_eq!(add(stores, "views", -3, None).await, -1);
-        assert_eq!(stores.fast.add(&foreign("views"), 9, None).await.expect("an add"), 9);
+        assert_eq!(stores.fast.add(&foreign("views"), FastAdd::of(9, None)).await.expect("an add").value(), 9);
         assert_eq!(get(stores, "views").await, Some(-1));
     })
     .await;
@@ -156,7 +156,7 @@ async fn fast_counts_names_are_listed_in_order_by_pages_or_not_at_all() {
             add(stores, "a-expired", 1, Some(SECOND)).await;
         }
         add(stores, "a-cleared", 1, None).await;
-        stores.fast.add(&foreign("a-foreign"), 1, None).await.expect("an add");
+        stores.fast.add(&foreign("a-foreign"), FastAdd::of(1, None)).await.expect("an add");
         stores.fast.clear(&counter("a-cleared")).await.expect("a clear");
         bench.clock.advance(2 * SECOND);
         let all = stores.fast.names(NAMESPACE, "a", None, 100).await.expect("names");
@@ -240,6 +240,30 @@ async fn fast_counts_law_2_in_whole_seconds_an_expired_counter_has_no_value() {
         }
         assert!(began.elapsed() >= SECOND, "it ended early, after {:?}", began.elapsed());
         assert_eq!(add(stores, "views", 1, None).await, 1, "an expired counter starts from 0");
+    })
+    .await;
+}
+
+fn tokened(delta: i64, token: &str) -> FastAdd {
+    FastAdd { token: Some(crate::given::key(1, token)), ..FastAdd::of(delta, None) }
+}
+
+#[tokio::test]
+async fn fast_counts_law_7_a_token_that_was_seen_adds_nothing_where_tokens_are_remembered() {
+    on_every_fast_backend(async |bench| {
+        let stores = &bench.stores;
+        let remembers = !stores.fast.capabilities().remembers_tokens.is_zero();
+        let add = async |name: &str, delta, token: &str| {
+            stores.fast.add(&counter(name), tokened(delta, token)).await.expect("an add")
+        };
+        assert_eq!(add("views", 5, "a").await, FastAdded::Applied(5));
+        let again = if remembers { FastAdded::Seen(Some(5)) } else { FastAdded::Applied(10) };
+        assert_eq!(add("views", 5, "a").await, again);
+        assert_eq!(add("views", 1, "b").await, FastAdded::Applied(again.value() + 1));
+        assert_eq!(add("other", 7, "a").await, FastAdded::Applied(7), "a token is one of its counter");
+        stores.fast.clear(&counter("views")).await.expect("a clear");
+        let gone = if remembers { FastAdded::Seen(None) } else { FastAdded::Applied(5) };
+        assert_eq!(add("views", 5, "a").await, gone, "a clear forgets no tokens");
     })
     .await;
 }

@@ -4,6 +4,8 @@
 mod api;
 mod cli;
 mod client;
+mod clusters;
+mod count_cache;
 mod counting;
 mod crash;
 mod docs;

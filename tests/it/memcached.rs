@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tallystone::adapters::memcached::{Cluster, Options};
 use tallystone::adapters::system::SystemClock;
-use tallystone::domain::counter::{Counter, CounterName, NamespaceId};
-use tallystone::ports::{FastCounts, Outcome, StoreError, StoreErrorKind};
+use tallystone::domain::Timestamp;
+use tallystone::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
+use tallystone::domain::limits::MEMCACHED_QUIET_MAX;
+use tallystone::ports::{FastAdd, FastAdded, FastCounts, Outcome, StoreError, StoreErrorKind};
 use tempfile::TempDir;
 
 use crate::harness::{Launch, Server, http};
 use crate::servers::Memcached;
+use crate::servers::proxy::{Fault, Proxy, Wire};
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -28,7 +31,7 @@ fn memcached() -> Memcached {
 
 async fn cluster(replicas: &[&Memcached]) -> Cluster {
     let replicas = replicas.iter().map(|server| vec![server.address().to_string()]).collect();
-    let options = Options { replicas, key_prefix: "faults".to_owned(), timeout: TIMEOUT };
+    let options = Options { replicas, key_prefix: "faults".to_owned(), timeout: TIMEOUT, dedupe_seconds: 0 };
     let opened = Cluster::open(options, Arc::new(SystemClock)).await;
     opened.unwrap_or_else(|absent| panic!("{absent:?}")).0
 }
@@ -38,7 +41,7 @@ fn views() -> Counter {
 }
 
 async fn add(cluster: &Cluster) -> Result<i64, StoreError> {
-    cluster.add(&views(), 1, None).await
+    Ok(cluster.add(&views(), FastAdd::of(1, None)).await?.value())
 }
 
 /// Adds until one is applied, and answers its value and how many before may have been applied.
@@ -74,9 +77,13 @@ async fn a_killed_memcached_fails_adds_at_once_and_starts_from_zero_when_it_is_b
     for value in 1..=3 {
         assert_eq!(add(&cluster).await.expect("an add"), value);
     }
+    // The pooled connection is dead and idle: the first call after it makes another, which cannot be made, so nothing is
+    // in doubt. The clock of the adapter has to move on first: right after an answer a connection is taken to be alive.
+    let quiet_since = Instant::now();
+    assert!(crate::harness::eventually(BACK_WITHIN, || quiet_since.elapsed() > 2 * MEMCACHED_QUIET_MAX));
     let address = server.kill();
-    // A connection whose end was not seen yet leaves a call in doubt; one that cannot be made does not.
     add_until_paused(&cluster).await;
+    assert_eq!(cluster.health().unknown, 0, "a fresh connection is tried where a pooled one has died unseen");
     let (refused, began) = (cluster.health().refused, Instant::now());
     while cluster.health().refused == refused && began.elapsed() < BACK_WITHIN {
         let error = add(&cluster).await.expect_err("nobody is there");
@@ -236,4 +243,43 @@ fn a_start_with_an_absent_server_among_others_warns_and_counts() {
     assert_eq!(call(&server, "admin.v1.NamespaceService/CreateNamespace", body).0, 200);
     let (status, answer) = add_over_http(&server, "fast");
     assert_eq!(status, 200, "{answer}");
+}
+
+#[tokio::test]
+async fn a_remembered_token_counts_at_most_once_whatever_is_lost() {
+    let server = memcached();
+    let proxy = Proxy::start(server.address(), Wire::Plain).expect("a proxy");
+    let options = Options {
+        replicas: vec![vec![proxy.address().to_string()]],
+        key_prefix: "tokens".to_owned(),
+        timeout: TIMEOUT,
+        dedupe_seconds: 3_600,
+    };
+    let opened = Cluster::open(options, Arc::new(SystemClock)).await;
+    let cluster = opened.unwrap_or_else(|absent| panic!("{absent:?}")).0;
+    let token = |n: u32| FastAdd { token: Some(key(n)), ..FastAdd::of(1, None) };
+    let mut certain = 0;
+    for n in 0..40_u32 {
+        // Every third add loses the answer to one of its commands, so nobody knows what became of it.
+        proxy.set(if n % 3 == 0 { Fault::LoseAnswers } else { Fault::None });
+        let first = cluster.add(&views(), token(n)).await;
+        proxy.set(Fault::None);
+        let mut outcomes = vec![first];
+        let deadline = Instant::now() + BACK_WITHIN;
+        while outcomes.last().is_some_and(Result::is_err) {
+            assert!(Instant::now() < deadline, "it does not come back");
+            outcomes.push(cluster.add(&views(), token(n)).await);
+            tokio::task::yield_now().await;
+        }
+        certain += i64::from(matches!(outcomes[0], Ok(FastAdded::Applied(_))));
+        let again = cluster.add(&views(), token(n)).await.expect("an add");
+        assert!(matches!(again, FastAdded::Seen(_)), "a repeat adds nothing: {again:?}");
+    }
+    assert!(proxy.lost() > 0, "answers were lost");
+    let value = cluster.get(&views()).await.expect("a read").expect("a value");
+    assert!((certain..=40).contains(&value), "{value} of 40 adds, {certain} of them acknowledged at once");
+}
+
+fn key(n: u32) -> EventKey {
+    EventKey { time: Timestamp::from_secs(1_800_000_000), id: EventId::text(&n.to_string()) }
 }

@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
+pub mod proxy;
+
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, ChildStderr, Command, Stdio};

@@ -230,6 +230,7 @@ impl Embedded {
             cache: store.clone(),
             progress: store.clone(),
             fast,
+            caches: Arc::default(),
             catalog: store,
         }
     }

@@ -154,7 +154,7 @@ impl CountCache for Store {
 
     async fn lease(&self, _counter: &Counter) -> CacheLease {
         // Rows in memory follow every commit, so nobody has to fill them.
-        CacheLease(0)
+        CacheLease::default()
     }
 
     async fn fill(&self, _counter: &Counter, _value: CachedCount, _lease: CacheLease) {}

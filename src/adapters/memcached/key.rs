@@ -5,7 +5,7 @@ use std::time::Duration;
 use memcache::exp::Ttl;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, EventKey};
 use crate::domain::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
 use crate::domain::time::Timestamp;
 
@@ -21,6 +21,26 @@ pub(super) fn of(prefix: &str, counter: &Counter) -> String {
         return key;
     }
     format!("{prefix}/{namespace}/#{:032x}", xxh3_128(name.as_bytes()))
+}
+
+/// The key of a counter's cached count: as `of`, with a `c` before the number of the namespace.
+pub(super) fn of_count(prefix: &str, counter: &Counter) -> String {
+    let (namespace, name) = (counter.namespace().0, counter.name().as_str());
+    let key = format!("{prefix}/c{namespace}/{name}");
+    if key.len() <= MEMCACHED_KEY_BYTES_MAX {
+        return key;
+    }
+    format!("{prefix}/c{namespace}/#{:032x}", xxh3_128(name.as_bytes()))
+}
+
+/// The key of a token of a counter: `PREFIX/tNAMESPACE/` and the hash of counter and token.
+pub(super) fn of_token(prefix: &str, counter: &Counter, token: &EventKey) -> String {
+    let mut bytes = Vec::with_capacity(128);
+    bytes.extend_from_slice(counter.name().as_str().as_bytes());
+    bytes.push(0); // in no name
+    token.id.write_to(&mut bytes);
+    bytes.extend_from_slice(&token.time.micros().to_be_bytes());
+    format!("{prefix}/t{}/{:032x}", counter.namespace().0, xxh3_128(&bytes))
 }
 
 /// The server of a counter among those of one replica: the one with the highest weight (rendezvous), so that a server
@@ -56,7 +76,7 @@ pub(super) fn lifetime(ttl: Option<Duration>, now: Timestamp) -> Lifetime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceId};
+    use crate::domain::counter::{CounterName, EventId, NamespaceId};
 
     fn counter(name: &str) -> Counter {
         Counter::new(NamespaceId(7), CounterName::new(name).expect("a valid name"))
@@ -70,7 +90,19 @@ mod tests {
             let key = of("tallystone", &counter(&"a".repeat(length)));
             assert!(key.len() <= 250 && key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
             assert!(keys.insert(key), "{length}");
+            let counter = counter(&"a".repeat(length));
+            let (cached, token) = (of_count("tallystone", &counter), of_token("tallystone", &counter, &token("x")));
+            for key in [cached, token] {
+                assert!(key.len() <= 250 && key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
+                assert!(keys.insert(key), "{length}");
+            }
         }
+        let of_other_tokens = of_token("tallystone", &counter("a"), &token("y"));
+        assert!(keys.insert(of_other_tokens), "each token has a key");
+    }
+
+    fn token(text: &str) -> EventKey {
+        EventKey { time: Timestamp::from_secs(1_800_000_000), id: EventId::text(text) }
     }
 
     #[test]

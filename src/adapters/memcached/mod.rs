@@ -1,14 +1,12 @@
-//! Best-effort counters on memcached servers, by meta commands (protocol.txt of memcached, "Meta Arithmetic").
+//! memcached servers, by meta commands (protocol.txt of memcached): best-effort counters in `fast_counts`, the cache in
+//! front of the checkpoints in `count_cache`.
 //!
-//! An add is one round trip of two commands: `ma` with the delta as two's complement, N and J to make the counter, and
-//! `mg` with T to begin its TTL anew. T on `ma` would not do: memcached 1.6.18 forgets it when the number outgrows its
-//! place or is being read, and N knows neither 0 nor more than 30 days. Sums are modulo 2^64 on the server, so 5, -3, -3
-//! is stored as 2^64 - 1, which is -1. Every replica holds all counters, spread over its servers by rendezvous: writes go
-//! to all replicas, reads to the first that answers. Nothing here is exact, durable or idempotent.
-//!
-//! A counter's key is never read with a lease: a placeholder without digits would make every later add fail.
+//! Every replica holds all keys, spread over its servers by rendezvous of our own: writes go to all replicas, reads to the
+//! first that answers. A server that does not answer is paused and fails its callers at once; nothing waits for it.
 
 mod backoff;
+mod count_cache;
+mod fast_counts;
 mod fault;
 mod key;
 mod node;
@@ -17,14 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
-use memcache::exp::{Arithmetic, Delete, Get, Op, OpResult};
+use memcache::exp::{Op, OpResult};
 
 use crate::adapters::memcached::node::{Node, Repeat, Tally};
-use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::domain::counter::Counter;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
-use crate::ports::{Clock, Expiry, FastCapabilities, FastCounts, Outcome, Overflow, StoreError, StoreErrorKind};
+use crate::ports::{Clock, StoreError};
 
 /// What a cluster of memcached servers is.
 #[derive(Clone, Debug)]
@@ -35,12 +32,15 @@ pub struct Options {
     pub key_prefix: String,
     /// How long a call waits for a place, a connection and an answer, each.
     pub timeout: Duration,
+    /// For how many seconds the tokens of best-effort adds are remembered; 0: not at all.
+    pub dedupe_seconds: u32,
 }
 
-/// Best-effort counters on a cluster of memcached servers.
+/// A cluster of memcached servers.
 pub struct Cluster {
     replicas: Vec<Vec<Node>>,
     key_prefix: String,
+    dedupe_seconds: u32,
     clock: Arc<dyn Clock>,
     tally: Arc<Tally>,
 }
@@ -72,7 +72,7 @@ impl Cluster {
         let tally = Arc::new(Tally::default());
         let node = |address| Node::new(address, options.timeout, Arc::clone(&clock), Arc::clone(&tally));
         let replicas: Vec<Vec<Node>> =
-            options.replicas.into_iter().map(|servers| servers.into_iter().map(node).collect()).collect();
+            options.replicas.iter().map(|servers| servers.iter().cloned().map(node).collect()).collect();
         let probe_key = format!("{}/probe/{:x}", options.key_prefix, clock.now().micros());
         let probes = replicas.iter().flatten().map(|node| async {
             let probed = tokio::select! {
@@ -88,7 +88,8 @@ impl Cluster {
         if absent.len() == servers {
             return Err(absent);
         }
-        Ok((Self { replicas, key_prefix: options.key_prefix, clock, tally }, absent))
+        let Options { key_prefix, dedupe_seconds, .. } = options;
+        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, tally }, absent))
     }
 
     /// What was done so far, and how the servers are.
@@ -122,98 +123,5 @@ impl Cluster {
         repeat: Repeat,
     ) -> Vec<Result<OpResult, StoreError>> {
         join_all(self.nodes(counter).map(|node| node.call(op, commands, repeat))).await
-    }
-}
-
-#[async_trait]
-impl FastCounts for Cluster {
-    fn capabilities(&self) -> FastCapabilities {
-        FastCapabilities { overflow: Overflow::Wraps, expiry: Expiry::WholeSeconds, lists_names: false }
-    }
-
-    /// One round trip. Applied if any replica applied it; the answer is that of the first one that did.
-    async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError> {
-        const OP: &str = "best-effort add";
-        let key = key::of(&self.key_prefix, counter);
-        let lifetime = key::lifetime(ttl, self.clock.now());
-        let delta = delta.cast_unsigned();
-        let commands = [
-            Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
-            Get::new(&key).without_value().touch(lifetime.ttl).into(),
-        ];
-        let answers = self.everywhere(OP, counter, &commands, Repeat::Counts).await;
-        let values = answers.into_iter().map(|answer| match answer? {
-            OpResult::Arithmetic(result) if result.applied() => {
-                let value = result.value.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, OP))?;
-                Ok(value.cast_signed())
-            }
-            _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
-        });
-        first_good(values, OP)
-    }
-
-    /// One round trip. The first replica that answers is believed.
-    async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
-        const OP: &str = "best-effort read";
-        let commands = [Get::new(key::of(&self.key_prefix, counter)).into()];
-        let mut failed = StoreError::not_applied(StoreErrorKind::Unavailable, OP);
-        for node in self.nodes(counter) {
-            match node.call(OP, &commands, Repeat::Harmless).await {
-                Ok(OpResult::Get(result)) => return number(result.value.as_deref(), OP),
-                Ok(_) => failed = StoreError::not_applied(StoreErrorKind::Corrupt, OP), // not the answer to a read
-                // A read has no effect that could be in doubt.
-                Err(error) => failed = StoreError { outcome: Outcome::NotApplied, ..error },
-            }
-        }
-        Err(failed)
-    }
-
-    /// One round trip. Done when every replica has done it: one that could not would show the old value again.
-    async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
-        const OP: &str = "best-effort clear";
-        let commands = [Delete::new(key::of(&self.key_prefix, counter)).into()];
-        let answers = self.everywhere(OP, counter, &commands, Repeat::Harmless).await;
-        let total = answers.len();
-        let mut failures: Vec<StoreError> = answers.into_iter().filter_map(Result::err).collect();
-        let some_did = failures.len() < total || failures.iter().any(|error| error.outcome == Outcome::Unknown);
-        match failures.pop() {
-            None => Ok(()),
-            Some(error) if some_did => Err(StoreError { outcome: Outcome::Unknown, ..error }),
-            Some(error) => Err(error),
-        }
-    }
-
-    /// None: memcached lists no keys.
-    async fn names(
-        &self,
-        _namespace: NamespaceId,
-        _prefix: &str,
-        _above: Option<&CounterName>,
-        _limit: usize,
-    ) -> Result<Vec<CounterName>, StoreError> {
-        Ok(Vec::new())
-    }
-}
-
-/// The value of the first replica that has one; else the failure that says most: one that may have had its effect.
-fn first_good(values: impl Iterator<Item = Result<i64, StoreError>>, op: &'static str) -> Result<i64, StoreError> {
-    let mut failed: Option<StoreError> = None;
-    for value in values {
-        match value {
-            Ok(value) => return Ok(value),
-            Err(error) if failed.is_none() || error.outcome == Outcome::Unknown => failed = Some(error),
-            Err(_) => {} // says no more than the one before
-        }
-    }
-    Err(failed.unwrap_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, op)))
-}
-
-/// A stored value. memcached pads a number with spaces when it becomes shorter than it was.
-fn number(value: Option<&[u8]>, op: &'static str) -> Result<Option<i64>, StoreError> {
-    let Some(value) = value else { return Ok(None) };
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse::<u64>().ok());
-    match number {
-        Some(number) => Ok(Some(number.cast_signed())),
-        None => Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).because("the key holds something else")),
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff};
 use crate::adapters::memcached::fault;
-use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX};
+use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
 
 /// One server.
@@ -25,6 +25,10 @@ pub(super) struct Node {
     places: Semaphore,
     backoff: Backoff,
     tally: Arc<Tally>,
+    /// When the server answered last, in microseconds of `Clock::elapsed`.
+    answered_micros: AtomicU64,
+    /// Until when its cached counts may be older than a clear, in microseconds of `Clock::elapsed`.
+    distrusted_micros: AtomicU64,
 }
 
 /// What was done, over all servers of a cluster.
@@ -49,7 +53,8 @@ impl Node {
     pub(super) fn new(address: String, timeout: Duration, clock: Arc<dyn Clock>, tally: Arc<Tally>) -> Self {
         let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
         let (client, backoff) = (Mutex::default(), Backoff::default());
-        Self { address, timeout, clock, client, places, backoff, tally }
+        let (answered_micros, distrusted_micros) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { address, timeout, clock, client, places, backoff, tally, answered_micros, distrusted_micros }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -58,6 +63,16 @@ impl Node {
 
     pub(super) fn is_down(&self) -> bool {
         self.backoff.is_down()
+    }
+
+    /// Whether its cached counts may be read.
+    pub(super) fn is_trusted(&self) -> bool {
+        micros(self.clock.elapsed()) >= self.distrusted_micros.load(Ordering::Relaxed)
+    }
+
+    /// Leaves its cached counts alone for a time.
+    pub(super) fn distrust_for(&self, time: Duration) {
+        self.distrusted_micros.fetch_max(micros(self.clock.elapsed() + time), Ordering::Relaxed);
     }
 
     /// Sends the commands together and answers what became of the first.
@@ -79,6 +94,7 @@ impl Node {
             let error = match self.exchange(commands, admission).await {
                 Ok(answer) => {
                     self.backoff.answered();
+                    self.answered_micros.store(micros(self.clock.elapsed()), Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -129,7 +145,18 @@ impl Node {
 
     async fn send(&self, commands: &[Op], admission: Admission) -> Result<Vec<Result<OpResult, Error>>, Error> {
         let client = self.client(admission).await?;
+        self.notice_closed_connections().await;
         client.run_batch(commands.iter().cloned()).await
+    }
+
+    /// Lets the runtime take in what happened to connections that lay idle. The client takes a connection whose end was
+    /// noticed for closed and makes another; one whose end was not noticed would take the command and lose it, and nobody
+    /// could say what became of it.
+    async fn notice_closed_connections(&self) {
+        let answered = self.answered_micros.load(Ordering::Relaxed);
+        if micros(self.clock.elapsed()).saturating_sub(answered) > micros(MEMCACHED_QUIET_MAX) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The client; made anew for a trial, so that a server is looked up again by its name.
@@ -162,4 +189,8 @@ impl Node {
             () = self.clock.sleep(self.timeout) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

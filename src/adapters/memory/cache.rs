@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::counter::Counter;
-use crate::ports::{CacheLease, CachedCount, CountCache};
+use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache};
 
 /// A cache that forgets only what is deleted.
 #[derive(Default)]
@@ -31,12 +31,14 @@ impl CountCache for Cache {
     async fn lease(&self, _counter: &Counter) -> CacheLease {
         let mut state = self.state.lock();
         state.clock += 1;
-        CacheLease(state.clock)
+        let mark = CacheMark { number: state.clock, held_as_of: None };
+        CacheLease { marks: vec![Some(mark)], ..CacheLease::default() }
     }
 
     async fn fill(&self, counter: &Counter, value: CachedCount, lease: CacheLease) {
+        let Some(mark) = lease.marks.first().copied().flatten() else { return };
         let mut state = self.state.lock();
-        let stale = state.deleted.get(counter).is_some_and(|deleted| *deleted > lease.0);
+        let stale = state.deleted.get(counter).is_some_and(|deleted| *deleted > mark.number);
         let older = state.values.get(counter).is_some_and(|held| held.as_of > value.as_of);
         if !stale && !older {
             state.values.insert(counter.clone(), value);

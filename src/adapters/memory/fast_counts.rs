@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::FAST_SHARDS_MAX;
-use crate::ports::{Clock, Expiry, FastCapabilities, FastCounts, Overflow, StoreError};
+use crate::ports::{Clock, Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow, StoreError};
 
 /// A shard is not worth less than this.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
@@ -71,14 +71,20 @@ impl FastTable {
 #[async_trait]
 impl FastCounts for FastTable {
     fn capabilities(&self) -> FastCapabilities {
-        FastCapabilities { overflow: Overflow::Stays, expiry: Expiry::Exact, lists_names: true }
+        FastCapabilities {
+            overflow: Overflow::Stays,
+            expiry: Expiry::Exact,
+            lists_names: true,
+            remembers_tokens: Duration::ZERO,
+        }
     }
 
-    async fn add(&self, counter: &Counter, delta: i64, ttl: Option<Duration>) -> Result<i64, StoreError> {
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError> {
         let now = self.clock.elapsed();
         // A TTL beyond the end of the clock is none.
-        let expires = ttl.and_then(|ttl| now.checked_add(ttl));
-        Ok(self.shard(counter).lock().add(counter, delta, expires, now, self.shard_bytes_max))
+        let expires = add.ttl.and_then(|ttl| now.checked_add(ttl));
+        let value = self.shard(counter).lock().add(counter, add.delta, expires, now, self.shard_bytes_max);
+        Ok(FastAdded::Applied(value))
     }
 
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
@@ -248,7 +254,7 @@ mod tests {
         for (end, beyond) in [(i64::MAX, 1), (i64::MIN, -1)] {
             let views = counter(&format!("views{end}"));
             for delta in [end, beyond, beyond] {
-                assert_eq!(table.add(&views, delta, None).await.expect("an add"), end);
+                assert_eq!(table.add(&views, FastAdd::of(delta, None)).await.expect("an add").value(), end);
             }
             assert_eq!(table.get(&views).await.expect("a read"), Some(end));
         }
@@ -265,8 +271,8 @@ mod tests {
         let (table, _) = table(capacity);
         let hot = counter("hot");
         for number in 0..20_000 {
-            table.add(&counter(&format!("cold-{number}")), 1, None).await.expect("a table does not fail");
-            table.add(&hot, 1, None).await.expect("a table does not fail");
+            table.add(&counter(&format!("cold-{number}")), FastAdd::of(1, None)).await.expect("a table does not fail");
+            table.add(&hot, FastAdd::of(1, None)).await.expect("a table does not fail");
             assert!(table.bytes() <= capacity + ENTRY_BYTES + 256);
         }
         assert_eq!(table.get(&hot).await.expect("a table does not fail"), Some(20_000));
@@ -277,12 +283,18 @@ mod tests {
     async fn expired_counters_make_room_without_pressure() {
         let (table, clock) = table(1024 * 1024);
         for number in 0..1_000 {
-            table.add(&counter(&format!("short-{number}")), 1, Some(SECOND)).await.expect("a table does not fail");
+            table
+                .add(&counter(&format!("short-{number}")), FastAdd::of(1, Some(SECOND)))
+                .await
+                .expect("a table does not fail");
         }
         let full = table.bytes();
         clock.advance(SECOND);
         for number in 0..1_000 {
-            table.add(&counter(&format!("next-{number}")), 1, Some(SECOND)).await.expect("a table does not fail");
+            table
+                .add(&counter(&format!("next-{number}")), FastAdd::of(1, Some(SECOND)))
+                .await
+                .expect("a table does not fail");
         }
         assert!(table.bytes() < full + full / 2, "{} of {full} bytes", table.bytes());
     }
@@ -292,8 +304,11 @@ mod tests {
         let (table, _) = table(1);
         for number in 0..10 {
             let counter = counter(&format!("c-{number}"));
-            table.add(&counter, 5, None).await.expect("a table does not fail");
-            assert_eq!(table.add(&counter, -3, None).await.expect("a table does not fail"), 2);
+            table.add(&counter, FastAdd::of(5, None)).await.expect("a table does not fail");
+            assert_eq!(
+                table.add(&counter, FastAdd::of(-3, None)).await.expect("a table does not fail"),
+                FastAdded::Applied(2)
+            );
         }
         assert!(table.bytes() <= ENTRY_BYTES + 256);
     }
@@ -307,7 +322,7 @@ mod tests {
                 let table = table.clone();
                 tokio::spawn(async move {
                     for _ in 0..1_000 {
-                        table.add(&counter("shared"), 1, None).await.expect("a table does not fail");
+                        table.add(&counter("shared"), FastAdd::of(1, None)).await.expect("a table does not fail");
                     }
                 })
             })

@@ -49,6 +49,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         progress: store,
         cache: Arc::new(Cache::default()),
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
+        caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
     }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::app::config::{Config, ListenAddress, StorageKind};
-use crate::domain::limits::{MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_SERVERS_MAX};
+use crate::domain::counter::NamespaceName;
+use crate::domain::limits::{
+    DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_SERVERS_MAX, MEMCACHED_TIMEOUT_MAX,
+};
 
 /// `[best_effort]`
 #[derive(Clone, Debug, Deserialize)]
@@ -24,25 +27,22 @@ pub struct BestEffortConfig {
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
     /// What it is.
-    #[serde(default)]
     pub kind: ClusterKind,
     /// Its servers, by replica.
-    #[serde(default)]
     pub servers: Servers,
     /// What all keys begin with.
-    #[serde(default = "default_key_prefix")]
     pub key_prefix: String,
     /// How long one call waits for a place, a connection and an answer, each.
-    #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
+    /// For how long the tokens of best-effort adds are remembered; 0: not at all.
+    pub dedupe_seconds: u32,
 }
 
 /// What a cluster is.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterKind {
     /// The embedded store.
-    #[default]
     Embedded,
     /// Memory only.
     Memory,
@@ -54,14 +54,6 @@ pub enum ClusterKind {
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Servers(Vec<Vec<String>>);
-
-fn default_key_prefix() -> String {
-    "tallystone".to_owned()
-}
-
-fn default_timeout_ms() -> u64 {
-    250
-}
 
 impl ClusterConfig {
     /// How long one call waits for a place, a connection and an answer, each.
@@ -123,13 +115,15 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
         StorageKind::Memory => ClusterKind::Memory,
     };
     let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
+        if let Err(reject) = NamespaceName::new(name) {
+            return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
+        }
         let (setting, what) = fault_of(cluster, own)?;
         Some((format!("clusters.{name}.{setting}"), what))
     });
-    of_clusters.or_else(|| {
-        let what = fault_of_choice(config)?;
-        Some(("best_effort.cluster".to_owned(), what))
-    })
+    let of_choice = || Some(("best_effort.cluster".to_owned(), fault_of_choice(config)?));
+    let of_default = || Some(("storage.cache_cluster".to_owned(), fault_of_default(config)?));
+    of_clusters.or_else(of_choice).or_else(of_default)
 }
 
 fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
@@ -144,8 +138,11 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
             let what = format!("must be 1 to {MEMCACHED_PREFIX_BYTES_MAX} visible ASCII characters");
             return Some(("key_prefix", what));
         }
-        if !(1..=10_000).contains(&cluster.timeout_ms) {
-            return Some(("timeout_ms", "must be 1 to 10000".to_owned()));
+        if cluster.timeout_ms == 0 || cluster.timeout() > MEMCACHED_TIMEOUT_MAX {
+            return Some(("timeout_ms", format!("must be 1 to {}", MEMCACHED_TIMEOUT_MAX.as_millis())));
+        }
+        if cluster.dedupe_seconds > DEDUPE_SECONDS_MAX {
+            return Some(("dedupe_seconds", format!("must be 0 to {DEDUPE_SECONDS_MAX}")));
         }
         return None;
     }
@@ -154,6 +151,15 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
         return Some(("kind", what.to_owned()));
     }
     has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\"".to_owned()))
+}
+
+/// What is wrong with the cluster that the count cache of new namespaces should be in.
+fn fault_of_default(config: &Config) -> Option<String> {
+    let name = &config.storage.cache_cluster;
+    (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
+        let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
+        format!("names {name}, and there is no [clusters.{name}]; add it, or name one of {}", known.join(", "))
+    })
 }
 
 /// What is wrong with the cluster that best-effort counters should be in.
@@ -206,8 +212,17 @@ mod tests {
             (vec![kind, ("clusters.near.servers", "nowhere")], "clusters.near.servers cannot be used: no HOST:PORT"),
             (vec![servers], "clusters.near.servers belong to a cluster of kind"),
             (vec![kind, servers, ("clusters.near.timeout_ms", "0")], "clusters.near.timeout_ms must be 1 to 10000"),
+            (
+                vec![kind, servers, ("clusters.near.dedupe_seconds", "86401")],
+                "clusters.near.dedupe_seconds must be 0 to 86400",
+            ),
             (vec![kind, servers, ("clusters.near.key_prefix", "a b")], "clusters.near.key_prefix must be"),
             (vec![kind, servers, ("best_effort.cluster", "far")], "a memcached cluster that is listed: near"),
+            (
+                vec![("storage.cache_cluster", "far")],
+                "storage.cache_cluster names far, and there is no [clusters.far]; add it",
+            ),
+            (vec![("clusters.a b.kind", "embedded")], "clusters.a b cannot be named so: "),
             (vec![("best_effort.cluster", "far")], "there is no [clusters.far]; add it with kind = \"memcached\""),
             (vec![("best_effort.cluster", "embedded")], "leave it empty to keep best-effort counters in this process"),
         ] {

@@ -11,7 +11,7 @@ use crate::engine::counting::submit::{OwnTime, Submission};
 use crate::engine::counting::{
     Add, Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, WriteOutcome, Written, is_best_effort,
 };
-use crate::ports::{NewEvent, Outcome, StoreError};
+use crate::ports::{FastAdd, FastAdded, NewEvent, Outcome, StoreError};
 
 /// A namespace that takes adds, as it was when it was looked up.
 pub struct AddTarget(Arc<Scope>);
@@ -150,20 +150,29 @@ impl Counting {
     async fn add_fast(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
         let counter: Counter = scope.counter(add.name.clone());
         let ttl = scope.namespace.spec.ttl;
-        let fast = &self.core.stores.fast;
-        let value = match add.delta {
-            0 => fast.get(&counter).await?.unwrap_or(0),
-            delta => fast.add(&counter, delta, ttl).await?,
+        let remembers_tokens = !scope.fast.capabilities().remembers_tokens.is_zero();
+        let known = add.token.as_ref().filter(|token| token.idempotent && remembers_tokens);
+        let added = match add.delta {
+            // Writes nothing and keeps no token.
+            0 => FastAdded::Applied(scope.fast.get(&counter).await?.unwrap_or(0)),
+            delta => {
+                scope.fast.add(&counter, FastAdd { delta, ttl, token: known.map(|token| token.key.clone()) }).await?
+            }
         };
+        let outcome = match added {
+            FastAdded::Applied(_) => WriteOutcome::Applied,
+            FastAdded::Seen(_) => WriteOutcome::AlreadyApplied,
+        };
+        let idempotent = known.is_some();
         self.core.watchers.wake(&counter);
         let server_time = self.core.now();
         let mut token = match &add.token {
             Some(token) => token.clone(),
             None => self.loose_token(server_time),
         };
-        // A best-effort counter keeps no tokens, whoever made them.
-        token.idempotent = false;
-        Ok((Written { outcome: WriteOutcome::Applied, token, server_time, visible_at: None }, value))
+        // A best-effort counter keeps no tokens of the server's, and a caller's only where its store does.
+        token.idempotent = idempotent;
+        Ok((Written { outcome, token, server_time, visible_at: None }, added.value()))
     }
 
     /// A reading of a best-effort counter: always an estimate of this moment.

@@ -1,12 +1,10 @@
 //! ClearCount: an event of its own that wipes everything at or before it, visible at once.
 
 use crate::domain::counter::{Change, Event, NamespaceName, Token};
+use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
 use crate::engine::counting::submit::Submission;
 use crate::engine::counting::{Clear, Counting, CountingError, WriteOutcome, Written, is_best_effort};
 use crate::ports::NewEvent;
-
-/// How long a cache entry may outlive a clear that could not delete it.
-const CACHE_ENTRY_TTL: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Counting {
     /// Clears a counter. Reads that begin after the answer start from 0.
@@ -14,7 +12,7 @@ impl Counting {
         let scope = self.delta_scope(namespace).await?;
         let counter = scope.counter(clear.name);
         if is_best_effort(&scope) {
-            self.core.stores.fast.clear(&counter).await?;
+            scope.fast.clear(&counter).await?;
             self.core.watchers.wake(&counter);
             let server_time = self.core.now();
             let token = clear.token.unwrap_or_else(|| self.loose_token(server_time));
@@ -27,10 +25,10 @@ impl Counting {
         let submission = Submission { event: NewEvent { counter: counter.clone(), event }, own: !token.idempotent };
         let answer = self.submit(&scope, vec![submission], own).await.pop();
         let outcome = answer.unwrap_or(Err(CountingError::ShuttingDown))?;
-        let deleted = self.core.stores.cache.delete(&counter).await;
+        let deleted = scope.cache.delete(&counter).await;
         self.core.watchers.wake(&counter);
         let server_time = self.core.now();
-        let visible_at = (!deleted).then(|| server_time + CACHE_ENTRY_TTL);
+        let visible_at = (!deleted).then(|| server_time + CLEAR_VISIBLE_WITHIN);
         Ok(Written { outcome, token, server_time, visible_at })
     }
 }

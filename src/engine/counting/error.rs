@@ -18,6 +18,14 @@ pub enum CountingError {
         /// The name that was asked for.
         name: String,
     },
+    /// The namespace is kept in clusters that this server does not know, or not as what they should be.
+    #[error("namespace {name} cannot be served here, and nothing was done: {what}")]
+    KeptElsewhere {
+        /// The namespace.
+        name: String,
+        /// What is wrong with its clusters, and what to do.
+        what: String,
+    },
     /// The namespace belongs to the service.
     #[error("namespace {name} is kept by the service itself and can only be read")]
     NamespaceReadOnly {
@@ -123,6 +131,7 @@ impl CountingError {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::NamespaceNotFound { .. } => Reason::NamespaceNotFound,
+            Self::KeptElsewhere { .. } => Reason::StoreUnavailable,
             Self::NamespaceReadOnly { .. } => Reason::NamespaceReadOnly,
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::NotApplied { .. } => Reason::NotApplied,
@@ -161,7 +170,9 @@ impl CountingError {
             Self::SerialBack { known_epoch, known_serial, .. } => {
                 vec![("known_epoch", known_epoch.to_string()), ("known_serial", known_serial.to_string())]
             }
-            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } => vec![("namespace", name.clone())],
+            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } | Self::KeptElsewhere { name, .. } => {
+                vec![("namespace", name.clone())]
+            }
             _ => Vec::new(), // the text says it all
         }
     }

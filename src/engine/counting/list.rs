@@ -31,7 +31,7 @@ impl Counting {
         let scope = self.core.scope(namespace).await?;
         let stores = &self.core.stores;
         let names = if is_best_effort(&scope) {
-            stores.fast.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
+            scope.fast.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         } else {
             stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         };

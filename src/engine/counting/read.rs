@@ -58,7 +58,7 @@ impl Counting {
         budget: Budget,
     ) -> Result<Reading, CountingError> {
         if is_best_effort(scope) {
-            return Ok(self.fast_reading(self.core.stores.fast.get(counter).await?));
+            return Ok(self.fast_reading(scope.fast.get(counter).await?));
         }
         let up_to_date = match options.freshness {
             Freshness::UpToDate => true,
@@ -88,6 +88,9 @@ impl Counting {
         if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
             reading.behind = true;
         }
+        if scope.cache_is_shared {
+            self.core.told.note(counter, reading.as_of);
+        }
         Ok(reading)
     }
 
@@ -106,9 +109,10 @@ impl Counting {
     async fn load(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        if let Some(value) = self.core.stores.cache.get(counter).await {
+        if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            if coherent || value.as_of > Timestamp::MIN {
+            let told = if scope.cache_is_shared { self.core.told.of(counter) } else { Timestamp::MIN };
+            if coherent || (value.as_of > Timestamp::MIN && value.as_of >= told) {
                 self.core.stats.cache_hits.one();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
@@ -123,7 +127,7 @@ impl Counting {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let limit = scope.dataset.limit();
         self.core.stats.cache_misses.one();
-        let lease = self.core.stores.cache.lease(counter).await;
+        let lease = scope.cache.lease(counter).await;
         let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
         let mut value = value_of(&row, checked_at);
@@ -135,7 +139,7 @@ impl Counting {
             Some(_) | None => limit,
         };
         value.as_of = rolled_to.max(limit.min(exact_to));
-        self.core.stores.cache.fill(counter, value.clone(), lease).await;
+        scope.cache.fill(counter, value.clone(), lease).await;
         let rolled_to = value.as_of.max(watermark);
         Ok(Known { value, rolled_to, exact_now: false })
     }

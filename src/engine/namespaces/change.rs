@@ -249,6 +249,7 @@ impl Facts<'_> {
             ));
         }
         let (spec, dataset) = self.resolve(draft, None)?;
+        self.defaults.clusters.check(&spec.storage)?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let dataset_id = dataset.as_ref().map_or(DatasetId(self.snapshot.next_dataset_id.max(1)), |dataset| dataset.id);
         let new_dataset = dataset.is_none().then(|| Dataset {

@@ -12,6 +12,7 @@ use crate::domain::namespace::{
     Cardinality, CounterType, DatasetSettings, NamespaceSpec, RollupSettings, SeriesSettings, Storage, Temporality,
     TimePartition,
 };
+use crate::engine::namespaces::Clusters;
 
 /// What a caller said about a namespace; `None` is what was left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,8 +96,12 @@ pub struct RollupDraft {
 /// What a setting is when nobody said anything; a server may choose its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Defaults {
-    /// The cluster of cache, rollups and events.
+    /// The cluster of rollups and events.
     pub cluster: NamespaceName,
+    /// The cluster of the count cache.
+    pub cache_cluster: NamespaceName,
+    /// The clusters that a namespace may name.
+    pub clusters: Clusters,
     /// The dataset.
     pub dataset: NamespaceName,
     /// The settings of a new dataset.
@@ -111,6 +116,8 @@ impl Default for Defaults {
     fn default() -> Self {
         Self {
             cluster: NamespaceName::new("embedded").expect("a literal name is valid"),
+            cache_cluster: NamespaceName::new("embedded").expect("a literal name is valid"),
+            clusters: Clusters::default(),
             dataset: NamespaceName::new("default").expect("a literal name is valid"),
             dataset_settings: DatasetSettings::default(),
             partition: TimePartition::default(),
@@ -153,13 +160,21 @@ impl NamespaceDraft {
         let live_storage = live.map(|spec| &spec.storage);
         let storage = Storage {
             dataset: self.dataset_name(live_storage, defaults),
-            cache_cluster: cluster(self.storage.cache_cluster, live_storage.map(|kept| &kept.cache_cluster), defaults),
+            cache_cluster: cluster(
+                self.storage.cache_cluster,
+                live_storage.map(|kept| &kept.cache_cluster),
+                &defaults.cache_cluster,
+            ),
             rollup_cluster: cluster(
                 self.storage.rollup_cluster,
                 live_storage.map(|kept| &kept.rollup_cluster),
-                defaults,
+                &defaults.cluster,
             ),
-            event_cluster: cluster(self.storage.event_cluster, live_storage.map(|kept| &kept.event_cluster), defaults),
+            event_cluster: cluster(
+                self.storage.event_cluster,
+                live_storage.map(|kept| &kept.event_cluster),
+                &defaults.cluster,
+            ),
         };
         let dataset = self.dataset.resolve(dataset, &defaults.dataset_settings);
         NamespaceSpec {
@@ -258,6 +273,6 @@ impl From<NamespaceSpec> for NamespaceDraft {
     }
 }
 
-fn cluster(said: Option<NamespaceName>, kept: Option<&NamespaceName>, defaults: &Defaults) -> NamespaceName {
-    said.unwrap_or_else(|| kept.unwrap_or(&defaults.cluster).clone())
+fn cluster(said: Option<NamespaceName>, kept: Option<&NamespaceName>, default: &NamespaceName) -> NamespaceName {
+    said.unwrap_or_else(|| kept.unwrap_or(default).clone())
 }

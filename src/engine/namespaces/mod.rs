@@ -6,6 +6,7 @@
 //! How a change is decided is in `change`.
 
 mod change;
+mod clusters;
 mod difference;
 mod draft;
 mod etag;
@@ -24,11 +25,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
 
+pub use clusters::{ClusterUse, Clusters, Unlisted};
 pub use difference::{differences, duration_text};
 pub use draft::{DatasetDraft, Defaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
 pub use etag::Etag;
@@ -163,6 +165,11 @@ impl Namespaces {
             tasks: TaskTracker::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Says whether this server can serve a namespace that is kept there.
+    pub fn check_clusters(&self, storage: &Storage) -> Result<(), Reject> {
+        self.shared.defaults.clusters.check(storage)
     }
 
     /// Finds a live namespace by its name.

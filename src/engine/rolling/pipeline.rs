@@ -228,7 +228,7 @@ impl QueueLoop {
             if self.parked.contains_key(counter) {
                 continue;
             }
-            let Some(cached) = self.core.stores.cache.get(counter).await else { continue };
+            let Some(cached) = scope.cache.get(counter).await else { continue };
             if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
                 scope.signal(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
             }

@@ -58,7 +58,7 @@ impl Core {
         };
         let mut answers = Vec::with_capacity(prepared.len());
         for prepared in prepared {
-            answers.push(self.conclude(prepared, &written, limit).await);
+            answers.push(self.conclude(scope, prepared, &written, limit).await);
         }
         answers
     }
@@ -68,7 +68,7 @@ impl Core {
         // Watermark first and checkpoint second: everything acknowledged up to a watermark was in the checkpoint
         // before the watermark moved.
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        let lease = self.stores.cache.lease(counter).await;
+        let lease = scope.cache.lease(counter).await;
         let read_at = self.now();
         let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
         let base = fold_base(row.checkpoint.clone(), watermark);
@@ -107,6 +107,7 @@ impl Core {
     /// Fills the cache, ranks the counter and wakes its watchers, once the batch is written.
     async fn conclude(
         &self,
+        scope: &Scope,
         prepared: Result<Box<Prepared>, StoreError>,
         written: &Result<(), StoreError>,
         limit: Timestamp,
@@ -118,7 +119,11 @@ impl Core {
         }
         let checkpoint = &write.checkpoint;
         let value = cached(&prepared.row, checkpoint, prepared.read_at);
-        self.stores.cache.fill(&prepared.counter, value, prepared.lease).await;
+        scope.cache.fill(&prepared.counter, value, prepared.lease).await;
+        if scope.cache_is_shared {
+            // A reader may have filled in what it read before; whoever is woken must not be shown that.
+            self.told.note(&prepared.counter, checkpoint.as_of);
+        }
         self.top.note(&prepared.counter, checkpoint);
         self.watchers.wake(&prepared.counter);
         Ok(checkpoint.as_of)

@@ -17,6 +17,7 @@ mod reads;
 mod retention;
 mod rollups;
 mod series;
+mod shared_cache;
 mod slow_log;
 mod verdicts;
 

@@ -1,0 +1,184 @@
+//! Best-effort counters: "Meta Arithmetic" of protocol.txt.
+//!
+//! An add is one round trip of two commands: `ma` with the delta as two's complement, N and J to make the counter, and
+//! `mg` with T to begin its TTL anew. T on `ma` would not do: memcached 1.6.18 forgets it when the number outgrows its
+//! place or is being read, and N knows neither 0 nor more than 30 days. Sums are modulo 2^64 on the server, so 5, -3, -3
+//! is stored as 2^64 - 1, which is -1. Nothing here is exact, durable or idempotent.
+//!
+//! Where tokens are remembered, `ms` in add mode of the token's key comes first, and `ma` only where that was new. A crash
+//! between the two loses the add: its token is there and its delta is not.
+//!
+//! A counter's key is never read with a lease: a placeholder without digits would make every later add fail.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, OpResult, Set, Ttl};
+
+use crate::adapters::memcached::node::{Node, Repeat};
+use crate::adapters::memcached::{Cluster, key};
+use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::ports::{
+    Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Outcome, Overflow, StoreError, StoreErrorKind,
+};
+
+const OP: &str = "best-effort add";
+
+/// What the key of a token says.
+enum Mark {
+    /// The token was never seen: the add may go on.
+    New,
+    /// An earlier add carried it.
+    Seen,
+}
+
+impl Cluster {
+    /// Adds on one replica.
+    async fn add_on(&self, node: &Node, counter: &Counter, add: &FastAdd) -> Result<FastAdded, StoreError> {
+        let token = add.token.as_ref().filter(|_| self.dedupe_seconds > 0);
+        let Some(token) = token else { return self.add_up(node, counter, add).await.map(FastAdded::Applied) };
+        let token_key = key::of_token(&self.key_prefix, counter, token);
+        match self.remember(node, &token_key).await? {
+            Mark::Seen => self.read_on(node, counter).await.map(FastAdded::Seen).map_err(|error| StoreError {
+                // Nothing was added by this call, and an earlier one did what can be done.
+                outcome: Outcome::NotApplied,
+                ..error
+            }),
+            Mark::New => match self.add_up(node, counter, add).await {
+                Ok(value) => Ok(FastAdded::Applied(value)),
+                Err(error) => Err(self.forget(node, &token_key, error).await),
+            },
+        }
+    }
+
+    /// `ms` in add mode. Where it stays unknown whether the key was stored, the add is given up: going on could count twice.
+    async fn remember(&self, node: &Node, token_key: &str) -> Result<Mark, StoreError> {
+        let set = Set::new(token_key, "1").ttl(Ttl::secs(self.dedupe_seconds)).add();
+        match node.call(OP, &[set.into()], Repeat::Counts).await? {
+            OpResult::Mutation(result) if result.status == MutationStatus::AlreadyExists => Ok(Mark::Seen),
+            OpResult::Mutation(result) if result.applied() => Ok(Mark::New),
+            _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
+        }
+    }
+
+    /// Takes the token of an add back that was certainly not applied; answers what the add failed with.
+    async fn forget(&self, node: &Node, token_key: &str, error: StoreError) -> StoreError {
+        if error.outcome == Outcome::Unknown {
+            return error;
+        }
+        match node.call(OP, &[Delete::new(token_key).into()], Repeat::Harmless).await {
+            Ok(_) => error,
+            // The token stays although nothing was added: a retry would be told that it was.
+            Err(_) => StoreError { outcome: Outcome::Unknown, ..error },
+        }
+    }
+
+    async fn add_up(&self, node: &Node, counter: &Counter, add: &FastAdd) -> Result<i64, StoreError> {
+        let key = key::of(&self.key_prefix, counter);
+        let lifetime = key::lifetime(add.ttl, self.clock.now());
+        let delta = add.delta.cast_unsigned();
+        let commands = [
+            Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
+            Get::new(&key).without_value().touch(lifetime.ttl).into(),
+        ];
+        match node.call(OP, &commands, Repeat::Counts).await? {
+            OpResult::Arithmetic(result) if result.applied() => {
+                let value = result.value.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, OP))?;
+                Ok(value.cast_signed())
+            }
+            _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
+        }
+    }
+
+    async fn read_on(&self, node: &Node, counter: &Counter) -> Result<Option<i64>, StoreError> {
+        const OP: &str = "best-effort read";
+        let commands = [Get::new(key::of(&self.key_prefix, counter)).into()];
+        match node.call(OP, &commands, Repeat::Harmless).await {
+            Ok(OpResult::Get(result)) => number(result.value.as_deref(), OP),
+            Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
+            // A read has no effect that could be in doubt.
+            Err(error) => Err(StoreError { outcome: Outcome::NotApplied, ..error }),
+        }
+    }
+}
+
+#[async_trait]
+impl FastCounts for Cluster {
+    fn capabilities(&self) -> FastCapabilities {
+        FastCapabilities {
+            overflow: Overflow::Wraps,
+            expiry: Expiry::WholeSeconds,
+            lists_names: false,
+            remembers_tokens: Duration::from_secs(u64::from(self.dedupe_seconds)),
+        }
+    }
+
+    /// One round trip, two where tokens are remembered. Applied if any replica applied it; the answer is that of the first
+    /// one that did.
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError> {
+        first_good(join_all(self.nodes(counter).map(|node| self.add_on(node, counter, &add))).await)
+    }
+
+    /// One round trip. The first replica that answers is believed.
+    async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
+        let mut failed = StoreError::not_applied(StoreErrorKind::Unavailable, "best-effort read");
+        for node in self.nodes(counter) {
+            match self.read_on(node, counter).await {
+                Ok(value) => return Ok(value),
+                Err(error) if error.kind == StoreErrorKind::Corrupt => return Err(error),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// One round trip. Done when every replica has done it: one that could not would show the old value again.
+    async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
+        const OP: &str = "best-effort clear";
+        let commands = [Delete::new(key::of(&self.key_prefix, counter)).into()];
+        let answers = self.everywhere(OP, counter, &commands, Repeat::Harmless).await;
+        let total = answers.len();
+        let mut failures: Vec<StoreError> = answers.into_iter().filter_map(Result::err).collect();
+        let some_did = failures.len() < total || failures.iter().any(|error| error.outcome == Outcome::Unknown);
+        match failures.pop() {
+            None => Ok(()),
+            Some(error) if some_did => Err(StoreError { outcome: Outcome::Unknown, ..error }),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// None: memcached lists no keys.
+    async fn names(
+        &self,
+        _namespace: NamespaceId,
+        _prefix: &str,
+        _above: Option<&CounterName>,
+        _limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+/// What the first replica answered that did anything; else the failure that says most: one that may have had its effect.
+fn first_good(answers: Vec<Result<FastAdded, StoreError>>) -> Result<FastAdded, StoreError> {
+    let mut failed: Option<StoreError> = None;
+    for answer in answers {
+        match answer {
+            Ok(added) => return Ok(added),
+            Err(error) if failed.is_none() || error.outcome == Outcome::Unknown => failed = Some(error),
+            Err(_) => {} // says no more than the one before
+        }
+    }
+    Err(failed.unwrap_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, OP)))
+}
+
+/// A stored value. memcached pads a number with spaces when it becomes shorter than it was.
+fn number(value: Option<&[u8]>, op: &'static str) -> Result<Option<i64>, StoreError> {
+    let Some(value) = value else { return Ok(None) };
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse::<u64>().ok());
+    match number {
+        Some(number) => Ok(Some(number.cast_signed())),
+        None => Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).because("the key holds something else")),
+    }
+}

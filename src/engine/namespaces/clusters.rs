@@ -1,0 +1,108 @@
+//! Which clusters a namespace may name, and what an unlisted name stands for.
+
+use std::collections::BTreeMap;
+
+use crate::domain::counter::NamespaceName;
+use crate::domain::namespace::Storage;
+use crate::domain::{Reason, Reject};
+
+/// What a cluster can keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClusterUse {
+    /// Everything: it is the store of this server.
+    Store,
+    /// Counts in front of a store, and best-effort counters.
+    Cache,
+}
+
+/// What a name stands for that is not listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unlisted {
+    /// The store of this server, so that documents written for a fleet load on one machine.
+    #[default]
+    OwnStore,
+    /// Nothing: it is refused.
+    Refused,
+}
+
+/// The clusters of a server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Clusters {
+    /// The clusters that the settings list.
+    pub listed: BTreeMap<NamespaceName, ClusterUse>,
+    /// What every other name stands for.
+    pub unlisted: Unlisted,
+}
+
+impl Clusters {
+    /// Refuses clusters that are not there or cannot keep what they should. Names all that is wrong at once.
+    pub fn check(&self, storage: &Storage) -> Result<(), Reject> {
+        let faults: Vec<String> = [
+            ("cache_cluster", &storage.cache_cluster, [ClusterUse::Store, ClusterUse::Cache].as_slice()),
+            ("rollup_cluster", &storage.rollup_cluster, &[ClusterUse::Store]),
+            ("event_cluster", &storage.event_cluster, &[ClusterUse::Store]),
+        ]
+        .into_iter()
+        .filter_map(|(setting, name, allowed)| Some(format!("storage.{setting} {}", self.fault(name, allowed)?)))
+        .collect();
+        if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
+    }
+
+    fn fault(&self, name: &NamespaceName, allowed: &[ClusterUse]) -> Option<String> {
+        match (self.listed.get(name), self.unlisted) {
+            (Some(usage), _) if allowed.contains(usage) => None,
+            (Some(_), _) => Some(format!(
+                "names {name}, which keeps nothing but caches; name a cluster of the store: {}",
+                self.those(allowed)
+            )),
+            (None, Unlisted::OwnStore) => None,
+            (None, Unlisted::Refused) => Some(format!(
+                "names {name}, and there is no [clusters.{name}] in this server's settings; add it there, or name one of \
+                 {}",
+                self.those(allowed)
+            )),
+        }
+    }
+
+    fn those(&self, allowed: &[ClusterUse]) -> String {
+        let names = self.listed.iter().filter(|(_, usage)| allowed.contains(usage)).map(|(name, _)| name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> NamespaceName {
+        NamespaceName::new(text).expect("a valid name")
+    }
+
+    fn storage(cache: &str, rollup: &str, event: &str) -> Storage {
+        Storage {
+            cache_cluster: name(cache),
+            rollup_cluster: name(rollup),
+            event_cluster: name(event),
+            dataset: name("default"),
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_refused_that_is_not_there_or_cannot_keep_what_it_should() {
+        let listed = BTreeMap::from([(name("embedded"), ClusterUse::Store), (name("near"), ClusterUse::Cache)]);
+        let strict = Clusters { listed: listed.clone(), unlisted: Unlisted::Refused };
+        strict.check(&storage("near", "embedded", "embedded")).expect("all are listed");
+        let refused = strict.check(&storage("far", "near", "embedded")).expect_err("two are wrong");
+        assert_eq!(refused.reason, Reason::InvalidSettings);
+        for words in [
+            "storage.cache_cluster names far, and there is no [clusters.far]",
+            "or name one of embedded, near",
+            "storage.rollup_cluster names near, which keeps nothing but caches; name a cluster of the store: embedded",
+        ] {
+            assert!(refused.message.contains(words), "{}", refused.message);
+        }
+        let lenient = Clusters { listed, unlisted: Unlisted::OwnStore };
+        lenient.check(&storage("far", "CASSANDRA_1", "CASSANDRA_1")).expect("they stand for the own store");
+        assert!(lenient.check(&storage("near", "near", "embedded")).is_err(), "a cache keeps no checkpoints");
+    }
+}
