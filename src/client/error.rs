@@ -26,6 +26,10 @@ pub const RETRYABLE: [&str; 8] = [
 /// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.
 pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL"];
 
+/// Reasons that another server of the same service may not have.
+const LEAVES_THE_SERVER: [&str; 6] =
+    ["OUTCOME_UNKNOWN", "RETRY_LATER", "STORAGE_FULL", "STORE_UNAVAILABLE", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"];
+
 /// An address that no connection can be made of.
 #[derive(Debug, thiserror::Error)]
 #[error("{address:?} is no server's address, HOST:PORT: {cause}")]
@@ -124,13 +128,21 @@ pub(super) fn may_be_applied(status: &Status) -> bool {
     }
 }
 
+/// Whether another server should be asked: this one did not answer, is stopping, or cannot do its work.
+pub(super) fn leaves_the_server(status: &Status) -> bool {
+    match reason_of(status) {
+        Some(reason) => LEAVES_THE_SERVER.contains(&reason.as_str()),
+        None => is_of_the_way(status.code()),
+    }
+}
+
 /// Whether a status without a reason comes from the way to the service and not from the service.
 fn is_of_the_way(code: Code) -> bool {
     matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded)
 }
 
 /// Whether no connection stood, so that nothing can have reached the server.
-fn was_never_sent(status: &Status) -> bool {
+pub(super) fn was_never_sent(status: &Status) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = status.source();
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {

@@ -5,10 +5,14 @@
 //! because one time for all its counters would have the server roll those that are fine; what came back older is asked
 //! for once more. A server that cannot reach the time within its budget answers what it has, with `behind`.
 
+use std::time::{Duration, Instant};
+
+use crate::client::retry::Work;
 use crate::client::seen::{is_before, newest};
-use crate::client::{CallError, Client};
+use crate::client::{CallError, Client, counters_on};
 use crate::proto::counter::v1::{
-    BatchGetCountsRequest, BatchGetCountsResponse, GetCountRequest, GetCountResponse, GetResult,
+    BatchGetCountsRequest, BatchGetCountsResponse, CheckTokenRequest, CheckTokenResponse, GetCountRequest,
+    GetCountResponse, GetResult, Verdict,
 };
 
 impl Client {
@@ -16,12 +20,8 @@ impl Client {
     pub async fn get_count(&self, mut request: GetCountRequest) -> Result<GetCountResponse, CallError> {
         let seen = self.seen.as_of(&request.namespace, &request.counter_name);
         request.at_least_as_of = newest(request.at_least_as_of, seen);
-        let client = self.counters();
-        let reading = self.asked(&request, |request| {
-            let mut client = client.clone();
-            async move { client.get_count(request).await }
-        });
-        let reading = reading.await?;
+        let call = |channel, request| async move { counters_on(channel).get_count(request).await };
+        let reading = self.repeated(Work::Read, &request, call).await?;
         self.seen.note(&request.namespace, &request.counter_name, reading.as_of);
         Ok(reading)
     }
@@ -56,12 +56,24 @@ impl Client {
     }
 
     async fn batch_get_once(&self, request: &BatchGetCountsRequest) -> Result<BatchGetCountsResponse, CallError> {
-        let client = self.counters();
-        self.asked(request, |request| {
-            let mut client = client.clone();
-            async move { client.batch_get_counts(request).await }
-        })
-        .await
+        let call = |channel, request| async move { counters_on(channel).batch_get_counts(request).await };
+        self.repeated(Work::Read, request, call).await
+    }
+
+    /// Settles what became of a token, for ever: asks until the answer is known or the time is over, and answers PENDING
+    /// only then. A token that was not applied never will be.
+    pub async fn check_token(&self, request: CheckTokenRequest) -> Result<CheckTokenResponse, CallError> {
+        let call = |channel, request| async move { counters_on(channel).check_token(request).await };
+        let deadline = Instant::now() + self.policy.total;
+        loop {
+            let answer = self.repeated(Work::Read, &request, call).await?;
+            let wait = answer.retry_after.and_then(|wait| Duration::try_from(wait).ok());
+            let wait = wait.unwrap_or(self.policy.pause_first);
+            if answer.verdict() != Verdict::Pending || Instant::now() + wait > deadline {
+                return Ok(answer);
+            }
+            tokio::time::sleep(wait).await;
+        }
     }
 }
 

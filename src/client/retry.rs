@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Status;
 
+use crate::client::budget::RetryBudget;
 use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
 /// The budget of a call.
@@ -20,6 +21,12 @@ pub struct RetryPolicy {
     pub pause_first: Duration,
     /// The longest pause.
     pub pause_max: Duration,
+    /// The time for one attempt. With several servers it should be shorter than `total`, so that one that hangs leaves
+    /// time for the next.
+    pub attempt_max: Duration,
+    /// After this time without an answer the same call goes to the next server too, and the first answer counts: for
+    /// reads, and for writes under a token in namespaces whose answers said that a repeat is known. None: never.
+    pub hedge_after: Option<Duration>,
 }
 
 impl Default for RetryPolicy {
@@ -29,8 +36,19 @@ impl Default for RetryPolicy {
             total: Duration::from_secs(10),
             pause_first: Duration::from_millis(100),
             pause_max: Duration::from_secs(2),
+            attempt_max: Duration::from_secs(10),
+            hedge_after: None,
         }
     }
+}
+
+/// How long to wait before the next attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pause {
+    /// Not at all, and it counts for no attempt: nobody was asked.
+    None,
+    /// As the server asks, else longer each time.
+    Usual,
 }
 
 /// What a call is for.
@@ -50,6 +68,8 @@ pub(super) struct Progress {
     work: Work,
     began: Instant,
     attempts: u32,
+    /// The servers in a row that could not be reached.
+    unreached: usize,
     may_be_applied: bool,
     /// The newest refusal that did nothing, while no attempt may have been applied.
     refused: Option<Status>,
@@ -57,7 +77,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub fn begin(policy: RetryPolicy, work: Work) -> Self {
-        Self { policy, work, began: Instant::now(), attempts: 0, may_be_applied: false, refused: None }
+        Self { policy, work, began: Instant::now(), attempts: 0, unreached: 0, may_be_applied: false, refused: None }
     }
 
     /// The time that is left for the next attempt.
@@ -76,11 +96,24 @@ impl Progress {
         self.may_be_applied = false;
     }
 
+    /// Notes that a server could not be reached; says whether there are others that were not tried since one was.
+    pub fn note_unreached(&mut self, servers: usize) -> bool {
+        self.unreached += 1;
+        self.unreached < servers
+    }
+
     /// Waits for the next attempt, or says that there is none.
-    pub async fn go_on_after(&mut self, status: Status) -> Result<(), CallError> {
+    pub async fn go_on_after(&mut self, status: Status, pause: Pause, budget: &RetryBudget) -> Result<(), CallError> {
+        if pause == Pause::None {
+            return Ok(());
+        }
+        self.unreached = 0;
         self.attempts += 1;
         let pause = retry_delay_of(&status).unwrap_or_else(|| self.pause());
-        let may_go_on = is_retryable(&status) && self.attempts < self.policy.attempts_max && pause < self.time_left();
+        let may_go_on = is_retryable(&status)
+            && self.attempts < self.policy.attempts_max
+            && pause < self.time_left()
+            && budget.spend();
         let status = self.note(status);
         if !may_go_on {
             let may_be_applied = self.may_be_applied && !is_settled(&status);
@@ -140,30 +173,64 @@ mod tests {
     async fn attempts_are_bounded() {
         let mut progress = Progress::begin(policy(), Work::Change);
         for _ in 1..5 {
-            progress.go_on_after(Status::unavailable("gone")).await.expect("one more attempt");
+            progress
+                .go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
+                .await
+                .expect("one more attempt");
         }
-        let error = progress.go_on_after(Status::unavailable("gone")).await.expect_err("five are the most");
+        let error = progress
+            .go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
+            .await
+            .expect_err("five are the most");
         assert_eq!((error.attempts, error.may_be_applied), (5, true));
+    }
+
+    #[tokio::test]
+    async fn a_spent_budget_ends_the_attempts() {
+        let budget = RetryBudget::default();
+        while budget.spend() {}
+        let mut progress = Progress::begin(policy(), Work::Change);
+        let error = progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &budget).await;
+        assert_eq!(error.expect_err("no repeat is left").attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn servers_that_cannot_be_reached_are_passed_over_at_once_each_once() {
+        let mut progress = Progress::begin(policy(), Work::Change);
+        assert_eq!([(); 3].map(|()| progress.note_unreached(3)), [true, true, false]);
+        let budget = RetryBudget::default();
+        progress.go_on_after(Status::unavailable("gone"), Pause::None, &budget).await.expect("it is free");
+        assert_eq!(progress.attempts, 0);
+        progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &budget).await.expect("it is the first");
+        assert!(progress.note_unreached(3), "a round is over");
     }
 
     #[tokio::test]
     async fn a_refusal_is_final_and_had_no_effect() {
         let mut progress = Progress::begin(policy(), Work::Change);
-        let error = progress.go_on_after(Status::invalid_argument("no")).await.expect_err("it is final");
+        let error = progress
+            .go_on_after(Status::invalid_argument("no"), Pause::Usual, &RetryBudget::default())
+            .await
+            .expect_err("it is final");
         assert_eq!((error.attempts, error.may_be_applied), (1, false));
     }
 
     #[tokio::test]
     async fn a_read_that_got_no_answer_had_no_effect() {
         let mut progress = Progress::begin(RetryPolicy { attempts_max: 1, ..policy() }, Work::Read);
-        let error = progress.go_on_after(Status::deadline_exceeded("late")).await.expect_err("one is the most");
+        let error = progress
+            .go_on_after(Status::deadline_exceeded("late"), Pause::Usual, &RetryBudget::default())
+            .await
+            .expect_err("one is the most");
         assert!(!error.may_be_applied && error.got_no_answer());
     }
 
     #[tokio::test]
     async fn no_attempt_begins_when_the_time_is_over() {
         let mut progress = Progress::begin(RetryPolicy { total: Duration::ZERO, ..policy() }, Work::Change);
-        assert!(progress.go_on_after(Status::unavailable("gone")).await.is_err());
+        assert!(
+            progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default()).await.is_err()
+        );
     }
 
     #[test]

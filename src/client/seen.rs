@@ -4,7 +4,7 @@
 //! carries the newest `as_of` it was told into its next read of the counter. What is remembered is bounded: counters
 //! that were not used for longest are forgotten first, half of them at a time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +12,9 @@ use prost_types::Timestamp;
 
 /// The counters that one client remembers, at most.
 const COUNTERS_REMEMBERED_MAX: usize = 16_384;
+
+/// The namespaces that one client remembers, at most.
+const NAMESPACES_REMEMBERED_MAX: usize = 1_024;
 
 /// The newest `as_of` of each counter. Clones share what was seen.
 #[derive(Clone, Default)]
@@ -70,6 +73,34 @@ impl Generations {
     }
 }
 
+/// Namespaces whose answers to tokened writes said that a repeat is known. Clones share them. Bounded: a namespace that is
+/// not remembered only loses its second attempts beside slow ones.
+#[derive(Clone, Default)]
+pub(super) struct Namespaces {
+    known: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Namespaces {
+    pub fn has(&self, namespace: &str) -> bool {
+        self.lock().contains(namespace)
+    }
+
+    /// Takes in what an answer said.
+    pub fn note(&self, namespace: &str, is_idempotent: bool) {
+        let mut known = self.lock();
+        if !is_idempotent {
+            known.remove(namespace);
+        } else if known.len() < NAMESPACES_REMEMBERED_MAX && !known.contains(namespace) {
+            known.insert(namespace.to_owned());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        // Nothing is ever half-done under the lock.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The later of two times, if there is one.
 pub(super) fn newest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     [one, other].into_iter().flatten().max_by_key(order)
@@ -105,6 +136,16 @@ mod tests {
         assert_eq!(seen.as_of("shop", "views"), Some(at(9)));
         assert_eq!(seen.as_of("shop", "likes"), Some(Timestamp { seconds: 3, nanos: 5 }));
         assert_eq!(seen.as_of("other", "views"), None);
+    }
+
+    #[test]
+    fn a_namespace_knows_repeats_as_its_last_answer_said() {
+        let namespaces = Namespaces::default();
+        assert!(!namespaces.has("shop"), "nobody said so yet");
+        namespaces.clone().note("shop", true);
+        assert!(namespaces.has("shop") && !namespaces.has("fast"));
+        namespaces.note("shop", false);
+        assert!(!namespaces.has("shop"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod api;
 mod cli;
 mod client;
+mod client_faults;
 mod clusters;
 mod count_cache;
 mod counting;

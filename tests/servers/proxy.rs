@@ -21,6 +21,8 @@ pub enum Fault {
     Hang,
     /// Requests go through; their answers are lost and the connection with them.
     LoseAnswers,
+    /// The same for the next answer only; then nothing is wrong any more.
+    LoseOne,
 }
 
 /// What the bytes that a server sends are made of.
@@ -148,14 +150,20 @@ impl Shared {
         let mut chunk = vec![0; 64 * 1024];
         // Either side closes, a write fails, or the pump cuts the connection itself: then it ends both.
         while let Some(read) = self.next(&mut from, &mut chunk) {
-            let loses = direction == Direction::Answers && self.has(Fault::LoseAnswers);
+            let loses = self.has(Fault::LoseAnswers) || self.has(Fault::LoseOne);
+            let loses = loses && direction == Direction::Answers;
             let (kept, answers) = match self.wire {
                 Wire::Plain if loses => (Vec::new(), 1),
                 Wire::Plain => (chunk[..read].to_vec(), 0),
                 Wire::Http2 if direction == Direction::Answers => frames.take(&chunk[..read], loses),
                 Wire::Http2 => (chunk[..read].to_vec(), 0),
             };
-            self.lost.fetch_add(answers, Ordering::SeqCst);
+            if answers > 0 {
+                self.lost.fetch_add(answers, Ordering::SeqCst);
+                let (one, none) = (Fault::LoseOne as u8, Fault::None as u8);
+                // Another fault may be set meanwhile: it stays.
+                let _ = self.fault.compare_exchange(one, none, Ordering::SeqCst, Ordering::SeqCst);
+            }
             if answers > 0 || to.write_all(&kept).is_err() {
                 break;
             }

@@ -1,0 +1,170 @@
+//! One call until it succeeds, is refused for good, or its budgets are spent: attempts on one server after another, each
+//! with a deadline, and a second attempt beside a slow one where that cannot count twice.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+use crate::client::error::{CallError, is_retryable, leaves_the_server, may_be_applied, was_never_sent};
+use crate::client::retry::{Pause, Progress, Work};
+use crate::client::{ACTOR_METADATA, Client, late};
+
+/// Whether an attempt may have another one beside it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hedge {
+    /// A second one changes nothing that the first one does not.
+    May,
+    /// Two may count twice.
+    Never,
+}
+
+impl Client {
+    /// Makes a call that changes nothing until it succeeds, is refused for good, or the budget is spent.
+    pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.repeated(Work::Read, request, |_, request| call(request)).await
+    }
+
+    /// Makes a call that changes the same thing however often it is made, until it succeeds, is refused for good, or the
+    /// budget is spent.
+    pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.repeated(Work::Change, request, |_, request| call(request)).await
+    }
+
+    /// Makes a call on one server after another.
+    pub(super) async fn repeated<Q, A, F>(
+        &self,
+        work: Work,
+        request: &Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let hedge = if work == Work::Read { Hedge::May } else { Hedge::Never };
+        let mut progress = Progress::begin(self.policy, work);
+        loop {
+            match self.attempt(&mut progress, hedge, request, &call).await {
+                Ok(answer) => return Ok(answer),
+                Err((status, pause)) => progress.go_on_after(status, pause, &self.budget).await?,
+            }
+        }
+    }
+
+    /// One attempt; a failure says how soon the next may begin.
+    pub(super) async fn attempt<Q, A, F>(
+        &self,
+        progress: &mut Progress,
+        hedge: Hedge,
+        message: &Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, (Status, Pause)>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let at = self.endpoints.preferred();
+        let time = progress.time_left().min(self.policy.attempt_max);
+        let answer = match (hedge, self.policy.hedge_after) {
+            (Hedge::May, Some(after)) => self.hedged(at, time, after, message, &call).await,
+            (Hedge::May, None) | (Hedge::Never, _) => self.sent(at, time, message, &call).await,
+        };
+        match answer {
+            Ok(answer) => {
+                self.budget.earn();
+                Ok(answer)
+            }
+            Err(status) => {
+                if leaves_the_server(&status) {
+                    self.endpoints.leave(at);
+                }
+                // Nobody was asked: the next server is asked at once, each once.
+                let is_free = was_never_sent(&status) && progress.note_unreached(self.endpoints.len());
+                Err((status, if is_free { Pause::None } else { Pause::Usual }))
+            }
+        }
+    }
+
+    /// Sends a second call to the next server if the first one has no answer yet; the first answer counts.
+    async fn hedged<Q, A, F>(
+        &self,
+        at: usize,
+        time: Duration,
+        after: Duration,
+        message: &Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let first = std::pin::pin!(self.sent(at, time, message, &call));
+        let first = match futures_util::future::select(first, std::pin::pin!(tokio::time::sleep(after))).await {
+            futures_util::future::Either::Left((answer, _)) => return answer,
+            futures_util::future::Either::Right(((), first)) => first,
+        };
+        if after >= time || !self.budget.spend() {
+            return first.await;
+        }
+        let second = std::pin::pin!(self.sent(self.endpoints.after(at), time - after, message, &call));
+        match futures_util::future::select(first, second).await {
+            futures_util::future::Either::Left((answer, second)) => settled(answer, second).await,
+            futures_util::future::Either::Right((answer, first)) => settled(answer, first).await,
+        }
+    }
+
+    async fn sent<Q, A, F>(
+        &self,
+        at: usize,
+        time: Duration,
+        message: &Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut request = Request::new(message.clone());
+        request.set_timeout(time);
+        if let Some(actor) = &self.actor {
+            request.metadata_mut().insert(ACTOR_METADATA, actor.clone());
+        }
+        // The deadline travels with the call; it is kept here too, for a server that answers nothing at all.
+        match tokio::time::timeout(time, call(self.endpoints.channel(at), request)).await {
+            // The transport keeps the deadline as well, and calls its end a cancellation.
+            Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == "Timeout expired" => Err(late()),
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(late()),
+        }
+    }
+}
+
+/// The better of two answers, one of which is there: a success, else what is final, else what may have had an effect.
+async fn settled<A>(answer: Result<A, Status>, other: impl Future<Output = Result<A, Status>>) -> Result<A, Status> {
+    let one = match answer {
+        Ok(answer) => return Ok(answer),
+        Err(status) => status,
+    };
+    let two = match other.await {
+        Ok(answer) => return Ok(answer),
+        Err(status) => status,
+    };
+    let says_more = match (is_retryable(&one), is_retryable(&two)) {
+        (false, true) => one,
+        (true, false) => two,
+        // Both are final or neither is.
+        (true, true) | (false, false) if may_be_applied(&one) => one,
+        (true, true) | (false, false) => two,
+    };
+    Err(says_more)
+}

@@ -1,0 +1,67 @@
+//! The servers that a client may ask: one is preferred until it fails, then the next one is.
+//!
+//! All servers of a service answer alike, so it does not matter which one does. The preference is shared by all clones:
+//! what one call found out about a server spares the others the same wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tonic::transport::Channel;
+
+/// The servers, and which one is asked first.
+#[derive(Clone)]
+pub(super) struct Endpoints {
+    channels: Arc<[Channel]>,
+    preferred: Arc<AtomicUsize>,
+}
+
+impl Endpoints {
+    /// At least one server.
+    pub fn new(channels: Vec<Channel>) -> Self {
+        assert!(!channels.is_empty(), "a client has a server to ask");
+        Self { channels: channels.into(), preferred: Arc::default() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// The place of the server that is asked first.
+    pub fn preferred(&self) -> usize {
+        self.preferred.load(Ordering::Relaxed) % self.channels.len()
+    }
+
+    /// The server after one.
+    pub fn after(&self, at: usize) -> usize {
+        (at + 1) % self.channels.len()
+    }
+
+    pub fn channel(&self, at: usize) -> Channel {
+        self.channels[at].clone()
+    }
+
+    /// Prefers the next server, unless another call did so already.
+    pub fn leave(&self, at: usize) {
+        // It may have moved on meanwhile: then the one that is preferred now was not found wanting.
+        let _ = self.preferred.compare_exchange(at, self.after(at), Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::transport::Endpoint;
+
+    #[tokio::test]
+    async fn a_server_is_left_once_and_the_round_is_closed() {
+        let channel = || Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let endpoints = Endpoints::new(vec![channel(), channel(), channel()]);
+        assert_eq!((endpoints.len(), endpoints.preferred()), (3, 0));
+        endpoints.leave(0);
+        endpoints.clone().leave(0);
+        assert_eq!(endpoints.preferred(), 1, "the second call found out nothing new");
+        endpoints.leave(1);
+        endpoints.leave(2);
+        assert_eq!(endpoints.preferred(), 0);
+    }
+}

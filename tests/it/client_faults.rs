@@ -1,0 +1,184 @@
+//! The client library on a real server behind proxies that lose answers, cut and hang connections: every add counts once or
+//! is known not to, and calls go on over another way.
+
+use std::time::{Duration, Instant};
+
+use tallystone::client::{Client, RetryPolicy};
+use tallystone::proto::counter::v1 as pb;
+use tempfile::TempDir;
+
+use crate::harness::{Launch, Server};
+use crate::servers::proxy::{Fault, Proxy, Wire};
+
+#[allow(dead_code, reason = "its main is not run here")]
+#[path = "../../examples/client.rs"]
+mod example;
+
+/// A development server and two ways to it.
+struct House {
+    _server: Server,
+    _folder: TempDir,
+    ways: [Proxy; 2],
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let server = Launch::dev(&folder.path().join("data")).start();
+        let way = || Proxy::start(server.address, Wire::Http2).expect("a proxy");
+        let ways = [way(), way()];
+        Self { _server: server, _folder: folder, ways }
+    }
+
+    fn client(&self, policy: RetryPolicy) -> Client {
+        let addresses = self.ways.each_ref().map(|way| way.address().to_string());
+        Client::of(&addresses.each_ref().map(String::as_str), policy).expect("valid addresses")
+    }
+}
+
+fn quick() -> RetryPolicy {
+    RetryPolicy {
+        attempts_max: 20,
+        total: Duration::from_secs(60),
+        pause_first: Duration::from_millis(5),
+        pause_max: Duration::from_millis(50),
+        ..RetryPolicy::default()
+    }
+}
+
+fn add(delta: i64) -> pb::AddCountRequest {
+    pb::AddCountRequest {
+        namespace: "default".to_owned(),
+        counter_name: "views".to_owned(),
+        delta,
+        ..Default::default()
+    }
+}
+
+async fn count(client: &Client) -> i64 {
+    let read = pb::GetCountRequest {
+        namespace: "default".to_owned(),
+        counter_name: "views".to_owned(),
+        freshness: pb::Freshness::UpToDate.into(),
+        ..Default::default()
+    };
+    client.get_count(read).await.expect("a reading").count
+}
+
+#[tokio::test]
+async fn answers_that_are_lost_after_the_write_leave_every_count_exact() {
+    let house = House::new();
+    let client = house.client(quick());
+    for n in 1..=40 {
+        if n % 4 == 0 {
+            house.ways.iter().for_each(|way| way.set(Fault::LoseOne));
+        }
+        client.add_count(add(1)).await.unwrap_or_else(|error| panic!("add {n}: {error}"));
+    }
+    let lost: u64 = house.ways.iter().map(Proxy::lost).sum();
+    assert!(lost >= 5, "answers were lost: {lost}");
+    house.ways.iter().for_each(|way| way.set(Fault::None));
+    assert_eq!(count(&client).await, 40);
+}
+
+#[tokio::test]
+async fn an_add_that_failed_for_good_is_settled_by_its_token() {
+    let house = House::new();
+    let once = house.client(RetryPolicy { attempts_max: 1, ..quick() });
+    let patient = house.client(quick());
+    patient.add_count(add(1)).await.expect("an add");
+    let mut counted = 1;
+    for n in 0..6 {
+        // The connection stands before the fault, so that the request is sent; half of them never arrive.
+        count(&once).await;
+        let fault = if n % 2 == 0 { Fault::LoseOne } else { Fault::Cut };
+        house.ways.iter().for_each(|way| way.set(fault));
+        let failed = once.add_count(add(1)).await.expect_err("its answer is lost");
+        house.ways.iter().for_each(|way| way.set(Fault::None));
+        assert!(failed.error.may_be_applied || fault == Fault::Cut, "{failed}");
+        let question = pb::CheckTokenRequest {
+            namespace: "default".to_owned(),
+            counter_name: "views".to_owned(),
+            idempotency_token: Some(failed.token),
+        };
+        match patient.check_token(question).await.expect("a verdict").verdict() {
+            pb::Verdict::Applied => counted += 1,
+            verdict => assert_eq!((verdict, fault), (pb::Verdict::NotApplied, Fault::Cut)),
+        }
+    }
+    assert!(counted >= 4, "what was written before its answer was lost counts");
+    assert_eq!(count(&patient).await, counted);
+}
+
+#[tokio::test]
+async fn a_server_that_is_cut_off_or_hangs_is_left_for_the_next_one() {
+    let house = House::new();
+    let client = house.client(RetryPolicy { attempt_max: Duration::from_secs(2), ..quick() });
+    let mut added = 0;
+    for (first, second) in
+        [(Fault::None, Fault::None), (Fault::Cut, Fault::None), (Fault::None, Fault::Hang), (Fault::Hang, Fault::None)]
+    {
+        house.ways[0].set(first);
+        house.ways[1].set(second);
+        for _ in 0..5 {
+            client.add_count(add(1)).await.unwrap_or_else(|error| panic!("{first:?} {second:?}: {error}"));
+            added += 1;
+        }
+        assert_eq!(count(&client).await, added, "{first:?} {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_call_is_asked_of_the_next_server_too_and_counts_once() {
+    let house = House::new();
+    let patience = Duration::from_secs(30);
+    let policy = RetryPolicy { attempt_max: patience, hedge_after: Some(Duration::from_millis(20)), ..quick() };
+    let client = house.client(policy);
+    // The first answer says that the namespace knows repeats.
+    client.add_count(add(1)).await.expect("an add");
+    house.ways[0].set(Fault::Hang);
+    let began = Instant::now();
+    for _ in 0..5 {
+        client.add_count(add(1)).await.expect("the second way answers");
+    }
+    assert!(began.elapsed() < patience, "nobody waited for the first way: {:?}", began.elapsed());
+    // What hung arrives now, under tokens that counted already.
+    house.ways[0].set(Fault::None);
+    for _ in 0..5 {
+        client.add_count(add(1)).await.expect("an add");
+        assert!(count(&client).await <= 11);
+    }
+    assert_eq!(count(&client).await, 11);
+}
+
+#[tokio::test]
+async fn a_batch_of_any_size_is_sent_in_parts_and_each_item_counts_once() {
+    let house = House::new();
+    let client = house.client(quick());
+    let item = |_| pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    let batch = pb::BatchAddCountsRequest { namespace: "default".to_owned(), items: (0..2_500).map(item).collect() };
+    count(&client).await;
+    house.ways[0].set(Fault::LoseOne);
+    let results = client.batch_add_counts(batch).await.expect("every part is answered");
+    assert_eq!(results.len(), 2_500);
+    assert!(results.iter().all(|result| result.error.is_none() && result.idempotency_token.is_some()));
+    assert_eq!(count(&client).await, 2_500);
+    let invalid = pb::AddItem { counter_name: String::new(), delta: 1, ..Default::default() };
+    let batch = pb::BatchAddCountsRequest { namespace: "default".to_owned(), items: vec![item(0), invalid] };
+    let results = client.batch_add_counts(batch).await.expect("the batch is answered");
+    let reasons: Vec<_> =
+        results.iter().map(|result| result.error.as_ref().map(|error| error.reason.as_str())).collect();
+    assert_eq!(reasons, [None, Some("INVALID_COUNTER_NAME")]);
+}
+
+#[tokio::test]
+async fn the_example_counts() {
+    let house = House::new();
+    let addresses = house.ways.each_ref().map(|way| way.address().to_string());
+    let addresses = addresses.each_ref().map(String::as_str);
+    for expected in 1..=3 {
+        let views = example::count_a_view(&addresses).await.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(views, expected);
+        house.ways.iter().for_each(|way| way.set(Fault::LoseOne));
+    }
+}
