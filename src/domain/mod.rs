@@ -2,6 +2,7 @@
 //! a wire format. Whatever enters has been validated by a constructor; whatever is decided here is a function of its
 //! arguments.
 
+pub mod capacity;
 pub mod counter;
 pub mod limits;
 pub mod namespace;

@@ -28,6 +28,7 @@ mod counter;
 mod failure;
 mod namespaces;
 pub(crate) mod output;
+mod plan;
 mod reasons;
 mod server;
 
@@ -70,6 +71,7 @@ enum Command {
     Ns(namespaces::NsArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Counter(Box<counter::CounterArgs>),
+    Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
 }
@@ -211,6 +213,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Apply(args) => on_a_runtime(args.run(&before)),
         Command::Ns(args) => on_a_runtime(args.run(&before)),
         Command::Counter(args) => on_a_runtime(args.run(&before)),
+        Command::Plan(args) => {
+            before.only("plan", &["--output"])?;
+            args.run(&before.output())
+        }
         Command::ExplainError(args) => {
             before.only("explain-error", &["--output"])?;
             args.run(&before.output())

@@ -1,0 +1,270 @@
+//! What a load needs: settings of a namespace and its dataset, the size of partitions, disk and memory.
+//!
+//! Pure arithmetic on rounded sizes: 60 bytes for an event in a Cassandra partition (100,000 events are about 6 MB), 100
+//! bytes for one in the embedded store before compression. A plan is a place to begin; what the metrics show later counts
+//! more.
+
+use std::time::Duration;
+
+use crate::domain::limits::{BUCKETS_PER_ID_MAX, NUM_QUEUES_MAX, PARTITION_BYTES_MAX};
+use crate::domain::namespace::{Cardinality, DatasetSettings, RollupSettings, TimePartition};
+
+/// Bytes of an event in a partition of Cassandra.
+const EVENT_PARTITION_BYTES: u64 = 60;
+/// Bytes of an event in the embedded store: key, change, touch, its share of the index.
+const EVENT_EMBEDDED_BYTES: u64 = 100;
+/// Bytes of a counter's checkpoint, name and registers, on disk.
+const COUNTER_DISK_BYTES: u64 = 250;
+/// Bytes of a counter in the count cache of a process.
+const COUNTER_CACHED_BYTES: u64 = 300;
+/// Bytes of a counter that waits in a rollup Set: a name of 32 bytes and what belongs to it.
+const COUNTER_WAITING_BYTES: u64 = 144;
+/// Copies of a row in a Cassandra cluster.
+const REPLICAS: u64 = 3;
+/// Widths of time buckets, widest first; each divides an hour.
+const BUCKET_WIDTHS: [u32; 7] = [600, 300, 120, 60, 30, 20, 10];
+/// Widths of slices, widest first.
+const SLICE_WIDTHS: [u32; 7] = [86_400, 43_200, 21_600, 10_800, 3_600, 600, 60];
+/// Retention is at least so many slices, so that what is dropped at once is a small part.
+const SLICES_LEAST: u64 = 7;
+/// Above so many adds to one counter, reading its tail wants a smaller accept limit.
+const ACCURATE_ADDS_PER_SECOND: u64 = 1_000;
+
+/// A load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// Adds in a second, all counters together.
+    pub adds_per_second: u64,
+    /// Counters.
+    pub counters: u64,
+    /// What is said about how many there are; none: as many as there are.
+    pub cardinality: Option<Cardinality>,
+    /// How long events are kept.
+    pub retention: Duration,
+    /// Adds in a second to the busiest counter; none: a tenth of all, or an even share where that is more.
+    pub hottest_adds_per_second: Option<u64>,
+}
+
+/// What a load needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// About how many counters.
+    pub cardinality: Cardinality,
+    /// The settings of the dataset.
+    pub dataset: DatasetSettings,
+    /// The partitions.
+    pub partition: TimePartition,
+    /// The rollups.
+    pub rollup: RollupSettings,
+    /// Adds in a second to the busiest counter.
+    pub hottest_adds_per_second: u64,
+    /// The largest partition, in bytes.
+    pub partition_bytes: u64,
+    /// What that would be under the published defaults.
+    pub partition_bytes_by_default: u64,
+    /// Events that are kept at once.
+    pub events: u64,
+    /// The embedded store on disk, in bytes, before compression.
+    pub embedded_bytes: u64,
+    /// A Cassandra cluster on disk, all three copies, in bytes, before compression.
+    pub cassandra_bytes: u64,
+    /// `storage.count_cache_bytes` that holds every counter.
+    pub count_cache_bytes: u64,
+    /// `storage.tail_bytes` that holds every event until it is rolled up.
+    pub tail_bytes: u64,
+    /// How long a count may stay behind a write that was the last one.
+    pub converges_within: Duration,
+    /// What to look at.
+    pub warnings: Vec<String>,
+}
+
+impl Load {
+    /// Plans for it.
+    pub fn plan(&self) -> Plan {
+        let hottest = self.hottest();
+        let dataset = self.dataset();
+        let partition = partition_of(hottest, dataset.seconds_per_slice);
+        let rollup = self.rollup(&dataset);
+        let partition_bytes = partition_bytes(hottest, partition);
+        let kept = dataset.delete_after + dataset.slice_width();
+        let events = self.adds_per_second.saturating_mul(kept.as_secs());
+        let counters_bytes = self.counters.saturating_mul(COUNTER_DISK_BYTES);
+        let disk = |event_bytes: u64| events.saturating_mul(event_bytes).saturating_add(counters_bytes);
+        let converges_within = dataset.accept_limit + 3 * Duration::from_millis(u64::from(rollup.coalesce_ms));
+        let unrolled = self.adds_per_second.saturating_mul(converges_within.as_secs());
+        Plan {
+            cardinality: self.cardinality.unwrap_or_else(|| self.cardinality_of_counters()),
+            partition,
+            rollup,
+            hottest_adds_per_second: hottest,
+            partition_bytes,
+            partition_bytes_by_default: self::partition_bytes(hottest, TimePartition::default()),
+            events,
+            embedded_bytes: disk(EVENT_EMBEDDED_BYTES),
+            cassandra_bytes: disk(EVENT_PARTITION_BYTES).saturating_mul(REPLICAS),
+            count_cache_bytes: self.counters.saturating_mul(COUNTER_CACHED_BYTES),
+            tail_bytes: unrolled.saturating_mul(EVENT_EMBEDDED_BYTES).max(16 * 1024 * 1024),
+            converges_within,
+            warnings: self.warnings(hottest, partition_bytes, &dataset),
+            dataset,
+        }
+    }
+
+    fn hottest(&self) -> u64 {
+        let even = self.adds_per_second.div_ceil(self.counters.max(1));
+        let guess = even.max(self.adds_per_second / 10);
+        self.hottest_adds_per_second.unwrap_or(guess).min(self.adds_per_second)
+    }
+
+    /// Slices so wide that retention is at least seven of them; the last one to be dropped closes one slice before.
+    fn dataset(&self) -> DatasetSettings {
+        let retention = self.retention.as_secs().max(80);
+        let fits = |width: &&u32| u64::from(**width) * SLICES_LEAST <= retention;
+        let seconds_per_slice = SLICE_WIDTHS.iter().find(fits).copied().unwrap_or(10);
+        let delete_after = Duration::from_secs(retention);
+        let close_after = delete_after - Duration::from_secs(u64::from(seconds_per_slice));
+        DatasetSettings { seconds_per_slice, close_after, delete_after, ..DatasetSettings::default() }
+    }
+
+    /// Queues so large that a Set holds every counter that is written until the limit passes it.
+    fn rollup(&self, dataset: &DatasetSettings) -> RollupSettings {
+        let defaults = RollupSettings::default();
+        let waits = dataset.accept_limit + Duration::from_millis(u64::from(defaults.coalesce_ms));
+        let waiting = self.counters.min(self.adds_per_second.saturating_mul(waits.as_secs()));
+        let bytes = waiting.saturating_mul(COUNTER_WAITING_BYTES);
+        // Twice what is needed, because hashes do not fill queues evenly.
+        let queues = bytes.saturating_mul(2).div_ceil(defaults.capacity_bytes);
+        let queues = queues.next_power_of_two().clamp(u64::from(defaults.num_queues), u64::from(NUM_QUEUES_MAX));
+        let num_queues = u32::try_from(queues).unwrap_or(NUM_QUEUES_MAX);
+        let rollup_batch_count = match self.cardinality_of_counters() {
+            Cardinality::Low | Cardinality::Medium => defaults.rollup_batch_count,
+            Cardinality::High => 4 * defaults.rollup_batch_count,
+        };
+        RollupSettings { num_queues, rollup_batch_count, ..defaults }
+    }
+
+    fn cardinality_of_counters(&self) -> Cardinality {
+        match self.counters {
+            0..1_000 => Cardinality::Low,
+            1_000..=100_000 => Cardinality::Medium,
+            _ => Cardinality::High,
+        }
+    }
+
+    fn warnings(&self, hottest: u64, partition_bytes: u64, dataset: &DatasetSettings) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if partition_bytes > PARTITION_BYTES_MAX {
+            warnings.push(format!(
+                "no setting keeps the partitions of a counter with {hottest} adds/s below {PARTITION_BYTES_MAX} bytes; \
+                 spread it over several counters"
+            ));
+        }
+        if hottest > ACCURATE_ADDS_PER_SECOND {
+            warnings.push(format!(
+                "an ACCURATE counter with {hottest} adds/s wants a smaller accept_limit than {:?}: every read adds up \
+                 what is younger",
+                dataset.accept_limit
+            ));
+        }
+        if self.cardinality.is_some_and(|said| said != self.cardinality_of_counters()) {
+            let counters = self.counters;
+            warnings.push(format!("{counters} counters are {:?} cardinality", self.cardinality_of_counters()));
+        }
+        if self.retention < Duration::from_secs(80) {
+            warnings
+                .push("retention is at least 80 s: slices are 10 s wide and close before they are dropped".to_owned());
+        }
+        warnings
+    }
+}
+
+/// Partitions of at most half the greatest size, so that twice the load still fits: narrower buckets first, then more.
+fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
+    let defaults = TimePartition::default();
+    let fits = |partition: TimePartition| partition_bytes(hottest, partition) <= PARTITION_BYTES_MAX / 2;
+    let widths = BUCKET_WIDTHS.into_iter().filter(|width| seconds_per_slice.is_multiple_of(*width));
+    let mut narrowest = defaults;
+    for seconds_per_bucket in widths {
+        narrowest = TimePartition { seconds_per_bucket, ..defaults };
+        if fits(narrowest) {
+            return narrowest;
+        }
+    }
+    while !fits(narrowest) && narrowest.buckets_per_id < BUCKETS_PER_ID_MAX {
+        narrowest.buckets_per_id *= 2;
+    }
+    narrowest
+}
+
+/// The largest partition of a counter: one event bucket of a time bucket.
+fn partition_bytes(adds_per_second: u64, partition: TimePartition) -> u64 {
+    let events = adds_per_second.saturating_mul(u64::from(partition.seconds_per_bucket));
+    events.div_ceil(u64::from(partition.buckets_per_id)).saturating_mul(EVENT_PARTITION_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::counter::NamespaceName;
+    use crate::domain::namespace::NamespaceSpec;
+
+    fn load(adds_per_second: u64, counters: u64) -> Load {
+        let retention = Duration::from_secs(7 * 86_400);
+        Load { adds_per_second, counters, cardinality: None, retention, hottest_adds_per_second: None }
+    }
+
+    #[test]
+    fn a_counter_with_2000_adds_a_second_and_four_event_buckets_wants_buckets_of_120_seconds() {
+        let plan = load(2_000, 1).plan();
+        assert_eq!((plan.partition.seconds_per_bucket, plan.partition.buckets_per_id), (120, 4));
+        assert!(plan.partition_bytes <= PARTITION_BYTES_MAX / 2, "{}", plan.partition_bytes);
+        assert!(plan.partition_bytes_by_default > PARTITION_BYTES_MAX, "600 s would be too wide");
+        assert_eq!(plan.partition_bytes_by_default, 2_000 * 600 / 4 * 60);
+    }
+
+    #[test]
+    fn a_load_that_the_published_defaults_carry_gets_them() {
+        let plan = load(1_000, 50_000).plan();
+        assert_eq!(plan.partition, TimePartition::default());
+        assert_eq!(plan.dataset, DatasetSettings::default());
+        assert_eq!((plan.cardinality, plan.warnings.len()), (Cardinality::Medium, 0), "{:?}", plan.warnings);
+        assert_eq!(plan.converges_within, Duration::from_secs(35));
+    }
+
+    #[test]
+    fn what_no_setting_carries_is_said() {
+        let plan = load(10_000_000, 1).plan();
+        assert!(plan.warnings[0].contains("spread it over several counters"), "{:?}", plan.warnings);
+        let said = Load { cardinality: Some(Cardinality::Low), ..load(10, 5_000) }.plan();
+        assert!(said.warnings[0].contains("Medium"), "{:?}", said.warnings);
+    }
+
+    #[test]
+    fn disk_is_what_is_kept_and_the_slice_that_is_being_written() {
+        let plan = load(100, 10).plan();
+        assert_eq!(plan.events, 100 * 8 * 86_400);
+        assert_eq!(plan.embedded_bytes, plan.events * 100 + 10 * 250);
+        assert_eq!(plan.cassandra_bytes, (plan.events * 60 + 10 * 250) * 3);
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_is_made_of_settings_that_are_taken(
+            adds_per_second in 0..u64::MAX,
+            counters in 0..u64::MAX,
+            retention in 0..3_000_000_000_u64,
+            hottest in proptest::option::of(0..u64::MAX),
+        ) {
+            let retention = Duration::from_secs(retention);
+            let load = Load { adds_per_second, counters, cardinality: None, retention, hottest_adds_per_second: hottest };
+            let plan = load.plan();
+            let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
+            (spec.dataset, spec.partition, spec.rollup) = (plan.dataset, plan.partition, plan.rollup);
+            prop_assert!(spec.validate().is_ok(), "{:?}", spec.validate());
+            let too_large = plan.partition_bytes > PARTITION_BYTES_MAX;
+            prop_assert_eq!(too_large, plan.warnings.iter().any(|warning| warning.contains("spread it")));
+        }
+    }
+}
