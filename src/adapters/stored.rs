@@ -2,11 +2,11 @@
 //!
 //! Encoding never fails. Decoding answers `Damaged` for whatever no encoder of ours has written: an unknown kind, a
 //! provenance that is too long, a missing part. Values only; keys and rows belong to each engine. The values of the
-//! catalog are in `catalog`, those of
-//! shared caches in `count`.
+//! catalog are in `catalog`, those of shared caches in `count`, those of queues in `queues`.
 
 pub mod catalog;
 pub mod count;
+pub mod queues;
 
 use prost::Message;
 

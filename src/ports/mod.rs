@@ -25,7 +25,7 @@ use std::sync::Arc;
 use crate::domain::counter::NamespaceName;
 
 pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
-pub use clock::{Clock, Entropy};
+pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
 pub use error::{Outcome, StoreError, StoreErrorKind};
 pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};

@@ -141,7 +141,8 @@ pub trait QueueStore: Send + Sync + 'static {
     /// Reads the totals of a shard, the sequence of its newest message, and its view.
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError>;
 
-    /// Adds a listener; it is first told the view of every shard there is.
+    /// Adds a listener; before anything else, and before a later call is answered, it is told the view of every shard
+    /// there is.
     fn listen(&self, listener: Arc<dyn QueueListener>);
 }
 

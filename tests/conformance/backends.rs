@@ -170,7 +170,7 @@ impl Bench {
 
 /// A directory for a store: in memory where the system has a place for that, because no law here is about a disk that
 /// loses what it was told to sync, and hundreds of stores are opened.
-fn directory() -> io::Result<TempDir> {
+pub fn directory() -> io::Result<TempDir> {
     let in_memory = Path::new("/dev/shm");
     if in_memory.is_dir() {
         tempfile::tempdir_in(in_memory).or_else(|_| tempfile::tempdir())
@@ -180,7 +180,7 @@ fn directory() -> io::Result<TempDir> {
 }
 
 /// Copies a directory as it stands.
-fn copy(from: &Path) -> io::Result<TempDir> {
+pub fn copy(from: &Path) -> io::Result<TempDir> {
     fn copy_into(from: &Path, to: &Path) -> io::Result<()> {
         for entry in fs::read_dir(from)? {
             let entry = entry?;

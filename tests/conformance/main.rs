@@ -15,6 +15,7 @@ mod given;
 mod model;
 mod progress;
 mod queue_catalog;
+mod queue_durable;
 mod queue_given;
 mod queue_store;
 mod racing;

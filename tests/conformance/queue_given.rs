@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
@@ -15,6 +16,9 @@ use tallystone::ports::{
     MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardView, StoreError, StoredMessage,
 };
 
+use tempfile::TempDir;
+
+use crate::backends::{Ending, copy, directory};
 use crate::given;
 
 /// The queue of most laws.
@@ -29,9 +33,11 @@ pub const OTHER_SHARD: ShardId = ShardId { queue: QUEUE, number: 1 };
 pub enum QueueBackend {
     /// The core in ordered maps: the oracle.
     Memory,
+    /// The durable store inside the process.
+    Embedded,
 }
 
-const QUEUE_BACKENDS: [QueueBackend; 1] = [QueueBackend::Memory];
+const QUEUE_BACKENDS: [QueueBackend; 2] = [QueueBackend::Memory, QueueBackend::Embedded];
 
 /// A freshly opened store of queues with its clock.
 pub struct QueueBench {
@@ -39,14 +45,38 @@ pub struct QueueBench {
     pub stores: QueueStores,
     /// The time of the shards.
     pub clock: ManualClock,
+    /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
+    kept: Option<(Embedded, TempDir)>,
 }
 
 impl QueueBench {
     fn open(backend: QueueBackend) -> Self {
         let clock = ManualClock::at(given::T0);
         match backend {
-            QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock },
+            QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock, kept: None },
+            QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder")),
         }
+    }
+
+    fn open_embedded(clock: ManualClock, dir: TempDir) -> Self {
+        let options = Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir.path()) };
+        let store = embedded::open(options).expect("the store opens");
+        let stores = store.queue_stores(Arc::new(clock.clone()));
+        Self { stores, clock, kept: Some((store, dir)) }
+    }
+
+    /// Ends a durable store and opens it again.
+    pub fn reopen(self, ending: Ending) -> Self {
+        let (store, dir) = self.kept.expect("a durable bench has a directory");
+        let dir = match ending {
+            Ending::Closed => {
+                store.close();
+                dir
+            }
+            Ending::Killed => copy(dir.path()).expect("the directory can be copied"),
+        };
+        drop(store);
+        Self::open_embedded(self.clock, dir)
     }
 
     /// Applies commands to a shard.
@@ -78,6 +108,16 @@ pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
         let bench = QueueBench::open(backend);
         bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
         law(bench).await;
+    }
+}
+
+/// Runs a law of durable stores of queues, with both ways to end.
+pub async fn on_every_durable_queue_store(law: impl AsyncFn(QueueBench, Ending)) {
+    for ending in [Ending::Closed, Ending::Killed] {
+        println!("on {:?}, {ending:?}", QueueBackend::Embedded);
+        let bench = QueueBench::open(QueueBackend::Embedded);
+        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        law(bench, ending).await;
     }
 }
 

@@ -199,6 +199,7 @@ async fn queue_store_law_7_listeners_hear_what_a_shard_has_to_offer() {
         bench.one(OTHER_SHARD, enqueue("before", 5, b"")).await;
         let news = Arc::new(News::default());
         bench.stores.shards.listen(news.clone());
+        bench.stores.shards.queues().await.expect("an answer that comes after the first news");
         let first = news.newest(OTHER_SHARD).expect("it is told what there is already");
         assert_eq!((first.ready, first.head), (1, Some(5)));
         bench.one(SHARD, enqueue("a", 8, b"")).await;

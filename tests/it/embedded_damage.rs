@@ -4,6 +4,8 @@
 //! One store has tables in every keyspace, rolls, a clear, a catalog: each of its files is flipped at several places, cut
 //! and removed. The other one has two journals, both needed. After each damage the store is opened as it is.
 
+mod queues;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -122,6 +124,7 @@ async fn fill(dir: &Path) {
     }
     stores.touches.put_watermarks(DATASET, vec![(3, Timestamp::from_millis(100))]).await.expect("taken");
     append(&stores, vec![add(2, 3_600_000_002)]).await;
+    queues::fill(&store).await;
     store.close();
 }
 
@@ -203,7 +206,7 @@ fn is_in_use(file: &Path) -> bool {
 }
 
 /// Everything that can be read, as text; long parts as their hash.
-async fn content(stores: &Stores) -> String {
+async fn content(store: &Embedded, stores: &Stores) -> String {
     let mut text = String::new();
     let mut show = |what: &str, value: &dyn std::fmt::Debug| {
         let value = format!("{value:?}");
@@ -233,6 +236,9 @@ async fn content(stores: &Stores) -> String {
     let name = NamespaceName::new("shop").expect("a valid name");
     show("history", &stores.catalog.history(&name, None, 9).await.expect("readable"));
     show("version", &stores.catalog.version_of(NAMESPACE, 1).await.expect("readable"));
+    for (what, value) in queues::content(store).await {
+        show(what, &value);
+    }
     text
 }
 
@@ -300,7 +306,7 @@ impl Bench {
         let mut bench = Self { pristine, work, expected: String::new(), refused: Vec::new(), harmless: Vec::new() };
         bench.restore();
         let (store, stores) = open(&bench.dir()).expect("a copy opens");
-        bench.expected = content(&stores).await;
+        bench.expected = content(&store, &stores).await;
         drop(stores);
         drop(store);
         bench.restore();
@@ -332,8 +338,8 @@ impl Bench {
                 // Nothing else was changed by a store that did not open.
                 fs::copy(file, dir.join(name)).expect("writable");
             }
-            Ok((_store, stores)) => {
-                assert_eq!(content(&stores).await, self.expected, "{what} went unseen");
+            Ok((store, stores)) => {
+                assert_eq!(content(&store, &stores).await, self.expected, "{what} went unseen");
                 self.harmless.push(what);
             }
         }
@@ -400,12 +406,12 @@ async fn a_torn_tail_that_was_never_acknowledged_is_cut() {
         }
         fs::write(&journal, &tail).expect("writable");
         let (store, stores) = open(&bench.dir()).expect("a torn tail is cut");
-        assert_eq!(content(&stores).await, bench.expected, "{torn} bytes");
+        assert_eq!(content(&store, &stores).await, bench.expected, "{torn} bytes");
         append(&stores, vec![add(3, 3_700_000_000)]).await;
         drop(stores);
         drop(store);
-        let (_store, stores) = open(&bench.dir()).expect("what follows the cut is whole");
-        assert_ne!(content(&stores).await, bench.expected, "the event behind the cut is there");
+        let (store, stores) = open(&bench.dir()).expect("what follows the cut is whole");
+        assert_ne!(content(&store, &stores).await, bench.expected, "the event behind the cut is there");
         bench.restore();
     }
 }

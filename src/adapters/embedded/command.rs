@@ -6,6 +6,7 @@ use fjall::Slice;
 use tokio::sync::oneshot;
 
 use super::key;
+use super::queues::command::Ask;
 use crate::adapters::stored::encode_event;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
@@ -42,6 +43,8 @@ pub enum Command {
     Forget(NamespaceId, Answer<()>),
     /// Removes rows of a forgotten namespace, at most so many; answers whether there may be more.
     Tidy(NamespaceId, usize, Answer<bool>),
+    /// Whatever is asked of queues.
+    Queue(Ask),
 }
 
 /// An append.
@@ -133,6 +136,7 @@ impl Command {
     pub fn class(&self) -> Class {
         match self {
             Self::Append(_) | Self::Settle(_) => Class::Intake,
+            Self::Queue(ask) => ask.class(),
             Self::Publish(..)
             | Self::Roll(..)
             | Self::Watermarks(..)
@@ -150,6 +154,7 @@ impl Command {
         let more = match self {
             Self::Append(append) => append.events.iter().map(Prepared::bytes).sum(),
             Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
+            Self::Queue(ask) => ask.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
             Self::Settle(_)
             | Self::Publish(..)
@@ -185,6 +190,7 @@ impl Command {
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::Tidy(_, _, answer) => drop(answer.send(Err(error("forget")))),
+            Self::Queue(ask) => ask.fail(error),
         }
     }
 }

@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 use super::command::{Class, Command};
 use super::core::Core;
 use super::error::OpenError;
+use super::queues::command::Ask;
+use super::queues::recover::Recovered;
 use super::space::{Room, Space};
 use super::writer::{Sync, Writer};
 use crate::domain::Timestamp;
@@ -19,6 +21,7 @@ use crate::ports::{Held, StoreError, StoreErrorKind};
 use group::{Group, Work};
 
 mod group;
+mod queues;
 mod stage;
 mod structure;
 
@@ -30,6 +33,8 @@ pub struct Committer {
     tail_bytes_max: usize,
     /// The next shard to sweep, and how many are due.
     sweep: (usize, usize),
+    /// The shards of all queues.
+    queues: queues::Queues,
     /// What failed writes hold. It is never dropped: an event that may be on disk must not lose its hold.
     unsettled: Vec<Held>,
 }
@@ -44,9 +49,14 @@ impl Committer {
         writer: Writer,
         space: Space,
         tail_bytes_max: usize,
+        recovered: Recovered,
     ) -> Result<JoinHandle<()>, OpenError> {
         core.set_commit_number(writer.number());
-        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), unsettled: Vec::new() };
+        if !recovered.table.leftovers.is_empty() {
+            core.queue.push(Command::Queue(Ask::Tidy));
+        }
+        let (queues, unsettled) = (queues::Queues::new(recovered), Vec::new());
+        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), queues, unsettled };
         let thread = std::thread::Builder::new().name("committer".to_owned());
         thread.spawn(move || committer.run()).map_err(OpenError::Thread)
     }
@@ -74,6 +84,8 @@ impl Committer {
                 self.work_on(&mut group, command);
             }
             self.flush(&mut group);
+            self.admit_listeners();
+            self.trim_answers();
             self.pay_sweep();
         }
     }
@@ -93,6 +105,7 @@ impl Committer {
             Command::Publish(dataset, closed, answer) => self.stage_publish(group, dataset, closed, answer),
             Command::Roll(dataset, writes, answer) => self.stage_roll(group, dataset, writes, answer),
             Command::Watermarks(dataset, moved, answer) => self.stage_watermarks(group, dataset, moved, answer),
+            Command::Queue(ask) => self.stage_queue(group, ask),
             alone @ (Command::CreateSlice(..)
             | Command::SetStatus(..)
             | Command::Catalog(..)
@@ -112,6 +125,8 @@ impl Committer {
         let frees = matches!(
             command,
             Command::SetStatus(..) | Command::TrimSeries(..) | Command::Forget(..) | Command::Tidy(..)
+                // Commands of queues are judged one by one.
+                | Command::Queue(_)
         );
         if !self.core.is_full() || frees {
             return true;
@@ -121,12 +136,20 @@ impl Committer {
 
     /// Commits what is staged, takes it into memory and answers.
     fn flush(&mut self, group: &mut Group) {
-        let Group { batch, sync, work, bytes_waited, .. } = std::mem::replace(group, Group::new(&self.writer, 0));
+        let whole = std::mem::replace(group, Group::new(&self.writer, 0));
+        let Group { mut batch, mut sync, work, bytes_waited, queues, .. } = whole;
         let mut committed = true;
+        let shards: Vec<_> = queues.shards().collect();
+        if let Some(spaces) = &self.queues.spaces
+            && queues.write(&mut self.queues.table, spaces, &mut batch, self.writer.number() + 1)
+        {
+            sync = Sync::Yes;
+        }
         if !batch.is_empty() {
             committed = self.commit(batch, sync);
         }
         if committed {
+            self.queues.listeners.tell(&self.queues.table, shards.into_iter());
             let answers: Vec<group::Ready> = work.into_iter().map(|work| self.publish(work)).collect();
             for answer in answers {
                 answer.send();
@@ -176,6 +199,8 @@ impl Committer {
                     memory.publish_checkpoint(*dataset, counter, bytes, checkpoint);
                 }
             }
+            // The cores know it already; nobody else sees them.
+            Work::Queue(_) => {}
             Work::Watermarks { dataset, moved, .. } => {
                 for (shard, to) in moved {
                     self.core.book.raise_watermark(*dataset, *shard, *to);

@@ -11,6 +11,7 @@ use super::error::ReadError;
 use super::library::Library;
 use super::memory::Memory;
 use super::queue::Queue;
+use super::queues::Shared;
 use super::series::Series;
 use super::slices::Slices;
 use super::space::Room;
@@ -30,6 +31,8 @@ pub struct Core {
     pub book: Book,
     /// Namespaces and datasets.
     pub catalog: Catalog,
+    /// What committer and readers share of queues.
+    pub queues: Shared,
     /// The store library; none once the store is closed.
     library: RwLock<Option<Arc<Library>>>,
     failure: OnceLock<String>,
@@ -46,6 +49,7 @@ impl Core {
         series: Series,
         book: Book,
         catalog: Catalog,
+        queues: Shared,
     ) -> Self {
         Self {
             queue: Queue::default(),
@@ -54,6 +58,7 @@ impl Core {
             series,
             book,
             catalog,
+            queues,
             library: RwLock::new(Some(library)),
             failure: OnceLock::new(),
             room: AtomicU8::new(Room::Plenty as u8),
@@ -77,6 +82,7 @@ impl Core {
         let library = self.library.write().take();
         self.slices.clear();
         self.series.clear();
+        self.queues.clear();
         drop(library);
     }
 

@@ -28,6 +28,7 @@ mod mark;
 mod memory;
 mod meta;
 mod queue;
+mod queues;
 mod read;
 mod recover;
 mod retired;
@@ -52,7 +53,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use crate::domain::limits::JOURNAL_BYTES_MAX;
-use crate::ports::{FastCounts, Stores};
+use crate::ports::{Clock, FastCounts, QueueStores, Stores};
 use committer::Committer;
 use core::Core;
 use library::Library;
@@ -60,6 +61,8 @@ use log::Store;
 use manifest::Manifest;
 use mark::Mark;
 use memory::Memory;
+use queues::Queues;
+use queues::time::{Moment, StoreTime};
 use retired::Retired;
 use series::Series;
 use space::Space;
@@ -135,6 +138,8 @@ pub struct Health {
 pub struct Embedded {
     core: Arc<Core>,
     space: Space,
+    /// The moment of the last commit of queues before the store was opened.
+    queue_moment: Option<Moment>,
     committer: Mutex<Option<JoinHandle<()>>>,
     /// Held until the store is closed.
     lock: Mutex<Option<File>>,
@@ -173,11 +178,14 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let writer = Writer::new(dir, Arc::clone(&library), mark, last, Retired::start()?);
     let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
     let space = || Space::of(dir, options.reserve_bytes);
-    let core = Arc::new(Core::new(library, memory, slices, series, book, catalog));
+    let queues = queues::recover::recover(&library, dir)?;
+    let queue_moment = queues.moment;
+    let shared = queues::Shared::open(&queues).map_err(unreadable)?;
+    let core = Arc::new(Core::new(library, memory, slices, series, book, catalog, shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
-    let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max)?;
+    let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)?;
     let (committer, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(lock)));
-    Ok(Embedded { core, space: space(), committer, lock })
+    Ok(Embedded { core, space: space(), queue_moment, committer, lock })
 }
 
 /// Takes the directory for this process.
@@ -233,6 +241,13 @@ impl Embedded {
             caches: Arc::default(),
             catalog: store,
         }
+    }
+
+    /// The store behind the ports of queues, by this clock. After `close` every call answers that it is closed.
+    pub fn queue_stores(&self, clock: Arc<dyn Clock>) -> QueueStores {
+        let time = StoreTime::new(clock, self.queue_moment);
+        let queues = Arc::new(Queues::new(Arc::clone(&self.core), time));
+        QueueStores { shards: queues.clone(), catalog: queues }
     }
 
     /// Why the store has failed and takes nothing any more; the process should end then. Cheap.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, Entropy};
+use crate::ports::{BootId, Clock, Entropy};
 
 /// A clock moved by hand. Clones share the time.
 #[derive(Clone)]
@@ -28,6 +28,7 @@ struct Shared {
 struct State {
     wall: Timestamp,
     elapsed: Duration,
+    boot: BootId,
     next_sleeper: u64,
     sleepers: BTreeMap<(Duration, u64), oneshot::Sender<()>>,
 }
@@ -35,7 +36,8 @@ struct State {
 impl ManualClock {
     /// A clock that shows this wall time, with nothing elapsed.
     pub fn at(wall: Timestamp) -> Self {
-        let state = State { wall, elapsed: Duration::ZERO, next_sleeper: 0, sleepers: BTreeMap::new() };
+        let (elapsed, boot) = (Duration::ZERO, BootId(1));
+        let state = State { wall, elapsed, boot, next_sleeper: 0, sleepers: BTreeMap::new() };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), sleepers_changed: Notify::new() }) }
     }
 
@@ -58,6 +60,14 @@ impl ManualClock {
     /// Steps wall time to any moment, forward or back; elapsed time does not feel it.
     pub fn set_wall(&self, wall: Timestamp) {
         self.shared.state.lock().wall = wall;
+    }
+
+    /// Lets elapsed time count from another moment, as after a boot; for clocks that nobody sleeps on.
+    pub fn reboot(&self) {
+        let mut state = self.shared.state.lock();
+        assert!(state.sleepers.is_empty(), "a sleeper does not outlive its boot");
+        state.elapsed = Duration::ZERO;
+        state.boot.0 += 1;
     }
 
     /// How many tasks sleep on this clock.
@@ -114,6 +124,10 @@ impl Clock for ManualClock {
 
     fn elapsed(&self) -> Duration {
         self.shared.state.lock().elapsed
+    }
+
+    fn boot(&self) -> BootId {
+        self.shared.state.lock().boot
     }
 
     async fn sleep(&self, duration: Duration) {

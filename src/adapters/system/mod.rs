@@ -3,6 +3,7 @@
 //! Invariant: `elapsed` counts suspended time too (boot-time clock), so a lease measured with it is never longer than it
 //! seems to the rest of the world.
 
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -11,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, Entropy};
+use crate::ports::{BootId, Clock, Entropy};
 
 /// The clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,10 +32,29 @@ impl Clock for SystemClock {
         boot_time()
     }
 
+    fn boot(&self) -> BootId {
+        *BOOT.get_or_init(|| boot_named_by_the_system().unwrap_or_else(boot_of_this_process))
+    }
+
     async fn sleep(&self, duration: Duration) {
         // The runtime's timer stands still while the machine is suspended, so it can only be late on `elapsed`.
         tokio::time::sleep(duration).await;
     }
+}
+
+static BOOT: OnceLock<BootId> = OnceLock::new();
+
+/// The name that Linux gives each boot; a container has that of its machine, and its clock.
+fn boot_named_by_the_system() -> Option<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(BootId(uuid::Uuid::parse_str(text.trim()).ok()?.as_u128()))
+}
+
+/// Where boots have no names, each process counts as one: what counts from boots then never goes on over a restart.
+fn boot_of_this_process() -> BootId {
+    let mut bytes = [0; 16];
+    SystemEntropy.fill(&mut bytes);
+    BootId(u128::from_be_bytes(bytes))
 }
 
 /// Time since the machine booted, suspended time included.

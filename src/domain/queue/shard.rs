@@ -129,6 +129,11 @@ impl Shard {
         }
     }
 
+    /// When time alone changes anything next. O(log n).
+    pub fn next_event(&self) -> Option<Timestamp> {
+        self.index.next_event()
+    }
+
     /// Messages and bytes per state. O(1).
     pub fn totals(&self) -> &Totals {
         &self.index.totals

@@ -12,7 +12,7 @@ use super::*;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::engine::counting::CountingError;
-use crate::ports::{CatalogState, NamespaceRecord};
+use crate::ports::{BootId, CatalogState, NamespaceRecord};
 
 #[derive(Default)]
 struct PlainCatalog {
@@ -112,6 +112,10 @@ impl Clock for StillClock {
 
     fn elapsed(&self) -> Duration {
         Duration::ZERO
+    }
+
+    fn boot(&self) -> BootId {
+        BootId(1)
     }
 
     async fn sleep(&self, _duration: Duration) {

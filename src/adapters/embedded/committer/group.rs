@@ -3,6 +3,7 @@
 use hashbrown::{HashMap, HashSet, HashTable};
 
 use crate::adapters::embedded::command::{Answer, AppendAnswer, Prepared, Weight};
+use crate::adapters::embedded::queues::staged::{Staged, Waiting};
 use crate::adapters::embedded::slices::Place;
 use crate::adapters::embedded::writer::{Batch, Sync, Writer};
 use crate::domain::Timestamp;
@@ -35,6 +36,8 @@ pub struct Group {
     pub frontiers: HashMap<DatasetId, Timestamp>,
     /// The slice that the last event went to.
     pub place: Option<Place>,
+    /// What changed in shards of queues.
+    pub queues: Staged,
 }
 
 /// One staged command.
@@ -53,6 +56,8 @@ pub enum Work {
     Publish { dataset: DatasetId, to: Timestamp, answer: Answer<Timestamp> },
     /// Checkpoints that win.
     Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: Answer<()> },
+    /// Whatever was asked of queues.
+    Queue(Waiting),
     /// Watermarks.
     Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: Answer<()> },
 }
@@ -62,6 +67,7 @@ pub enum Ready {
     Append(AppendAnswer, Vec<Result<Appended, StoreError>>),
     Settle(Answer<Settled>, Result<Settled, StoreError>),
     Publish(Answer<Timestamp>, Timestamp),
+    Queue(Waiting),
     Done(Answer<()>),
 }
 
@@ -80,12 +86,13 @@ impl Group {
             names: HashSet::new(),
             frontiers: HashMap::new(),
             place: None,
+            queues: Staged::default(),
         }
     }
 
     /// Whether it is time to commit.
     pub fn is_full(&self) -> bool {
-        self.events >= COMMIT_EVENTS_MAX || self.batch.bytes() >= COMMIT_BYTES_MAX
+        self.events >= COMMIT_EVENTS_MAX || self.batch.bytes() + self.queues.bytes() >= COMMIT_BYTES_MAX
     }
 
     /// The event that was staged under a key in this group; `events` are those of the command at work.
@@ -154,6 +161,7 @@ impl Work {
             }
             Self::Settle { settled, answer, .. } => Ready::Settle(answer, settled),
             Self::Publish { to, answer, .. } => Ready::Publish(answer, to),
+            Self::Queue(waiting) => Ready::Queue(waiting),
             Self::Roll { answer, .. } | Self::Watermarks { answer, .. } => Ready::Done(answer),
         }
     }
@@ -174,6 +182,7 @@ impl Work {
             Self::Settle { answer, .. } => drop(answer.send(Err(unknown("settle")))),
             Self::Publish { answer, .. } => drop(answer.send(Err(unknown("publish")))),
             Self::Roll { answer, .. } => drop(answer.send(Err(unknown("put")))),
+            Self::Queue(waiting) => waiting.fail(),
             Self::Watermarks { answer, .. } => drop(answer.send(Err(unknown("put watermarks")))),
         }
         None
@@ -187,6 +196,7 @@ impl Ready {
             Self::Append(answer, outcomes) => drop(answer.send(outcomes)),
             Self::Settle(answer, settled) => drop(answer.send(settled)),
             Self::Publish(answer, to) => drop(answer.send(Ok(to))),
+            Self::Queue(waiting) => waiting.send(),
             Self::Done(answer) => drop(answer.send(Ok(()))),
         }
     }

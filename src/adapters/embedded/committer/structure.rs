@@ -33,7 +33,8 @@ impl Committer {
             | Command::Settle(_)
             | Command::Publish(..)
             | Command::Roll(..)
-            | Command::Watermarks(..) => {
+            | Command::Watermarks(..)
+            | Command::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
         }
@@ -88,7 +89,7 @@ impl Committer {
     }
 
     /// Deletes keyspaces; what remains of them after a crash is deleted when the store opens.
-    fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
+    pub(super) fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
         self.writer.forget(&keyspaces);
         let deleted = self.writer.library().delete(keyspaces);
         deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).because(error))
@@ -143,7 +144,7 @@ impl Committer {
         places
     }
 
-    fn commit_alone(&mut self, batch: Batch, op: &'static str) -> Result<(), StoreError> {
+    pub(super) fn commit_alone(&mut self, batch: Batch, op: &'static str) -> Result<(), StoreError> {
         if self.commit(batch, Sync::Yes) {
             return Ok(());
         }

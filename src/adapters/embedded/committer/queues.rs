@@ -1,0 +1,308 @@
+//! How commands of queues are applied and staged, and what changes the shape of the queues: new ones, dropped ones, the
+//! catalog.
+
+use super::group::{Group, Work};
+use super::{Committer, Sync};
+use crate::adapters::embedded::command::Command;
+use crate::adapters::embedded::key::TIDIED;
+use crate::adapters::embedded::library::KeyspaceError;
+use crate::adapters::embedded::queues::command::{Apply, Ask, is_intake};
+use crate::adapters::embedded::queues::recover::Recovered;
+use crate::adapters::embedded::queues::spaces::Spaces;
+use crate::adapters::embedded::queues::staged::{Listeners, Waiting};
+use crate::adapters::embedded::queues::table::{EPOCH, Kept, Table};
+use crate::adapters::embedded::queues::time::Moment;
+use crate::adapters::embedded::queues::{catalog, key};
+use crate::adapters::embedded::read::rows;
+use crate::adapters::embedded::space::Room;
+use crate::adapters::stored::queues::encode_body;
+use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
+use crate::domain::limits::{DEDUPE_WINDOW_MAX, TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
+use crate::domain::queue::{Command as QueueCommand, QueueId, Reply, Settings, Shard, ShardId};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    MessageBody, Order, QueueRecord, ShardAnswer, ShardCommand, StoreError, StoreErrorKind, StoredMessage,
+};
+
+/// The committer's own of queues.
+pub struct Queues {
+    pub(super) table: Table,
+    pub(super) spaces: Option<Spaces>,
+    pub(super) listeners: Listeners,
+    /// The latest time of any command.
+    time: Timestamp,
+    /// Whether kept answers may have outlived every window.
+    trim: bool,
+}
+
+const APPLY: &str = "apply to queue";
+
+impl Queues {
+    /// Goes on with what was found.
+    pub fn new(recovered: Recovered) -> Self {
+        let Recovered { spaces, table, moment } = recovered;
+        let time = moment.map_or(Timestamp::MIN, |moment| moment.time);
+        Self { table, spaces, listeners: Listeners::default(), time, trim: true }
+    }
+
+    /// The time of a command: it never goes back.
+    fn at(&mut self, moment: Moment) -> Moment {
+        self.time = self.time.max(moment.time);
+        Moment { time: self.time, ..moment }
+    }
+}
+
+impl Committer {
+    /// Stages what is asked of queues, or does it at once where it stands alone.
+    pub(super) fn stage_queue(&mut self, group: &mut Group, ask: Ask) {
+        match ask {
+            Ask::Apply(apply) => self.stage_apply(group, apply),
+            Ask::Read(shard, moment, read, answer) => {
+                let at = self.queues.at(moment).time;
+                match self.queues.table.shards.get(&shard) {
+                    Some(kept) => {
+                        let seen = Box::new(kept.read(&read, at));
+                        group.work.push(Work::Queue(Waiting::Read(answer, seen)));
+                    }
+                    // A caller that stopped waiting has nobody to tell.
+                    None => drop(answer.send(Err(absent("read queue")))),
+                }
+            }
+            Ask::List(answer) => {
+                let queues = self.queues.table.live();
+                group.work.push(Work::Queue(Waiting::List(answer, queues)));
+            }
+            Ask::Look => {
+                self.flush(group);
+                self.admit_listeners();
+            }
+            alone @ (Ask::Create(..) | Ask::Drop(..) | Ask::Catalog(..) | Ask::Tidy) => {
+                self.flush(group);
+                self.do_queue_alone(alone);
+            }
+        }
+    }
+
+    fn stage_apply(&mut self, group: &mut Group, apply: Apply) {
+        let Apply { shard, moment, commands, answer } = apply;
+        let moment = self.queues.at(moment);
+        let room = self.room();
+        let stage = |sent| self.stage_command(group, shard, moment, sent, room);
+        let answers = commands.into_iter().map(stage).collect();
+        group.work.push(Work::Queue(Waiting::Apply(answer, answers)));
+    }
+
+    fn stage_command(
+        &mut self,
+        group: &mut Group,
+        shard: ShardId,
+        moment: Moment,
+        sent: ShardCommand,
+        room: Room,
+    ) -> Result<ShardAnswer, StoreError> {
+        let is_intake = is_intake(&sent.command);
+        if room < if is_intake { Room::Plenty } else { Room::Reserve } {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, APPLY));
+        }
+        if !self.queues.table.shards.contains_key(&shard) {
+            return Err(absent(APPLY));
+        }
+        // From here on nothing fails, so that a refused command leaves nothing behind.
+        let answers = self.space_of_answer(&sent.command, moment.time)?;
+        let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
+        let is_last = matches!(sent.command, QueueCommand::Delete);
+        let left = if is_last { kept.sequences() } else { Vec::new() };
+        let applied = kept.core.apply(sent.command, moment.time);
+        kept.look(moment.time);
+        let messages = match &applied.reply {
+            Ok(Reply::Leases { leases, .. }) => {
+                let heads = leases.iter().filter_map(|lease| kept.find(lease.token.key));
+                heads.map(|head| StoredMessage { head: head.clone(), body: MessageBody::default() }).collect()
+            }
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        let body = match &applied.reply {
+            Ok(Reply::Enqueued { key, already_enqueued: false, .. }) if is_intake => {
+                Some((key.sequence, encode_body(&sent.body)))
+            }
+            Ok(_) | Err(_) => None,
+        };
+        if !left.is_empty() {
+            self.queues.table.leftovers.push((shard, left, Vec::new()));
+            self.core.queue.push(Command::Queue(Ask::Tidy));
+        }
+        group.queues.note(shard, moment, &applied, body, answers.as_ref());
+        group.events += applied.transitions.len();
+        let view = kept.view;
+        Ok(ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at: moment.time, view })
+    }
+
+    /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
+    fn space_of_answer(
+        &mut self,
+        command: &QueueCommand,
+        now: Timestamp,
+    ) -> Result<Option<fjall::Keyspace>, StoreError> {
+        let QueueCommand::Enqueue(message) = command else { return Ok(None) };
+        let kept = (now - DEDUPE_WINDOW_MAX)..=(now + TOKEN_AHEAD_MAX);
+        let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
+        let made = self.queues.table.answers.make(self.writer.library(), time);
+        let (keyspace, is_new) = made.map_err(|error| cannot_make(error, APPLY))?;
+        self.queues.trim |= is_new;
+        Ok(Some(keyspace))
+    }
+
+    /// The room there is for commands of queues.
+    fn room(&self) -> Room {
+        if self.core.is_full() { self.space.room() } else { Room::Plenty }
+    }
+
+    fn do_queue_alone(&mut self, ask: Ask) {
+        // A caller that stopped waiting has nobody to tell.
+        match ask {
+            Ask::Create(queue, shards, settings, answer) => {
+                drop(answer.send(self.create_queue(queue, shards, &settings)));
+            }
+            Ask::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
+            Ask::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
+            Ask::Tidy => self.tidy_queues(),
+            Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Look => unreachable!("this is staged with others"),
+        }
+    }
+
+    /// The keyspaces of queues, made with the first one.
+    fn queue_spaces(&mut self, op: &'static str) -> Result<Spaces, StoreError> {
+        if let Some(spaces) = &self.queues.spaces {
+            return Ok(spaces.clone());
+        }
+        let spaces = Spaces::make(self.writer.library()).map_err(|error| cannot_make(error, op))?;
+        self.queues.spaces = Some(spaces.clone());
+        *self.core.queues.spaces.write() = Some(spaces.clone());
+        Ok(spaces)
+    }
+
+    fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &Settings) -> Result<(), StoreError> {
+        const OP: &str = "create queue";
+        let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why);
+        match self.queues.table.queues.get(&queue) {
+            Some(Some(_)) => return Ok(()),
+            Some(None) => return Err(refuse("a queue of this number was dropped")),
+            None => {}
+        }
+        if self.room() < Room::Plenty {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
+        }
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(2 * shards as usize + 1);
+        let mut made = Vec::new();
+        for number in 0..shards {
+            let core = Shard::new(number, EPOCH, settings.clone()).map_err(|_| refuse("the settings are not valid"))?;
+            let shard = ShardId { queue, number };
+            batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(settings));
+            made.push((shard, Kept::new(core)));
+        }
+        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
+        self.commit_alone(batch, OP)?;
+        self.queues.table.shards.extend(made);
+        self.queues.table.queues.insert(queue, Some(shards));
+        self.queues.listeners.tell(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
+        Ok(())
+    }
+
+    fn drop_queue(&mut self, queue: QueueId) -> Result<(), StoreError> {
+        const OP: &str = "drop queue";
+        let (Some(Some(shards)), Some(spaces)) = (self.queues.table.queues.get(&queue), &self.queues.spaces) else {
+            return Ok(());
+        };
+        let mut batch = self.writer.batch(2 * *shards as usize + 1);
+        for number in 0..*shards {
+            let shard = ShardId { queue, number };
+            batch.remove(&spaces.shards, key::of_header(shard));
+            batch.remove(&spaces.shards, key::of_settings(shard));
+        }
+        for row in rows(&spaces.shards, key::value_limits(queue), Order::OldestFirst) {
+            let (key, _) = row.map_err(|error| error.during(OP))?;
+            batch.remove(&spaces.shards, key);
+        }
+        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
+        self.commit_alone(batch, OP)?;
+        self.queues.table.drop_queue(queue);
+        self.core.queue.push(Command::Queue(Ask::Tidy));
+        Ok(())
+    }
+
+    fn change_queue_catalog(&mut self, record: QueueRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit queue";
+        let checked = self.core.queues.catalog.check(&record);
+        checked.map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
+        if record.queue.is_some() && self.room() < Room::Reserve {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
+        }
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(3);
+        catalog::stage(&spaces, &mut batch, &record);
+        self.commit_alone(batch, OP)?;
+        self.core.queues.catalog.publish(record);
+        Ok(())
+    }
+
+    /// Removes some of what dropped queues have left, and comes back for the rest. A failure is final, and noted.
+    fn tidy_queues(&mut self) {
+        let (Some(spaces), Some((shard, sequences, entries))) =
+            (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
+        else {
+            return;
+        };
+        let mut batch = self.writer.batch(2 * TIDY_MESSAGES_MAX);
+        let some = sequences.len().saturating_sub(TIDY_MESSAGES_MAX);
+        for sequence in sequences.drain(some..) {
+            let place = key::of_place(*shard, sequence);
+            batch.remove(&spaces.heads, place);
+            batch.remove(&spaces.bodies, place);
+        }
+        let some = entries.len().saturating_sub(TIDY_MESSAGES_MAX);
+        for entry in entries.drain(some..) {
+            batch.remove(&spaces.outbox, key::of_outbox(*shard, entry.commit, entry.rows));
+        }
+        // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+        for keyspace in [&spaces.heads, &spaces.bodies, &spaces.outbox] {
+            batch.put(keyspace, TIDIED, &b""[..]);
+        }
+        if sequences.is_empty() && entries.is_empty() {
+            self.queues.table.leftovers.pop();
+        }
+        if self.commit(batch, Sync::No) && !self.queues.table.leftovers.is_empty() {
+            self.core.queue.push(Command::Queue(Ask::Tidy));
+        }
+    }
+
+    /// Drops kept answers that no window reaches any more.
+    pub(super) fn trim_answers(&mut self) {
+        if !std::mem::take(&mut self.queues.trim) {
+            return;
+        }
+        let outlived = self.queues.table.answers.take_outlived(self.queues.time);
+        if !outlived.is_empty()
+            && let Err(error) = self.delete(outlived, "drop answers")
+        {
+            tracing::warn!(%error, "kept answers that are past their time stay until the next start");
+        }
+    }
+
+    /// Takes in listeners that the committer does not know yet.
+    pub(super) fn admit_listeners(&mut self) {
+        let new = std::mem::take(&mut *self.core.queues.new_listeners.lock());
+        if !new.is_empty() {
+            self.queues.listeners.admit(new, &self.queues.table);
+        }
+    }
+}
+
+fn absent(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).because("there is no such queue")
+}
+
+fn cannot_make(error: KeyspaceError, op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(error)
+}

@@ -1,0 +1,131 @@
+//! What callers ask of the committer about queues. Each carries the way to its caller; it is answered once.
+
+use tokio::sync::oneshot;
+
+use super::time::Moment;
+use crate::adapters::embedded::command::{Answer, Class};
+use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::{Command, Message, QueueId, Settings, ShardId, State};
+use crate::domain::time::Timestamp;
+use crate::ports::{QueueRecord, ShardAnswer, ShardCommand, ShardTotals, StoreError};
+
+/// The way to the caller of commands, who gets an answer for each.
+pub type ApplyAnswer = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
+
+/// One request.
+pub enum Ask {
+    /// Applies commands to a shard. The messages of leases are answered without their bodies.
+    Apply(Apply),
+    /// Reads a shard.
+    Read(ShardId, Moment, Read, Answer<Seen>),
+    /// Creates the shards of a queue.
+    Create(QueueId, u32, Box<Settings>, Answer<()>),
+    /// Drops a queue.
+    Drop(QueueId, Answer<()>),
+    /// Lists the queues.
+    List(Answer<Vec<(QueueId, u32)>>),
+    /// Changes the catalog.
+    Catalog(Box<QueueRecord>, Answer<()>),
+    /// Removes some rows of dropped queues; there may be more.
+    Tidy,
+    /// Nothing: there is a new listener.
+    Look,
+}
+
+/// Commands for a shard.
+pub struct Apply {
+    /// The shard.
+    pub shard: ShardId,
+    /// When.
+    pub moment: Moment,
+    /// The commands.
+    pub commands: Vec<ShardCommand>,
+    /// The way to the caller.
+    pub answer: ApplyAnswer,
+}
+
+/// What is read of a shard.
+pub enum Read {
+    /// One message.
+    Get(MessageRef),
+    /// Pending messages, best first.
+    Peek(usize),
+    /// Messages of a state above a sequence.
+    List(State, u64, usize),
+    /// Those of these sequences that are there.
+    These(Vec<u64>),
+    /// The totals only.
+    Totals,
+}
+
+/// What was seen of a shard at one moment.
+pub struct Seen {
+    /// The heads, in the order asked for.
+    pub heads: Vec<Message>,
+    /// The shard's time.
+    pub at: Timestamp,
+    /// What the shard holds.
+    pub totals: ShardTotals,
+}
+
+impl Ask {
+    /// How it may be turned away.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => Class::Intake,
+            Self::Apply(_)
+            | Self::Read(..)
+            | Self::Create(..)
+            | Self::Drop(..)
+            | Self::List(_)
+            | Self::Catalog(..)
+            | Self::Tidy
+            | Self::Look => Class::Upkeep,
+        }
+    }
+
+    /// About what it takes while it waits, beside itself.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Apply(apply) => apply.commands.iter().map(bytes_of).sum(),
+            Self::Read(..)
+            | Self::Create(..)
+            | Self::Drop(..)
+            | Self::List(_)
+            | Self::Catalog(..)
+            | Self::Tidy
+            | Self::Look => 0,
+        }
+    }
+
+    /// Answers with a failure.
+    pub fn fail(self, error: impl Fn(&'static str) -> StoreError) {
+        // A caller that stopped waiting has nobody to tell.
+        match self {
+            Self::Apply(apply) => {
+                let _ = apply.answer.send(apply.commands.iter().map(|_| Err(error("apply to queue"))).collect());
+            }
+            Self::Read(_, _, _, answer) => drop(answer.send(Err(error("read queue")))),
+            Self::Create(_, _, _, answer) => drop(answer.send(Err(error("create queue")))),
+            Self::Drop(_, answer) => drop(answer.send(Err(error("drop queue")))),
+            Self::List(answer) => drop(answer.send(Err(error("list queues")))),
+            Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
+            Self::Tidy | Self::Look => {}
+        }
+    }
+}
+
+/// Whether a command takes a message in.
+pub fn is_intake(command: &Command) -> bool {
+    matches!(command, Command::Enqueue(_))
+}
+
+/// What a head takes in memory while it waits, beside its texts.
+const MESSAGE_BYTES: usize = 512;
+
+fn bytes_of(sent: &ShardCommand) -> usize {
+    let body = &sent.body;
+    let texts = [&body.kind, &body.trace_context].into_iter().flatten().map(|text| text.len()).sum::<usize>();
+    let head = if is_intake(&sent.command) { MESSAGE_BYTES } else { 0 };
+    size_of::<ShardCommand>() + head + body.payload.len() + texts
+}

@@ -1,0 +1,208 @@
+//! The keys of the keyspaces of queues.
+//!
+//! ```text
+//! queue.shards    c                                             the moment of the last commit, on all clocks
+//!                 h queue u128 shard u32                        header of a shard
+//!                 q queue u128                                  a queue, also one that was dropped
+//!                 s queue u128 shard u32                        settings of a shard
+//!                 v queue u128 shard u32 value                  limit u32 of an exclusivity value
+//! queue.heads     place                                         head of a message
+//! queue.bodies    place                                         body of a message
+//! queue.answers.T queue u128 shard u32 time i64 id routing      first answer to a token; T is the second the bucket starts at
+//! queue.outbox    queue u128 shard u32 commit u64 rows u32      what one commit changed in a shard
+//!
+//! place           low half of the sequence u32 | queue u128 | shard u32 | high half of the sequence u32
+//! ```
+//! Numbers are big endian, a signed one with the sign bit flipped. An id and a routing value follow their length in two
+//! bytes, 0 for no routing value. A place begins with what differs between messages that come one after the other: the
+//! store library compares the first four bytes of two keys without following a pointer.
+
+use std::ops::Bound;
+
+use crate::adapters::embedded::key::{KeyRange, flipped, unflipped};
+use crate::domain::Timestamp;
+use crate::domain::queue::answers::TokenKey;
+use crate::domain::queue::message::{MessageId, Routing};
+use crate::domain::queue::{QueueId, ShardId};
+
+/// The key of the moment of the last commit.
+pub const CLOCK: &[u8] = b"c";
+
+/// The key of a queue.
+pub fn of_queue(queue: QueueId) -> Vec<u8> {
+    [&b"q"[..], &queue.0.to_be_bytes()].concat()
+}
+
+/// The key of the header of a shard.
+pub fn of_header(shard: ShardId) -> Vec<u8> {
+    tagged(b'h', shard)
+}
+
+/// The key of the settings of a shard.
+pub fn of_settings(shard: ShardId) -> Vec<u8> {
+    tagged(b's', shard)
+}
+
+/// The key of the limit of an exclusivity value.
+pub fn of_value_limit(shard: ShardId, value: &Routing) -> Vec<u8> {
+    [&tagged(b'v', shard)[..], value.as_str().as_bytes()].concat()
+}
+
+/// The keys of the limits of a queue's values.
+pub fn value_limits(queue: QueueId) -> KeyRange {
+    let key = |number| tagged(b'v', ShardId { queue, number });
+    // No queue has as many shards.
+    (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
+}
+
+/// Reads the key of the limit of an exclusivity value.
+pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, Routing)> {
+    let (shard, value) = split_shard(key.get(1..)?)?;
+    Some((shard, Routing::new(std::str::from_utf8(value).ok()?).ok()?))
+}
+
+/// All keys with a tag.
+pub fn all(tag: u8) -> KeyRange {
+    (Bound::Included(vec![tag]), Bound::Excluded(vec![tag + 1]))
+}
+
+/// Every key.
+pub fn everything() -> KeyRange {
+    (Bound::Unbounded, Bound::Unbounded)
+}
+
+/// Reads the key of a queue.
+pub fn to_queue(key: &[u8]) -> Option<QueueId> {
+    Some(QueueId(u128::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
+/// Reads the key of a header or of settings.
+pub fn to_tagged(key: &[u8]) -> Option<ShardId> {
+    let (shard, rest) = split_shard(key.get(1..)?)?;
+    rest.is_empty().then_some(shard)
+}
+
+/// The key of the head and of the body of a message.
+pub fn of_place(shard: ShardId, sequence: u64) -> [u8; 28] {
+    let mut key = [0; 28];
+    // The halves; the casts cut on purpose.
+    key[..4].copy_from_slice(&(sequence as u32).to_be_bytes());
+    key[4..20].copy_from_slice(&shard.queue.0.to_be_bytes());
+    key[20..24].copy_from_slice(&shard.number.to_be_bytes());
+    key[24..].copy_from_slice(&((sequence >> 32) as u32).to_be_bytes());
+    key
+}
+
+/// Reads the key of a head or of a body.
+pub fn to_place(key: &[u8]) -> Option<(ShardId, u64)> {
+    let (low, rest) = key.split_first_chunk::<4>()?;
+    let (shard, high) = split_shard(rest)?;
+    let high: [u8; 4] = high.try_into().ok()?;
+    Some((shard, u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(*low))))
+}
+
+/// The key of the first answer to a token.
+pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> Vec<u8> {
+    let routing = routing.as_ref().map_or("", Routing::as_str);
+    let mut key = of_shard(shard);
+    key.extend_from_slice(&flipped(time));
+    for text in [id.as_str(), routing] {
+        let length = u16::try_from(text.len()).expect("ids and routing values are short");
+        key.extend_from_slice(&length.to_be_bytes());
+        key.extend_from_slice(text.as_bytes());
+    }
+    key
+}
+
+/// Reads the key of the first answer to a token.
+pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
+    let (shard, rest) = split_shard(key)?;
+    let (time, rest) = rest.split_first_chunk::<8>()?;
+    let (id, rest) = split_text(rest)?;
+    let (routing, rest) = split_text(rest)?;
+    let routing = if routing.is_empty() { None } else { Some(Routing::new(routing).ok()?) };
+    rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), unflipped(*time)))
+}
+
+/// The key of what a commit changed in a shard, in so many rows.
+pub fn of_outbox(shard: ShardId, commit: u64, rows: u32) -> Vec<u8> {
+    let mut key = of_shard(shard);
+    key.extend_from_slice(&commit.to_be_bytes());
+    key.extend_from_slice(&rows.to_be_bytes());
+    key
+}
+
+/// Reads the key of what a commit changed in a shard.
+pub fn to_outbox(key: &[u8]) -> Option<(ShardId, u64, u32)> {
+    let (shard, rest) = split_shard(key)?;
+    let (commit, rows) = rest.split_first_chunk::<8>()?;
+    Some((shard, u64::from_be_bytes(*commit), u32::from_be_bytes(rows.try_into().ok()?)))
+}
+
+fn of_shard(shard: ShardId) -> Vec<u8> {
+    [&shard.queue.0.to_be_bytes()[..], &shard.number.to_be_bytes()].concat()
+}
+
+fn tagged(tag: u8, shard: ShardId) -> Vec<u8> {
+    [&[tag][..], &of_shard(shard)].concat()
+}
+
+fn split_shard(bytes: &[u8]) -> Option<(ShardId, &[u8])> {
+    let (queue, rest) = bytes.split_first_chunk::<16>()?;
+    let (number, rest) = rest.split_first_chunk::<4>()?;
+    Some((ShardId { queue: QueueId(u128::from_be_bytes(*queue)), number: u32::from_be_bytes(*number) }, rest))
+}
+
+fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<2>()?;
+    let (text, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeBounds as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keys_are_read_as_they_were_written(
+            (queue, number, sequence, rows) in any::<(u128, u32, u64, u32)>(),
+            micros in any::<i64>(),
+            id in "[a-l][ -~]{0,63}",
+            routing in proptest::option::of("[ -~]{1,256}"),
+        ) {
+            let shard = ShardId { queue: QueueId(queue), number };
+            prop_assert_eq!(to_place(&of_place(shard, sequence)), Some((shard, sequence)));
+            prop_assert_eq!(to_outbox(&of_outbox(shard, sequence, rows)), Some((shard, sequence, rows)));
+            prop_assert_eq!(to_tagged(&of_header(shard)), Some(shard));
+            prop_assert_eq!(to_tagged(&of_settings(shard)), Some(shard));
+            prop_assert_eq!(to_queue(&of_queue(shard.queue)), Some(shard.queue));
+            if let Some(value) = routing.as_deref().map(|value| Routing::new(value).expect("a valid value")) {
+                let key = of_value_limit(shard, &value);
+                prop_assert!(value_limits(shard.queue).contains(&key) || shard.number == u32::MAX);
+                prop_assert_eq!(to_value_limit(&key), Some((shard, value)));
+            }
+            let id = MessageId::new(&id).expect("a valid id");
+            let token = (id, routing.map(|routing| Routing::new(&routing).expect("a valid value")));
+            let time = Timestamp::from_micros(micros);
+            prop_assert_eq!(to_answer(&of_answer(shard, &token, time)), Some((shard, token, time)));
+        }
+
+        #[test]
+        fn what_is_no_key_is_not_read_as_one(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Some((shard, sequence)) = to_place(&bytes) {
+                prop_assert_eq!(&of_place(shard, sequence)[..], &bytes[..]);
+            }
+            if let Some((shard, token, time)) = to_answer(&bytes) {
+                prop_assert_eq!(&of_answer(shard, &token, time)[..], &bytes[..]);
+            }
+            if let Some((shard, commit, rows)) = to_outbox(&bytes) {
+                prop_assert_eq!(&of_outbox(shard, commit, rows)[..], &bytes[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What a group of commands changed in shards, gathered so that each part is written once however often it changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fjall::Keyspace;
+
+use super::command::{ApplyAnswer, Seen};
+use super::key;
+use super::spaces::Spaces;
+use super::table::{Entry, Kept, Table};
+use super::time::Moment;
+use crate::adapters::embedded::command::Answer;
+use crate::adapters::embedded::key::TIDIED;
+use crate::adapters::embedded::writer::Batch;
+use crate::adapters::stored::queues::settings::{encode_header, encode_settings};
+use crate::adapters::stored::queues::{encode_answer, encode_message, encode_transitions};
+use crate::domain::queue::command::Transition;
+use crate::domain::queue::durable::KeptAnswer;
+use crate::domain::queue::message::Routing;
+use crate::domain::queue::{Applied, QueueId, ShardId};
+use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
+
+/// The changes of one group.
+#[derive(Default)]
+pub struct Staged {
+    shards: BTreeMap<ShardId, Touched>,
+    /// The newest moment of any command.
+    moment: Option<Moment>,
+    bytes: usize,
+}
+
+/// The changes of one shard.
+#[derive(Default)]
+struct Touched {
+    sequences: BTreeSet<u64>,
+    transitions: Vec<Transition>,
+    bodies: BTreeMap<u64, Vec<u8>>,
+    answers: Vec<(Keyspace, KeptAnswer)>,
+    value_limits: BTreeMap<Routing, Option<u32>>,
+}
+
+impl Staged {
+    /// Notes what came of a command: the body of a new message and where kept answers go come with it.
+    pub fn note(
+        &mut self,
+        shard: ShardId,
+        moment: Moment,
+        applied: &Applied,
+        body: Option<(u64, Vec<u8>)>,
+        answers: Option<&Keyspace>,
+    ) {
+        let touched = self.shards.entry(shard).or_default();
+        touched.sequences.extend(applied.transitions.iter().map(|row| row.key.sequence));
+        touched.transitions.extend_from_slice(&applied.transitions);
+        self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
+        touched.bodies.extend(body);
+        let kept = applied.changes.answers.iter().cloned();
+        touched.answers.extend(kept.filter_map(|kept| Some((answers?.clone(), kept))));
+        touched.value_limits.extend(applied.changes.value_limits.iter().cloned());
+        let newer = self.moment.is_none_or(|last| last.time <= moment.time);
+        if newer {
+            self.moment = Some(moment);
+        }
+    }
+
+    /// About what the bodies take in the journal.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The shards whose views may have changed.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.shards.keys().copied()
+    }
+
+    /// Writes everything to the batch that will be the commit of this number. Answers whether that is anything.
+    pub fn write(self, table: &mut Table, spaces: &Spaces, batch: &mut Batch, commit: u64) -> bool {
+        let Self { shards, moment, .. } = self;
+        let mut any = false;
+        for (shard, touched) in shards {
+            any |= touched.write(shard, table, spaces, batch, commit);
+        }
+        if let (true, Some(moment)) = (any, moment) {
+            batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
+        }
+        any
+    }
+}
+
+impl Touched {
+    fn write(self, shard: ShardId, table: &mut Table, spaces: &Spaces, batch: &mut Batch, commit: u64) -> bool {
+        let Some(kept) = table.shards.get_mut(&shard) else { return false };
+        let mut any = kept.write_header(shard, spaces, batch);
+        any |= !self.value_limits.is_empty();
+        for (value, limit) in &self.value_limits {
+            let key = key::of_value_limit(shard, value);
+            match limit {
+                Some(limit) => batch.put(&spaces.shards, key, limit.to_be_bytes()),
+                None => batch.remove(&spaces.shards, key),
+            }
+        }
+        if self.sequences.is_empty() {
+            return any;
+        }
+        self.write_messages(shard, kept, spaces, batch);
+        for (keyspace, kept) in self.answers {
+            batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));
+        }
+        write_outbox(shard, &self.transitions, table, spaces, batch, commit);
+        true
+    }
+
+    fn write_messages(&self, shard: ShardId, kept: &Kept, spaces: &Spaces, batch: &mut Batch) {
+        let mut removed = false;
+        for sequence in &self.sequences {
+            let place = key::of_place(shard, *sequence);
+            match kept.core.message(*sequence) {
+                Some(head) => {
+                    batch.put(&spaces.heads, place, encode_message(head));
+                    if let Some(body) = self.bodies.get(sequence) {
+                        batch.put(&spaces.bodies, place, body.as_slice());
+                    }
+                }
+                // It came and went in this group.
+                None if self.bodies.contains_key(sequence) => {}
+                None => {
+                    batch.remove(&spaces.heads, place);
+                    batch.remove(&spaces.bodies, place);
+                    removed = true;
+                }
+            }
+        }
+        if removed {
+            // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+            batch.put(&spaces.heads, TIDIED, &b""[..]);
+            batch.put(&spaces.bodies, TIDIED, &b""[..]);
+        }
+    }
+}
+
+/// Writes what the commit changed in a shard, and removes what there is no more room for.
+fn write_outbox(
+    shard: ShardId,
+    transitions: &[Transition],
+    table: &mut Table,
+    spaces: &Spaces,
+    batch: &mut Batch,
+    commit: u64,
+) {
+    // A group is bounded, so both fit.
+    let rows = u32::try_from(transitions.len()).unwrap_or(u32::MAX);
+    let (key, value) = (key::of_outbox(shard, commit, rows), encode_transitions(transitions));
+    let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
+    batch.put(&spaces.outbox, key, value);
+    for (of, gone) in table.note_entry(shard, Entry { commit, rows, bytes }) {
+        batch.remove(&spaces.outbox, key::of_outbox(of, gone.commit, gone.rows));
+    }
+}
+
+impl Kept {
+    /// Writes header and settings where they differ from what was written last.
+    pub fn write_header(&mut self, shard: ShardId, spaces: &Spaces, batch: &mut Batch) -> bool {
+        let header = self.core.header();
+        let mut any = false;
+        if header != self.header {
+            batch.put(&spaces.shards, key::of_header(shard), encode_header(&header));
+            self.header = header;
+            any = true;
+        }
+        if *self.core.settings() != self.settings {
+            self.settings = self.core.settings().clone();
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&self.settings));
+            any = true;
+        }
+        any
+    }
+}
+
+/// An answer that waits until its group is durable.
+pub enum Waiting {
+    /// To commands.
+    Apply(ApplyAnswer, Vec<Result<ShardAnswer, StoreError>>),
+    /// To a read.
+    Read(Answer<Seen>, Box<Seen>),
+    /// To the list of queues.
+    List(Answer<Vec<(QueueId, u32)>>, Vec<(QueueId, u32)>),
+}
+
+impl Waiting {
+    /// Sends the answer. A caller that stopped waiting has nobody to tell.
+    pub fn send(self) {
+        match self {
+            Self::Apply(answer, answers) => drop(answer.send(answers)),
+            Self::Read(answer, seen) => drop(answer.send(Ok(*seen))),
+            Self::List(answer, queues) => drop(answer.send(Ok(queues))),
+        }
+    }
+
+    /// Answers that nobody knows what happened; what was refused before stays refused.
+    pub fn fail(self) {
+        const KIND: StoreErrorKind = StoreErrorKind::Unavailable;
+        // A caller that stopped waiting has nobody to tell.
+        match self {
+            Self::Apply(answer, answers) => {
+                let failed = answers.into_iter().map(|answer| match answer {
+                    Ok(_) => Err(StoreError::unknown(KIND, "apply to queue")),
+                    Err(error) => Err(error),
+                });
+                let _ = answer.send(failed.collect());
+            }
+            // A read may have seen what was never committed.
+            Self::Read(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "read queue")))),
+            Self::List(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "list queues")))),
+        }
+    }
+}
+
+/// Who is told what shards have to offer, once it is durable.
+#[derive(Default)]
+pub struct Listeners {
+    told: Vec<Arc<dyn QueueListener>>,
+}
+
+impl Listeners {
+    /// Takes in new ones, each told every view first.
+    pub fn admit(&mut self, new: Vec<Arc<dyn QueueListener>>, table: &Table) {
+        for listener in new {
+            table.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
+            self.told.push(listener);
+        }
+    }
+
+    /// Tells the views of shards.
+    pub fn tell(&self, table: &Table, shards: impl Iterator<Item = ShardId>) {
+        for shard in shards {
+            if let Some(kept) = table.shards.get(&shard) {
+                self.told.iter().for_each(|listener| listener.changed(shard, kept.view));
+            }
+        }
+    }
+}

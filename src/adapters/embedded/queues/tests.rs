@@ -1,0 +1,248 @@
+//! What only this store can show of queues: what outlives it, what it refuses to open, what it removes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fjall::Keyspace;
+
+use super::key;
+use super::recover::recover;
+use crate::adapters::embedded::key::TIDIED;
+use crate::adapters::embedded::read::rows;
+use crate::adapters::embedded::space::Space;
+use crate::adapters::embedded::{Embedded, OpenError, Options, open};
+use crate::adapters::manual::ManualClock;
+use crate::domain::Timestamp;
+use crate::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
+use crate::domain::queue::message::{MessageId, Metadata};
+use crate::domain::queue::settings::{Retention, RetryPolicy};
+use crate::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
+use crate::ports::{MessageBody, Order, Outcome, QueueStores, ShardCommand, StoreError, StoreErrorKind};
+
+const QUEUE: QueueId = QueueId(3);
+const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
+
+/// Settings that a service would use.
+pub fn settings() -> Settings {
+    let hour = Duration::from_secs(3_600);
+    Settings {
+        default_lease: Duration::from_secs(30),
+        max_run_time: 12 * hour,
+        default_invisibility: Duration::ZERO,
+        default_attempts: 3,
+        retry: RetryPolicy {
+            initial: Duration::from_secs(1),
+            factor_percent: 200,
+            max: Duration::from_secs(60),
+            jitter_percent: 0,
+        },
+        default_ttl: None,
+        retention: Retention { completed: hour, canceled: hour, errored: 2 * hour },
+        dedupe_window: hour,
+        dedupe_max_bytes: 1 << 20,
+        quota_messages: 1_000,
+        quota_bytes: 1 << 20,
+        classes: Vec::new(),
+        exclusivity: None,
+        shapes: Vec::new(),
+    }
+}
+
+fn small(dir: &Path) -> Options {
+    Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir) }
+}
+
+fn open_queues(options: Options, clock: &ManualClock) -> (Embedded, QueueStores) {
+    let store = open(options).expect("the store opens");
+    let stores = store.queue_stores(Arc::new(clock.clone()));
+    (store, stores)
+}
+
+fn clock() -> ManualClock {
+    ManualClock::at(Timestamp::from_secs(1_000_000))
+}
+
+fn enqueue(id: &str) -> ShardCommand {
+    let message = NewMessage {
+        id: MessageId::new(id).expect("a valid id"),
+        token_time: None,
+        routing: None,
+        metadata: Metadata::default(),
+        payload_bytes: 4,
+        fingerprint: 1,
+        priority: Some(1),
+        class: None,
+        invisibility: None,
+        lease_duration: None,
+        max_attempts: None,
+        ttl: None,
+    };
+    let body = MessageBody { payload: b"work".as_slice().into(), kind: None, trace_context: None };
+    ShardCommand { command: Command::Enqueue(Box::new(message)), body }
+}
+
+fn dequeue(max: usize) -> ShardCommand {
+    ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
+}
+
+fn complete(lease: &Leased) -> ShardCommand {
+    let (token, verb, failure) = (lease.token, Verb::Complete, Failure::default());
+    ShardCommand::of(Command::Settle { token, verb, failure })
+}
+
+async fn one(stores: &QueueStores, shard: ShardId, command: ShardCommand) -> Result<Reply, StoreError> {
+    let answer = stores.shards.apply(shard, vec![command]).await.remove(0)?;
+    Ok(answer.reply.expect("the shard takes it"))
+}
+
+async fn fill(stores: &QueueStores, shard: ShardId, count: usize) {
+    let commands = (0..count).map(|number| enqueue(&format!("m-{number}"))).collect();
+    for answer in stores.shards.apply(shard, commands).await {
+        assert!(answer.expect("taken").reply.is_ok());
+    }
+}
+
+async fn leases(stores: &QueueStores, max: usize) -> Vec<Leased> {
+    match one(stores, SHARD, dequeue(max)).await {
+        Ok(Reply::Leases { leases, .. }) => leases,
+        other => panic!("leases: {other:?}"),
+    }
+}
+
+/// The rows of heads, bodies and outbox.
+fn rows_left(store: &Embedded) -> [usize; 3] {
+    let spaces = store.core.queues.spaces.read().clone().expect("there was a queue");
+    let count = |keyspace: &Keyspace| {
+        let rows = rows(keyspace, key::everything(), Order::OldestFirst);
+        rows.filter(|row| row.as_ref().is_ok_and(|(key, _)| **key != *TIDIED)).count()
+    };
+    [count(&spaces.heads), count(&spaces.bodies), count(&spaces.outbox)]
+}
+
+#[tokio::test]
+async fn what_came_to_its_end_leaves_no_head_and_no_body() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    fill(&stores, SHARD, 20).await;
+    for lease in leases(&stores, 15).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("completed");
+    }
+    assert_eq!(rows_left(&store)[..2], [20, 20]);
+    clock.advance(Duration::from_secs(3_600));
+    one(&stores, SHARD, ShardCommand::of(Command::Sweep { max: 256 })).await.expect("swept");
+    assert_eq!(rows_left(&store)[..2], [5, 5]);
+    store.close();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    assert_eq!(rows_left(&store)[..2], [5, 5]);
+    assert_eq!(leases(&stores, 15).await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 2, settings()).await.expect("created");
+    for number in 0..2 {
+        fill(&stores, ShardId { queue: QUEUE, number }, 100).await;
+    }
+    assert_eq!(rows_left(&store), [200, 200, 2]);
+    stores.shards.drop_queue(QUEUE).await.expect("dropped");
+    // Closed at once: what was not removed by now is found again.
+    store.close();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    // The removals of the start are lined up before this.
+    for _ in 0..4 {
+        assert_eq!(stores.shards.queues().await.expect("a list"), []);
+    }
+    assert_eq!(rows_left(&store), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    fill(&stores, SHARD, 2).await;
+    store.close();
+    let free = Space::of(dir.path(), 0).free_bytes().expect("a file system that answers");
+    let nearly_full = Options { reserve_bytes: free * 2, ..small(dir.path()) };
+    let (store, stores) = open_queues(nearly_full, &clock);
+    let both = stores.shards.apply(SHARD, vec![enqueue("new"), dequeue(1)]).await;
+    let [Err(refused), Ok(dequeued)] = &both[..] else { panic!("one of each: {both:?}") };
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+    let Ok(Reply::Leases { leases, .. }) = &dequeued.reply else { panic!("{:?}", dequeued.reply) };
+    one(&stores, SHARD, complete(&leases[0])).await.expect("settlements use the reserve");
+    store.close();
+    let (_store, stores) = open_queues(Options { reserve_bytes: u64::MAX, ..small(dir.path()) }, &clock);
+    let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("no room at all");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+    assert_eq!(stores.shards.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
+}
+
+#[tokio::test]
+async fn parts_that_do_not_fit_together_refuse_to_open() {
+    type Harm = fn(&super::spaces::Spaces);
+    let harms: [(&str, Harm); 6] = [
+        ("no header", |spaces| spaces.shards.remove(key::of_header(SHARD)).expect("removed")),
+        ("no settings", |spaces| spaces.shards.remove(key::of_settings(SHARD)).expect("removed")),
+        ("no entry", |spaces| spaces.shards.remove(key::of_queue(QUEUE)).expect("removed")),
+        ("beyond", |spaces| {
+            let head = spaces.heads.get(key::of_place(SHARD, 1)).expect("readable").expect("there");
+            spaces.heads.insert(key::of_place(SHARD, 9), head).expect("written");
+        }),
+        ("cannot be read", |spaces| {
+            spaces.heads.insert(key::of_place(SHARD, 1), b"\xff".as_slice()).expect("written");
+        }),
+        ("key", |spaces| spaces.heads.insert(b"odd".as_slice(), b"".as_slice()).expect("written")),
+    ];
+    for (word, harm) in harms {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (store, stores) = open_queues(small(dir.path()), &clock());
+        stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+        fill(&stores, SHARD, 2).await;
+        harm(&store.core.queues.spaces.read().clone().expect("there is a queue"));
+        // Rows that no commit wrote are cut away by a store that opens, so it is read as it stands.
+        let recovered = store.core.read("recover", |library| Ok(recover(library, dir.path()).err()));
+        let refused = recovered.expect("open").expect(word);
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+        assert!(refused.to_string().contains(word), "{word}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_without_its_body_is_an_error_and_never_absent() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_queues(small(dir.path()), &clock());
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    fill(&stores, SHARD, 2).await;
+    let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
+    spaces.bodies.remove(key::of_place(SHARD, 1)).expect("removed");
+    let refused = stores.shards.peek(SHARD, 9).await.expect_err("damaged");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, Outcome::NotApplied));
+    let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("damaged");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, Outcome::Unknown), "the lease was given");
+}
+
+#[tokio::test]
+async fn the_outbox_has_every_row_in_the_order_of_commits() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_queues(small(dir.path()), &clock());
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    let mut expected = Vec::new();
+    for number in 0..30 {
+        let command = if number % 3 == 2 { dequeue(1) } else { enqueue(&format!("m-{number}")) };
+        expected.extend(stores.shards.apply(SHARD, vec![command]).await.remove(0).expect("taken").transitions);
+    }
+    let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
+    let mut found = Vec::new();
+    for row in rows(&spaces.outbox, key::everything(), Order::OldestFirst) {
+        let (_, value) = row.expect("readable");
+        found.extend(crate::adapters::stored::queues::decode_transitions(0, &value).expect("whole"));
+    }
+    assert_eq!(found, expected);
+}

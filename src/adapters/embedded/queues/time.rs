@@ -1,0 +1,164 @@
+//! The time of the shards of one store.
+//!
+//! It runs on the clock that counts from the machine's boot: a step of wall time moves no lease, and a process that
+//! starts again within one boot goes on where the last commit stood, plus what has passed since. After a reboot it starts
+//! at the later of the last commit's time and wall time. Where wall time differs, it is approached by at most a
+//! twentieth of what passes, so that a step of an hour is caught up within a day and no duration is off by more than 5 %.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prost::Message as _;
+
+use crate::adapters::stored::Damaged;
+use crate::domain::time::{Timestamp, micros_of};
+use crate::ports::{BootId, Clock};
+use crate::proto::internal::v1::StoredQueueClock;
+
+/// A moment on all clocks, as it is stored with each commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    /// The time of the shards.
+    pub time: Timestamp,
+    /// The time since the machine booted.
+    pub since_boot: Duration,
+    /// Which boot that was.
+    pub boot: BootId,
+}
+
+impl Moment {
+    /// Its stored form.
+    pub fn to_bytes(self) -> Vec<u8> {
+        StoredQueueClock {
+            time: self.time.micros(),
+            since_boot: u64::try_from(micros_of(self.since_boot)).unwrap_or(0),
+            boot_id: self.boot.0.to_be_bytes().to_vec(),
+        }
+        .encode_to_vec()
+    }
+
+    /// Reads the stored form.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Damaged> {
+        const WHAT: &str = "queue clock";
+        let stored = StoredQueueClock::decode(bytes).map_err(|error| Damaged::new(WHAT, error.to_string()))?;
+        let boot =
+            stored.boot_id.as_slice().try_into().map_err(|_| Damaged::new(WHAT, "a boot id of another length"))?;
+        Ok(Self {
+            time: Timestamp::from_micros(stored.time),
+            since_boot: Duration::from_micros(stored.since_boot),
+            boot: BootId(u128::from_be_bytes(boot)),
+        })
+    }
+}
+
+/// The time of the shards; never goes back.
+pub struct StoreTime {
+    clock: Arc<dyn Clock>,
+    last: Mutex<Moment>,
+}
+
+/// What passes is at most this part shorter or longer than it was.
+const SLEW: i64 = 20;
+
+impl StoreTime {
+    /// Goes on from the moment of the last commit.
+    pub fn new(clock: Arc<dyn Clock>, committed: Option<Moment>) -> Self {
+        let (wall, since_boot, boot) = (clock.now(), clock.elapsed(), clock.boot());
+        let last = match committed {
+            Some(last) if last.boot == boot && last.since_boot <= since_boot => last,
+            Some(last) => Moment { time: last.time.max(wall), since_boot, boot },
+            None => Moment { time: wall, since_boot, boot },
+        };
+        Self { clock, last: Mutex::new(last) }
+    }
+
+    /// The moment it is.
+    pub fn now(&self) -> Moment {
+        let mut last = self.last.lock();
+        let (wall, since_boot) = (self.clock.now(), self.clock.elapsed());
+        let passed = since_boot.saturating_sub(last.since_boot);
+        let steady = last.time + passed;
+        let most = micros_of(passed) / SLEW;
+        let missing = wall.micros().saturating_sub(steady.micros()).clamp(-most, most);
+        let time = Timestamp::from_micros(steady.micros().saturating_add(missing)).max(last.time);
+        let moment = Moment { time, since_boot, boot: last.boot };
+        // Parts too short to be slewed add up until they are not.
+        if most > 0 || passed.is_zero() || steady == wall {
+            *last = moment;
+        }
+        moment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::manual::ManualClock;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const START: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn started(clock: &ManualClock, committed: Option<Moment>) -> StoreTime {
+        StoreTime::new(Arc::new(clock.clone()), committed)
+    }
+
+    #[test]
+    fn steps_of_wall_time_are_approached_slowly_from_both_sides() {
+        for (wall, expected) in [(START + 2 * HOUR, 3_780), (START - 2 * HOUR, 3_420), (START + HOUR, 3_600)] {
+            let clock = ManualClock::at(START);
+            let time = started(&clock, None);
+            assert_eq!(time.now().time, START);
+            clock.set_wall(wall - HOUR);
+            assert_eq!(time.now().time, START, "a step alone moves nothing");
+            clock.advance(HOUR);
+            assert_eq!(time.now().time.since(START), Duration::from_secs(expected));
+        }
+    }
+
+    #[test]
+    fn a_moment_is_read_as_it_was_stored() {
+        let clock = ManualClock::at(START);
+        clock.advance(Duration::from_micros(1_234_567));
+        let moment = started(&clock, None).now();
+        assert_eq!(Moment::from_bytes(&moment.to_bytes()), Ok(moment));
+        assert!(Moment::from_bytes(&[7]).is_err());
+    }
+
+    #[test]
+    fn many_short_looks_are_as_good_as_a_long_one() {
+        let clock = ManualClock::at(START);
+        let time = started(&clock, None);
+        clock.set_wall(START + HOUR);
+        for _ in 0..60_000 {
+            clock.advance(Duration::from_micros(7));
+            time.now();
+        }
+        let passed = time.now().time.since(START).as_micros();
+        assert!((430_000..=441_000).contains(&passed), "{passed} us: 420 ms and up to a twentieth more");
+    }
+
+    #[test]
+    fn a_restart_within_one_boot_goes_on_where_it_was_whatever_the_wall_says() {
+        for step in [START + 100 * HOUR, START - 100 * HOUR] {
+            let clock = ManualClock::at(START);
+            let committed = started(&clock, None).now();
+            clock.advance(Duration::from_secs(60));
+            clock.set_wall(step);
+            let time = started(&clock, Some(committed)).now().time;
+            let off = micros_of(time.since(START)) - 60_000_000;
+            assert!(off.abs() <= 3_000_000, "60 s and at most a twentieth off: {off} us");
+        }
+    }
+
+    #[test]
+    fn after_a_reboot_it_starts_at_the_later_of_the_two() {
+        for (wall, expected) in [(START + HOUR, START + HOUR), (START - HOUR, START)] {
+            let clock = ManualClock::at(START);
+            let committed = started(&clock, None).now();
+            clock.reboot();
+            clock.set_wall(wall);
+            assert_eq!(started(&clock, Some(committed)).now().time, expected);
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Stored values of queues as bytes: protobuf by `stored_queue.proto`, the same on every engine.
+//!
+//! Whatever is stored is taken apart field by field, so that a field that is added and not stored does not compile. What
+//! no encoder of ours has written is `Damaged`; whether parts that can be read fit together is the shard's to say.
+//! Headers, settings and the catalog are in `settings` and `catalog`.
+
+pub mod catalog;
+pub mod settings;
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use super::{Damaged, decode};
+use crate::domain::queue::answers::FirstAnswer;
+use crate::domain::queue::command::{Settlement, Transition, Verb};
+use crate::domain::queue::message::{CanceledBy, Fence, Lease, MessageId, MessageKey, Metadata, Routing, WorkError};
+use crate::domain::queue::{Message, State, Trigger};
+use crate::domain::time::{Timestamp, micros_of};
+use crate::ports::MessageBody;
+use crate::proto::internal::v1::{
+    StoredCanceledBy, StoredFence, StoredLease, StoredQueueAnswer, StoredQueueBody, StoredQueueMessage,
+    StoredSettlement, StoredText, StoredTransition, StoredTransitions, StoredWorkError,
+};
+
+/// Encodes the head of a message; its shard and its sequence are in its key.
+pub fn encode_message(message: &Message) -> Vec<u8> {
+    let Message {
+        key: MessageKey { shard: _, epoch, sequence: _ },
+        id,
+        routing,
+        metadata,
+        payload_bytes,
+        fingerprint,
+        priority,
+        lease_duration,
+        max_attempts,
+        attempts_left,
+        releases,
+        enqueued_at,
+        ttl_at,
+        visible_at,
+        first_leased_at,
+        gone_at,
+        state,
+        version,
+        lease,
+        lapsed,
+        settled,
+        canceled_by,
+        error,
+        first_state,
+    } = message;
+    StoredQueueMessage {
+        epoch: *epoch,
+        id: id.as_str().to_owned(),
+        routing: routing.as_ref().map(|routing| routing.as_str().to_owned()),
+        metadata: metadata.pairs().map(|(key, value)| text_of(key, value)).collect(),
+        payload_bytes: *payload_bytes,
+        fingerprint: *fingerprint,
+        priority: *priority,
+        lease_duration: lease_duration.map(micros),
+        max_attempts: *max_attempts,
+        attempts_left: *attempts_left,
+        releases: *releases,
+        enqueued_at: enqueued_at.micros(),
+        ttl_at: ttl_at.map(Timestamp::micros),
+        visible_at: visible_at.micros(),
+        first_leased_at: first_leased_at.map(Timestamp::micros),
+        gone_at: (*gone_at != Timestamp::MAX).then(|| gone_at.micros()),
+        state: state_code(*state),
+        version: *version,
+        lease: lease.map(lease_of),
+        lapsed: lapsed.map(fence_of),
+        settled: settled.map(settlement_of),
+        canceled_by: canceled_by.as_ref().map(canceled_of),
+        error: error.as_ref().map(error_of),
+        first_state: state_code(*first_state),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes the head of the message of a sequence of a shard.
+pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message, Damaged> {
+    const WHAT: &str = "message";
+    let stored: StoredQueueMessage = decode(WHAT, bytes)?;
+    let invalid = |what: &'static str| move |_| Damaged::new(WHAT, format!("{what} of an illegal form"));
+    let pairs = stored.metadata.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+    Ok(Message {
+        key: MessageKey { shard, epoch: stored.epoch, sequence },
+        id: MessageId::new(&stored.id).map_err(invalid("an id"))?,
+        routing: stored.routing.as_deref().map(Routing::new).transpose().map_err(invalid("a routing value"))?,
+        metadata: Metadata::new(pairs).map_err(invalid("metadata"))?,
+        payload_bytes: stored.payload_bytes,
+        fingerprint: stored.fingerprint,
+        priority: stored.priority,
+        lease_duration: stored.lease_duration.map(duration),
+        max_attempts: stored.max_attempts,
+        attempts_left: stored.attempts_left,
+        releases: stored.releases,
+        enqueued_at: Timestamp::from_micros(stored.enqueued_at),
+        ttl_at: stored.ttl_at.map(Timestamp::from_micros),
+        visible_at: Timestamp::from_micros(stored.visible_at),
+        first_leased_at: stored.first_leased_at.map(Timestamp::from_micros),
+        gone_at: stored.gone_at.map_or(Timestamp::MAX, Timestamp::from_micros),
+        state: state_from(WHAT, stored.state)?,
+        version: stored.version,
+        lease: stored.lease.map(lease_from).transpose()?,
+        lapsed: stored.lapsed.map(fence_from),
+        settled: stored.settled.map(settlement_from).transpose()?,
+        canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
+        error: stored.error.map(|error| WorkError { signature: error.signature.into(), text: error.text.into() }),
+        first_state: state_from(WHAT, stored.first_state)?,
+    })
+}
+
+fn lease_of(lease: Lease) -> StoredLease {
+    let Lease { fence, since, expires, cancel_requested } = lease;
+    let fence = Some(fence_of(fence));
+    StoredLease { fence, since: since.micros(), expires: expires.micros(), cancel_requested }
+}
+
+fn lease_from(stored: StoredLease) -> Result<Lease, Damaged> {
+    let fence = stored.fence.ok_or_else(|| Damaged::new("message", "a lease without its number"))?;
+    Ok(Lease {
+        fence: fence_from(fence),
+        since: Timestamp::from_micros(stored.since),
+        expires: Timestamp::from_micros(stored.expires),
+        cancel_requested: stored.cancel_requested,
+    })
+}
+
+fn fence_of(Fence { epoch, serial }: Fence) -> StoredFence {
+    StoredFence { epoch, serial }
+}
+
+fn fence_from(stored: StoredFence) -> Fence {
+    Fence { epoch: stored.epoch, serial: stored.serial }
+}
+
+fn settlement_of((fence, verb, answer): (Fence, Verb, Settlement)) -> StoredSettlement {
+    let verb = match verb {
+        Verb::Complete => 1,
+        Verb::Cancel => 2,
+        Verb::Fail => 3,
+        Verb::Release => 4,
+    };
+    let Settlement { state, version } = answer;
+    StoredSettlement { fence: Some(fence_of(fence)), verb, state: state_code(state), version }
+}
+
+fn settlement_from(stored: StoredSettlement) -> Result<(Fence, Verb, Settlement), Damaged> {
+    const WHAT: &str = "message";
+    let fence = stored.fence.ok_or_else(|| Damaged::new(WHAT, "a settlement without its lease"))?;
+    let verb = match stored.verb {
+        1 => Verb::Complete,
+        2 => Verb::Cancel,
+        3 => Verb::Fail,
+        4 => Verb::Release,
+        other => return Err(Damaged::new(WHAT, format!("settled by verb {other}"))),
+    };
+    let answer = Settlement { state: state_from(WHAT, stored.state)?, version: stored.version };
+    Ok((fence_from(fence), verb, answer))
+}
+
+fn canceled_of(canceled_by: &CanceledBy) -> StoredCanceledBy {
+    let (by, reason) = match canceled_by {
+        CanceledBy::Worker => (1, ""),
+        CanceledBy::Request(reason) => (2, &**reason),
+        CanceledBy::Purge => (3, ""),
+        CanceledBy::Ttl => (4, ""),
+    };
+    StoredCanceledBy { by, reason: reason.to_owned() }
+}
+
+fn canceled_from(stored: StoredCanceledBy) -> Result<CanceledBy, Damaged> {
+    match stored.by {
+        1 => Ok(CanceledBy::Worker),
+        2 => Ok(CanceledBy::Request(stored.reason.into())),
+        3 => Ok(CanceledBy::Purge),
+        4 => Ok(CanceledBy::Ttl),
+        other => Err(Damaged::new("message", format!("canceled by {other}"))),
+    }
+}
+
+fn error_of(WorkError { signature, text }: &WorkError) -> StoredWorkError {
+    StoredWorkError { signature: (**signature).to_owned(), text: (**text).to_owned() }
+}
+
+/// Encodes what a message carries that no rule looks at.
+pub fn encode_body(body: &MessageBody) -> Vec<u8> {
+    let MessageBody { payload, kind, trace_context } = body;
+    StoredQueueBody {
+        payload: payload.to_vec(),
+        kind: kind.as_deref().map(str::to_owned),
+        trace_context: trace_context.as_deref().map(str::to_owned),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes what a message carries that no rule looks at.
+pub fn decode_body(bytes: &[u8]) -> Result<MessageBody, Damaged> {
+    let stored: StoredQueueBody = decode("message body", bytes)?;
+    let (kind, trace_context) = (stored.kind.map(Into::into), stored.trace_context.map(Into::into));
+    Ok(MessageBody { payload: stored.payload.into(), kind, trace_context })
+}
+
+/// Encodes the first answer to a token.
+pub fn encode_answer(answer: &FirstAnswer) -> Vec<u8> {
+    let FirstAnswer { fingerprint, key: MessageKey { shard: _, epoch, sequence }, state } = answer;
+    let (epoch, sequence) = (*epoch, *sequence);
+    StoredQueueAnswer { fingerprint: *fingerprint, epoch, sequence, state: state_code(*state) }.encode_to_vec()
+}
+
+/// Decodes the first answer to a token of a shard.
+pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstAnswer, Damaged> {
+    const WHAT: &str = "kept answer";
+    let stored: StoredQueueAnswer = decode(WHAT, bytes)?;
+    let key = MessageKey { shard, epoch: stored.epoch, sequence: stored.sequence };
+    Ok(FirstAnswer { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
+}
+
+/// Encodes the rows that one commit applied to the messages of a shard.
+pub fn encode_transitions(rows: &[Transition]) -> Vec<u8> {
+    StoredTransitions { rows: rows.iter().map(transition_of).collect() }.encode_to_vec()
+}
+
+/// Decodes the rows that one commit applied to the messages of a shard.
+pub fn decode_transitions(shard: u32, bytes: &[u8]) -> Result<Vec<Transition>, Damaged> {
+    let stored: StoredTransitions = decode("transitions", bytes)?;
+    stored.rows.into_iter().map(|row| transition_from(shard, row)).collect()
+}
+
+fn transition_of(row: &Transition) -> StoredTransition {
+    let Transition { key: MessageKey { shard: _, epoch, sequence }, version, trigger, from, to, at } = row;
+    StoredTransition {
+        epoch: *epoch,
+        sequence: *sequence,
+        version: *version,
+        trigger: trigger_code(*trigger),
+        from: from.map_or(0, state_code),
+        to: to.map_or(0, state_code),
+        at: at.micros(),
+    }
+}
+
+fn transition_from(shard: u32, row: StoredTransition) -> Result<Transition, Damaged> {
+    const WHAT: &str = "transition";
+    let state = |code: u32| (code != 0).then(|| state_from(WHAT, code)).transpose();
+    let trigger = TRIGGERS.into_iter().find(|trigger| trigger_code(*trigger) == row.trigger);
+    Ok(Transition {
+        key: MessageKey { shard, epoch: row.epoch, sequence: row.sequence },
+        version: row.version,
+        trigger: trigger.ok_or_else(|| Damaged::new(WHAT, format!("trigger {}", row.trigger)))?,
+        from: state(row.from)?,
+        to: state(row.to)?,
+        at: Timestamp::from_micros(row.at),
+    })
+}
+
+const TRIGGERS: [Trigger; 16] = [
+    Trigger::Enqueue,
+    Trigger::WindowOver,
+    Trigger::Dequeue,
+    Trigger::Complete,
+    Trigger::Extend,
+    Trigger::Cancel,
+    Trigger::CancelMessage,
+    Trigger::Fail,
+    Trigger::Release,
+    Trigger::LeaseOver,
+    Trigger::LateComplete,
+    Trigger::Purge,
+    Trigger::TtlOver,
+    Trigger::Update,
+    Trigger::Redrive,
+    Trigger::RetentionOver,
+];
+
+/// The numbers of what changes a message, for ever.
+fn trigger_code(trigger: Trigger) -> u32 {
+    match trigger {
+        Trigger::Enqueue => 1,
+        Trigger::WindowOver => 2,
+        Trigger::Dequeue => 3,
+        Trigger::Complete => 4,
+        Trigger::Extend => 5,
+        Trigger::Cancel => 6,
+        Trigger::CancelMessage => 7,
+        Trigger::Fail => 8,
+        Trigger::Release => 9,
+        Trigger::LeaseOver => 10,
+        Trigger::LateComplete => 11,
+        Trigger::Purge => 12,
+        Trigger::TtlOver => 13,
+        Trigger::Update => 14,
+        Trigger::Redrive => 15,
+        Trigger::RetentionOver => 16,
+    }
+}
+
+fn state_code(state: State) -> u32 {
+    match state {
+        State::Invisible => 1,
+        State::Pending => 2,
+        State::Running => 3,
+        State::Completed => 4,
+        State::Canceled => 5,
+        State::Errored => 6,
+    }
+}
+
+fn state_from(what: &'static str, code: u32) -> Result<State, Damaged> {
+    let found = State::ALL.into_iter().find(|state| state_code(*state) == code);
+    found.ok_or_else(|| Damaged::new(what, format!("state {code}")))
+}
+
+fn text_of(key: &str, value: &str) -> StoredText {
+    StoredText { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// In whole microseconds, as the core counts.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(micros_of(duration)).unwrap_or(0)
+}
+
+fn duration(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message in which everything is there that can be.
+    fn whole() -> Message {
+        let at = Timestamp::from_secs;
+        let fence = Fence { epoch: 2, serial: 1 << 33 };
+        Message {
+            key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
+            id: MessageId::new("id").expect("a valid id"),
+            routing: Some(Routing::new("somewhere").expect("a valid value")),
+            metadata: Metadata::new([("b", ""), ("a", "x")]).expect("valid pairs"),
+            payload_bytes: 32_768,
+            fingerprint: u64::MAX,
+            priority: -5,
+            lease_duration: Some(Duration::from_secs(7)),
+            max_attempts: 10_000,
+            attempts_left: 9_999,
+            releases: 10,
+            enqueued_at: at(-1),
+            ttl_at: Some(at(0)),
+            visible_at: at(2),
+            first_leased_at: Some(at(3)),
+            gone_at: at(4),
+            state: State::Running,
+            version: 12,
+            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true }),
+            lapsed: Some(fence),
+            settled: Some((fence, Verb::Release, Settlement { state: State::Pending, version: 11 })),
+            canceled_by: Some(CanceledBy::Request("asked".into())),
+            error: Some(WorkError { signature: "E".into(), text: "text".into() }),
+            first_state: State::Invisible,
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_stored_with_and_without_what_may_be_missing() {
+        let mut bare = whole();
+        (bare.routing, bare.metadata, bare.lease_duration) = (None, Metadata::default(), None);
+        (bare.ttl_at, bare.first_leased_at, bare.gone_at) = (None, None, Timestamp::MAX);
+        (bare.lease, bare.lapsed, bare.settled) = (None, None, None);
+        (bare.canceled_by, bare.error) = (None, None);
+        let mut cases = vec![whole(), bare];
+        for state in State::ALL {
+            cases.push(Message { state, first_state: state, ..whole() });
+        }
+        for by in [CanceledBy::Worker, CanceledBy::Purge, CanceledBy::Ttl] {
+            cases.push(Message { canceled_by: Some(by), ..whole() });
+        }
+        for verb in [Verb::Complete, Verb::Cancel, Verb::Fail] {
+            let settled = whole().settled.map(|(fence, _, answer)| (fence, verb, answer));
+            cases.push(Message { settled, ..whole() });
+        }
+        for message in cases {
+            let found = decode_message(3, 9, &encode_message(&message)).expect("whole");
+            assert!(found == message, "{found:?} is not {message:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_encoder_has_written_is_damaged() {
+        let damaged = |change: fn(&mut StoredQueueMessage)| {
+            let mut stored: StoredQueueMessage = decode("message", &encode_message(&whole())).expect("whole");
+            change(&mut stored);
+            decode_message(3, 9, &stored.encode_to_vec()).is_err()
+        };
+        assert!(!damaged(|_| ()));
+        assert!(damaged(|stored| stored.state = 0) && damaged(|stored| stored.first_state = 7));
+        assert!(damaged(|stored| stored.id.clear()) && damaged(|stored| stored.routing = Some(String::new())));
+        assert!(damaged(|stored| stored.metadata[0] = stored.metadata[1].clone()));
+        assert!(damaged(|stored| stored.lease = Some(StoredLease::default())));
+        assert!(damaged(|stored| stored.settled = Some(StoredSettlement::default())));
+        assert!(damaged(|stored| stored.canceled_by = Some(StoredCanceledBy::default())));
+        assert!(decode_body(&[7]).is_err() && decode_answer(0, &[]).is_err(), "cut values");
+    }
+
+    #[test]
+    fn transitions_are_read_as_they_were_stored() {
+        let row = |trigger| Transition {
+            key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
+            version: 4,
+            trigger,
+            from: (trigger != Trigger::Enqueue).then_some(State::Running),
+            to: (trigger != Trigger::RetentionOver).then_some(State::Errored),
+            at: Timestamp::from_secs(5),
+        };
+        let rows: Vec<Transition> = TRIGGERS.into_iter().map(row).collect();
+        assert_eq!(decode_transitions(3, &encode_transitions(&rows)), Ok(rows));
+    }
+
+    #[test]
+    fn a_body_is_read_as_it_was_stored() {
+        for kind in [None, Some("".into()), Some("invoice".into())] {
+            let payload = b"\x00\xff".as_slice().into();
+            let body = MessageBody { payload, kind, trace_context: Some("00-1".into()) };
+            assert_eq!(decode_body(&encode_body(&body)), Ok(body));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The catalog of queues as bytes.
+
+use prost::Message as _;
+
+use super::settings::{settings_from, settings_of};
+use super::{Damaged, decode};
+use crate::domain::queue::{Queue, QueueId, QueueName, QueueSpec};
+use crate::domain::time::Timestamp;
+use crate::ports::QueueChange;
+use crate::proto::internal::v1::{StoredQueue, StoredQueueChange, StoredQueueSpec};
+
+/// Encodes a live queue.
+pub fn encode_queue(queue: &Queue) -> Vec<u8> {
+    let Queue { id, spec, version, created, updated } = queue;
+    StoredQueue {
+        id: id.0.to_be_bytes().to_vec(),
+        spec: Some(spec_of(spec)),
+        version: *version,
+        created: created.micros(),
+        updated: updated.micros(),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes a live queue.
+pub fn decode_queue(bytes: &[u8]) -> Result<Queue, Damaged> {
+    const WHAT: &str = "queue of the catalog";
+    let stored: StoredQueue = decode(WHAT, bytes)?;
+    let spec = stored.spec.ok_or_else(|| Damaged::new(WHAT, "no settings"))?;
+    Ok(Queue {
+        id: id_from(WHAT, &stored.id)?,
+        spec: spec_from(WHAT, spec)?,
+        version: stored.version,
+        created: Timestamp::from_micros(stored.created),
+        updated: Timestamp::from_micros(stored.updated),
+    })
+}
+
+/// Encodes an entry of the history.
+pub fn encode_change(change: &QueueChange) -> Vec<u8> {
+    let QueueChange { queue, name, version, time, actor, reason, differences, spec } = change;
+    StoredQueueChange {
+        id: queue.0.to_be_bytes().to_vec(),
+        name: name.as_str().to_owned(),
+        version: *version,
+        time: time.micros(),
+        actor: actor.clone(),
+        reason: reason.clone(),
+        differences: differences.clone(),
+        spec: spec.as_ref().map(spec_of),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes an entry of the history.
+pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
+    const WHAT: &str = "change of a queue";
+    let stored: StoredQueueChange = decode(WHAT, bytes)?;
+    Ok(QueueChange {
+        queue: id_from(WHAT, &stored.id)?,
+        name: name_from(WHAT, &stored.name)?,
+        version: stored.version,
+        time: Timestamp::from_micros(stored.time),
+        actor: stored.actor,
+        reason: stored.reason,
+        differences: stored.differences,
+        spec: stored.spec.map(|spec| spec_from(WHAT, spec)).transpose()?,
+    })
+}
+
+fn spec_of(spec: &QueueSpec) -> StoredQueueSpec {
+    let QueueSpec { name, description, template_for, shards, settings, enqueue_blocked, dequeue_blocked } = spec;
+    StoredQueueSpec {
+        name: name.as_str().to_owned(),
+        description: description.clone(),
+        template_for: template_for.as_deref().map(str::to_owned),
+        shards: *shards,
+        settings: Some(settings_of(settings)),
+        enqueue_blocked: enqueue_blocked.as_deref().map(str::to_owned),
+        dequeue_blocked: dequeue_blocked.as_deref().map(str::to_owned),
+    }
+}
+
+fn spec_from(what: &'static str, stored: StoredQueueSpec) -> Result<QueueSpec, Damaged> {
+    let settings = stored.settings.ok_or_else(|| Damaged::new(what, "no settings of its shards"))?;
+    Ok(QueueSpec {
+        name: name_from(what, &stored.name)?,
+        description: stored.description,
+        template_for: stored.template_for.map(Into::into),
+        shards: stored.shards,
+        settings: settings_from(settings)?,
+        enqueue_blocked: stored.enqueue_blocked.map(Into::into),
+        dequeue_blocked: stored.dequeue_blocked.map(Into::into),
+    })
+}
+
+fn name_from(what: &'static str, name: &str) -> Result<QueueName, Damaged> {
+    QueueName::new(name).map_err(|reject| Damaged::new(what, reject.message))
+}
+
+fn id_from(what: &'static str, bytes: &[u8]) -> Result<QueueId, Damaged> {
+    let bytes = bytes.try_into().map_err(|_| Damaged::new(what, "a number of another length"))?;
+    Ok(QueueId(u128::from_be_bytes(bytes)))
+}
