@@ -13,6 +13,7 @@ mod gets;
 mod hot;
 mod ledger;
 mod load;
+mod memcached;
 mod namespaces;
 mod recover;
 mod report;
@@ -161,7 +162,25 @@ enum Command {
         #[arg(long, default_value_t = 100_000)]
         counters: u64,
     },
-    /// All of the above beside their ceilings, as a table
+    /// Cached reads and best-effort adds beside memcached itself
+    Memcached {
+        /// A running memcached, HOST:PORT
+        #[arg(long)]
+        memcached: String,
+        /// Counters, all hit alike
+        #[arg(long, default_value_t = 10_000)]
+        counters: u64,
+        /// Reads in a second, for their latency
+        #[arg(long, default_value_t = 5_000.0)]
+        rate: f64,
+        /// Rounds of each comparison
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Seconds of a round
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
+    /// All of the above but memcached beside their ceilings, as a table
     Figures(figures::Scale),
 }
 
@@ -228,6 +247,12 @@ async fn main() -> Result<()> {
             let plan = recover::Plan { events, counters };
             println!("{:?}", recover::run(&place.binary()?, folder.path(), plan).await?);
             Ok(())
+        }
+        Command::Memcached { memcached, counters, rate, rounds, seconds } => {
+            let folder = place.folder()?;
+            let span = Span { warm_up: Duration::from_secs(2), measure: Duration::from_secs(seconds) };
+            let plan = memcached::Plan { memcached, counters, rate, rounds, span };
+            memcached::run(&place.binary()?, folder.path(), &plan).await
         }
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)

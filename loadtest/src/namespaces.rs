@@ -18,12 +18,23 @@ pub struct Settings {
     pub accept_limit_ms: u64,
     /// How often a counter is rolled up at most.
     pub coalesce_ms: u32,
+    /// What a count promises.
+    pub counter_type: CounterType,
+    /// The cluster of its cache; none: the server's own.
+    pub cache_cluster: Option<&'static str>,
 }
 
 impl Settings {
     /// As `dev` has them.
     pub fn dev(name: &'static str) -> Self {
-        Self { name, cardinality: Cardinality::Medium, accept_limit_ms: 1_000, coalesce_ms: 1_000 }
+        Self {
+            name,
+            cardinality: Cardinality::Medium,
+            accept_limit_ms: 1_000,
+            coalesce_ms: 1_000,
+            counter_type: CounterType::Eventual,
+            cache_cluster: None,
+        }
     }
 }
 
@@ -39,9 +50,13 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
     let namespace = Namespace {
         name: settings.name.to_owned(),
         description: "made by loadtest".to_owned(),
-        counter_type: CounterType::Eventual.into(),
+        counter_type: settings.counter_type.into(),
         counter_cardinality: settings.cardinality.into(),
-        storage: Some(Storage { dataset: settings.name.to_owned(), ..Storage::default() }),
+        storage: Some(Storage {
+            dataset: settings.name.to_owned(),
+            cache_cluster: settings.cache_cluster.unwrap_or_default().to_owned(),
+            ..Storage::default()
+        }),
         dataset: Some(dataset),
         time_partition: Some(TimePartition { buckets_per_id: 1, ..TimePartition::default() }),
         rollup: Some(RollupSettings { coalesce_ms: settings.coalesce_ms, ..RollupSettings::default() }),

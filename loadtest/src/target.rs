@@ -27,9 +27,14 @@ pub struct Target {
 impl Target {
     /// Starts `tallystone dev` on a data directory.
     pub fn server(binary: &Path, data: &Path) -> Result<Self> {
+        Self::server_with(binary, data, &[])
+    }
+
+    /// The same with further arguments.
+    pub fn server_with(binary: &Path, data: &Path, arguments: &[&str]) -> Result<Self> {
         ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
         let mut command = Command::new(binary);
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
         let mut target = Self::start(command)?;
         let begun = Instant::now();
         while !http_get(target.address, "/readyz").is_ok_and(|(status, _)| status == 200) {
