@@ -120,8 +120,10 @@ pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failur
 }
 
 fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
-    telemetry::start(&loaded.config.log).map_err(Failure::usage)?;
-    run::until_stopped(loaded.config, preset).map_err(|error| {
+    let traces = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
+    let outcome = run::until_stopped(loaded.config, preset);
+    traces.finish();
+    outcome.map_err(|error| {
         let exit = if error.is::<Absent>() { Exit::Unavailable } else { Exit::Failure };
         Failure::new(exit, format!("{error:#}"))
     })

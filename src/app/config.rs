@@ -5,6 +5,7 @@
 
 mod clusters;
 mod tables;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
 use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
+pub use traces::TracesConfig;
 
 /// The compiled-in defaults, which are also the documentation.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
@@ -46,6 +48,8 @@ pub struct Config {
     pub best_effort: BestEffortConfig,
     /// `[log]`
     pub log: LogConfig,
+    /// `[traces]`
+    pub traces: TracesConfig,
     /// `[clusters.NAME]`
     pub clusters: BTreeMap<String, ClusterConfig>,
 }
@@ -362,7 +366,8 @@ impl Loaded {
         if let Err(error) = telemetry::filter(&self.config.log.level) {
             return fault("log.level", &format!("cannot be used: {error}"));
         }
-        match clusters::fault(&self.config) {
+        let of_traces = || traces::fault(&self.config).map(|(key, what)| (key.to_owned(), what));
+        match clusters::fault(&self.config).or_else(of_traces) {
             Some((key, what)) => fault(&key, &what),
             None => Ok(()),
         }
@@ -578,7 +583,7 @@ mod tests {
                 "clusters.foo",
                 "clusters.foo is a section; it holds dedupe_seconds, key_prefix, kind, servers, timeout_ms",
             ),
-            ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage"),
+            ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage, traces"),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
             let error = load(&Sources { flags, ..Sources::default() }).expect_err(key).to_string();

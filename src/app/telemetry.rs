@@ -1,47 +1,120 @@
-//! Structured logs on standard error. Nothing of a payload or a token is ever logged.
+//! Structured logs on standard error, and traces to a collector. Nothing of a payload or a token is in either.
+//!
+//! Spans of traces have a target of their own, `TRACES`, so that they cost a comparison where nobody collects them, and no
+//! log line is changed by them.
 
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
+use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use tokio::runtime::Runtime;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use crate::app::config::{LogConfig, LogFormat};
+use crate::app::config::{LogConfig, LogFormat, TracesConfig};
+
+/// The target of all spans that traces are made of.
+const TRACES: &str = "tallystone::traces";
+/// How long the end of a process waits for traces that were not sent yet.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+
+/// Collected traces; `finish` sends what is left. Without a collector it holds nothing.
+#[must_use = "what was not sent yet is lost"]
+pub struct Traces {
+    exporting: Option<Exporting>,
+}
+
+struct Exporting {
+    provider: SdkTracerProvider,
+    /// Where the exporter's connection lives; it outlives the runtime of the server, so that the last spans are sent.
+    runtime: Runtime,
+}
 
 /// What is logged at a level, which may be given by module as well.
 pub fn filter(level: &str) -> Result<EnvFilter, String> {
-    // The store library tells of every file it makes; what matters of it the adapter says itself.
-    let level = format!("fjall=warn,lsm_tree=warn,{level}");
+    // The store library tells of every file it makes; what matters of it the adapter says itself. Spans are no lines.
+    let level = format!("fjall=warn,lsm_tree=warn,{level},{TRACES}=off");
     EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
-/// Starts logging. Fails on a level that is none; a second call in one process changes nothing.
-pub fn start(log: &LogConfig) -> Result<(), String> {
+/// Starts logging, and tracing if there is a collector. Fails on a level or address that is none; a second call in one
+/// process changes nothing.
+pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Traces, String> {
     let filter = filter(&log.level).map_err(|error| format!("log.level cannot be used: {error}"))?;
-    let registry = tracing_subscriber::registry().with(filter);
-    // A line that cannot be written is lost; the library would say so on the same stderr, and panic if that has gone.
-    let started = match log.format {
-        LogFormat::Text => {
-            let colours = std::io::stderr().is_terminal();
-            registry
-                .with(
-                    layer()
-                        .with_writer(std::io::stderr)
-                        .log_internal_errors(false)
-                        .with_ansi(colours)
-                        .with_target(false),
-                )
-                .try_init()
-        }
-        LogFormat::Json => registry
-            .with(layer().json().flatten_event(true).with_writer(std::io::stderr).log_internal_errors(false))
-            .try_init(),
-    };
+    let exporting = Exporting::start(traces)?;
+    let spans = exporting.as_ref().map(|exporting| {
+        let tracer = exporting.provider.tracer("tallystone");
+        let only_traces = Targets::new().with_target(TRACES, Level::TRACE);
+        tracing_opentelemetry::layer()
+            .with_tracer(tracer)
+            .with_location(false)
+            .with_threads(false)
+            .with_filter(only_traces)
+    });
     // Tests of one process start it more than once.
-    let _ = started;
+    let _ = tracing_subscriber::registry().with(lines(log.format).with_filter(filter)).with(spans).try_init();
     std::panic::set_hook(Box::new(log_panic));
-    Ok(())
+    Ok(Traces { exporting })
+}
+
+/// The lines of the log. One that cannot be written is lost; the library would say so on the same stderr, and panic if
+/// that has gone.
+fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let lines = layer().with_writer(std::io::stderr).log_internal_errors(false);
+    match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
+}
+
+impl Exporting {
+    fn start(config: &TracesConfig) -> Result<Option<Self>, String> {
+        if config.otlp_endpoint.is_empty() {
+            return Ok(None);
+        }
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("traces").enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start the runtime of traces: {error}"))?;
+        let entered = runtime.enter();
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(&config.otlp_endpoint)
+            .with_timeout(FLUSH_WITHIN)
+            .build()
+            .map_err(|error| format!("traces.otlp_endpoint cannot be used: {error}"))?;
+        let resource = Resource::builder_empty().with_service_name("tallystone");
+        let resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))).build();
+        // A caller that traces its call is followed, whatever the share.
+        let share = f64::from(config.sample_per_mille) / 1_000.0;
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(share))))
+            .with_resource(resource)
+            .build();
+        drop(entered);
+        opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
+        Ok(Some(Self { provider, runtime }))
+    }
+}
+
+impl Traces {
+    /// Sends what was not sent yet.
+    pub fn finish(self) {
+        let Some(Exporting { provider, runtime }) = self.exporting else { return };
+        if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
+            tracing::warn!(%error, "the last traces were not sent");
+        }
+        runtime.shutdown_background();
+    }
 }
 
 /// A panic is a line of the log like any other, so that it is found where people look.

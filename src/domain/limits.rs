@@ -182,6 +182,8 @@ pub const METRIC_DATASETS_MAX: usize = 100;
 /// The counters that `ns rm` counts before it asks; beyond it, it says "more than".
 pub const NS_DELETE_COUNTED_MAX: usize = 100_000;
 
+/// All calls, in thousandths: the most that can be traced.
+pub const SAMPLE_PER_MILLE_MAX: u32 = 1_000;
 /// The rollup queues of a namespace, at most.
 pub const NUM_QUEUES_MAX: u32 = 256;
 /// The least coalescing time of a rollup queue, in milliseconds.

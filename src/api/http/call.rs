@@ -10,11 +10,13 @@ use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::body::Body;
 use tonic::{Code, Status};
+use tracing::Instrument;
 
 use crate::api::errors::{Refusal, with_reason};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::methods::Method;
 use crate::api::http::stream_body::StreamBody;
+use crate::api::http::trace;
 use crate::domain::Reason;
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST};
 
@@ -33,11 +35,13 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) ->
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
-    let work = AssertUnwindSafe(service.call(request)).catch_unwind();
+    let span = trace::of(method, request.headers());
+    let work = AssertUnwindSafe(service.call(request).instrument(span.clone())).catch_unwind();
     if method.streaming {
         let response = finished(work.await, method);
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), gateway.clock().elapsed().saturating_sub(began));
+            trace::answered(&span, status.code());
             return response;
         }
         let watch = gateway.watch_stream(method, began, asked);
@@ -50,6 +54,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) ->
     };
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, gateway.clock().elapsed().saturating_sub(began));
+    trace::answered(&span, code);
     response
 }
 

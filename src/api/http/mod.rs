@@ -14,5 +14,6 @@ mod methods;
 mod metrics;
 mod pages;
 mod stream_body;
+mod trace;
 
 pub use gateway::{Gateway, Phase};

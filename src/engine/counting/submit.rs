@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::OwnedSemaphorePermit;
+use tracing::Instrument;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, SEQUENCES_PER_MS, Token};
@@ -193,7 +194,9 @@ impl Counting {
             return asked.iter().map(failed).collect();
         }
         let limit_at_end = Arc::clone(&hold.limit_at_end);
-        let answers = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold)).await;
+        let span = tracing::span!(target: "tallystone::traces", tracing::Level::TRACE, "append", events = events.len());
+        let appending = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold));
+        let answers = appending.instrument(span).await;
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
         let outcome = |(answer, (asked, time)): (Result<Appended, StoreError>, (Change, Timestamp))| {
             let outcome = self.outcome(answer?, asked)?;

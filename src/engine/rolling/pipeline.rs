@@ -7,6 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use hashbrown::HashMap;
+use tracing::{Instrument, Level};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
@@ -177,7 +178,10 @@ impl QueueLoop {
         for batch in ready.chunks(scope.namespace.spec.rollup.rollup_batch_count.max(1) as usize) {
             let began = self.core.clock.elapsed();
             let mut reads = Vec::with_capacity(batch.len());
-            let answers = self.core.roll(scope, batch, self.pacer.permits(cardinality), &mut reads).await;
+            let (namespace, counters) = (scope.namespace.id.0, batch.len());
+            let span = tracing::span!(target: "tallystone::traces", Level::TRACE, "roll", namespace, counters);
+            let rolling = self.core.roll(scope, batch, self.pacer.permits(cardinality), &mut reads);
+            let answers = rolling.instrument(span).await;
             for (counter, answer) in batch.iter().zip(answers) {
                 match answer {
                     Ok(as_of) => self.rolled(scope, counter, as_of),
