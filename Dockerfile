@@ -1,0 +1,24 @@
+# The server as an image: docker build -t tallystone .
+#
+# Two stages: the toolchain stays behind, the image holds the binary and what it links to. It runs as a user of its own and
+# keeps its data in /data.
+FROM rust:1.95-bookworm AS build
+WORKDIR /source
+COPY Cargo.toml Cargo.lock build.rs ./
+COPY proto proto
+COPY src src
+COPY loadtest loadtest
+COPY examples examples
+RUN cargo build --profile dist --locked --bin tallystone
+
+FROM debian:bookworm-slim
+RUN useradd --system --uid 10001 --home-dir /data tallystone && install -d -o tallystone /data
+COPY --from=build /source/target/dist/tallystone /usr/local/bin/tallystone
+USER tallystone
+VOLUME /data
+EXPOSE 7450
+# SIGTERM drains; give it longer than server.drain_deadline_ms before it is killed.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["tallystone", "server", "wait-ready", "--timeout", "3s"]
+ENTRYPOINT ["tallystone"]
+CMD ["server", "start", "--listen", "0.0.0.0:7450", "--data", "/data"]
