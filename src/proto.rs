@@ -30,6 +30,15 @@ pub mod error {
     }
 }
 
+/// `tallystone.queue`
+pub mod queue {
+    /// `tallystone.queue.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.queue.v1");
+    }
+}
+
 /// `tallystone.internal`
 pub mod internal {
     /// `tallystone.internal.v1`

@@ -16,6 +16,7 @@ use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::counting::{CountingError, reason_of_store};
 use crate::engine::namespaces::NamespaceError;
+use crate::engine::queues::QueueError;
 use crate::ports::StoreError;
 use crate::proto::error::v1::ItemError;
 
@@ -99,6 +100,23 @@ impl From<NamespaceError> for Refusal {
         match error {
             NamespaceError::Reject(reject) => reject.into(),
             NamespaceError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<QueueError> for Refusal {
+    fn from(error: QueueError) -> Self {
+        if let QueueError::Store(error) = &error {
+            report(error);
+        }
+        let mut refusal = Self::new(error.reason(), error.to_string());
+        refusal.metadata = error.metadata();
+        if let Some(server_time) = error.server_time() {
+            refusal = refusal.with("server_time", time::text(server_time));
+        }
+        match error.field() {
+            Some(field) => refusal.at(field),
+            None => refusal,
         }
     }
 }
@@ -209,6 +227,10 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         Reason::InvalidPageToken => Some("page_token"),
         Reason::InvalidProvenance => Some("provenance"),
         Reason::InvalidDocument => Some("document"),
+        Reason::InvalidQueueName => Some("queue"),
+        Reason::InvalidMessageId => Some("message_id"),
+        Reason::InvalidLeaseToken => Some("lease_token"),
+        Reason::InvalidFilter => Some("filter"),
         Reason::InvalidRange
         | Reason::InvalidReport
         | Reason::InvalidSettings
@@ -240,7 +262,20 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         | Reason::StoreUnavailable
         | Reason::ShuttingDown
         | Reason::DeadlineExceeded
-        | Reason::Internal => None,
+        | Reason::Internal
+        | Reason::InvalidMessage
+        | Reason::QueueNotFound
+        | Reason::QueueExists
+        | Reason::MessageNotFound
+        | Reason::OperationNotFound
+        | Reason::WrongMessageState
+        | Reason::ValueHeld
+        | Reason::LeaseLost
+        | Reason::TokenReused
+        | Reason::TokenExpired
+        | Reason::EnqueueBlocked
+        | Reason::DequeueBlocked
+        | Reason::QueueFull => None,
     }
 }
 
@@ -250,7 +285,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::InvalidFutureTime => Some("correct the client's clock by the server_time of this answer"),
         Reason::InvalidBodyTooLarge => Some("split the batch"),
         Reason::NamespaceExists => Some("update it instead, or choose another name"),
-        Reason::EtagMismatch => Some("read the namespace again and send its new etag"),
+        Reason::EtagMismatch => Some("read it again and send its new etag or version"),
         Reason::SettingIsFixed => Some("create another namespace with the new setting"),
         Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
         Reason::TooOld => Some("make a new token only if you know that it was not"),
@@ -258,6 +293,11 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::SerialBack => Some("raise the serial with each report, and the epoch with each start of the source"),
         Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
         Reason::StoreUnavailable => Some("nothing was applied: retry with the same token"),
+        Reason::LeaseLost => Some("stop working on it"),
+        Reason::TokenReused => Some("make a new one"),
+        Reason::QueueFull => Some("nothing was applied: let workers catch up, or raise the quota"),
+        Reason::MessageNotFound => Some("check its id, or send its key"),
+        Reason::TokenExpired => Some("look for the message before you enqueue it with a new id"),
         Reason::ShuttingDown => Some("retry with the same token when it is back, or at another server"),
         Reason::Internal => Some("a write may have been applied: retry with the same token, and report this"),
         Reason::InvalidNamespace
@@ -288,7 +328,19 @@ fn advice(reason: Reason) -> Option<&'static str> {
         | Reason::RetryLater
         | Reason::AlreadyExists
         | Reason::TooManySources
-        | Reason::DeadlineExceeded => None,
+        | Reason::DeadlineExceeded
+        | Reason::InvalidQueueName
+        | Reason::InvalidMessageId
+        | Reason::InvalidMessage
+        | Reason::InvalidLeaseToken
+        | Reason::InvalidFilter
+        | Reason::QueueNotFound
+        | Reason::QueueExists
+        | Reason::OperationNotFound
+        | Reason::WrongMessageState
+        | Reason::ValueHeld
+        | Reason::EnqueueBlocked
+        | Reason::DequeueBlocked => None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::domain::counter::NamespaceName;
-use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, Stores};
+use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, Stores};
 
 /// How often the store is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -22,6 +22,8 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Backend {
     /// The stores.
     pub stores: Stores,
+    /// The stores of queues.
+    pub queue_stores: QueueStores,
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The memcached clusters that the settings list, by their names.
@@ -85,9 +87,10 @@ impl Backend {
         let export = export_sink(config);
         match config.storage.kind {
             StorageKind::Memory => {
+                let queue_stores = memory::queue_stores(Arc::clone(&clock));
                 let mut stores = memory::stores_on(Arc::clone(&clock));
                 (stores.fast, stores.caches) = (fast, caches);
-                Ok(Self { stores, export, memcached, embedded: None, clock })
+                Ok(Self { stores, queue_stores, export, memcached, embedded: None, clock })
             }
             StorageKind::Embedded => {
                 let storage = &config.storage;
@@ -103,7 +106,8 @@ impl Backend {
                         .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))?,
                 );
                 let stores = Stores { caches, ..embedded.stores(fast) };
-                Ok(Self { stores, export, memcached, embedded: Some(embedded), clock })
+                let queue_stores = embedded.queue_stores(Arc::clone(&clock));
+                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), clock })
             }
         }
     }

@@ -59,6 +59,13 @@ const COUNTS: &[Row] = &[
     ("tallystone_limits_published", "Limits published", |s| s.limits_published.get()),
     ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
     ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
+    ("tallystone_messages_enqueued", "Messages that were taken in", |s| s.messages_enqueued.get()),
+    ("tallystone_messages_repeated", "Enqueues whose id had been taken in before", |s| s.messages_repeated.get()),
+    ("tallystone_leases_given", "Leases that were given", |s| s.leases_given.get()),
+    ("tallystone_leases_settled", "Leases that were settled, repeats included", |s| s.leases_settled.get()),
+    ("tallystone_dequeues_empty", "Looks of dequeues that found nothing", |s| s.dequeues_empty.get()),
+    ("tallystone_queue_commands", "Commands that were sent to shards of queues", |s| s.queue_commands.get()),
+    ("tallystone_queue_store_calls", "Store calls that brought these commands", |s| s.queue_store_calls.get()),
     (
         "tallystone_acknowledged_below_limit",
         "Events acknowledged at or below a limit that was told while they were held; must stay 0",
@@ -95,6 +102,9 @@ impl EngineCollector {
         encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
         encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
         encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
+        let queues = self.engine.queues();
+        encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
+        encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
         let datasets = shown(self.engine.datasets());
         let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

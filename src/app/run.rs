@@ -125,6 +125,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             };
             tracing::info!(why, "stopping");
             gateway.set_phase(Phase::Draining).await;
+            engine.queues().stop_leasing();
             stop.cancel();
             (why, clock.elapsed(), Some((backend, engine)))
         }
@@ -250,6 +251,7 @@ async fn start_engine(
     }
     let parts = Parts {
         stores: backend.stores.clone(),
+        queue_stores: backend.queue_stores.clone(),
         clock,
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),

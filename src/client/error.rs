@@ -12,7 +12,7 @@ use crate::proto::counter::v1::IdempotencyToken;
 
 /// Reasons after which the same call, with the same token, may succeed. `domain::reason` has the same list; a test
 /// compares the two.
-pub const RETRYABLE: [&str; 8] = [
+pub const RETRYABLE: [&str; 9] = [
     "PENDING",
     "OUTCOME_UNKNOWN",
     "RETRY_LATER",
@@ -21,6 +21,7 @@ pub const RETRYABLE: [&str; 8] = [
     "SHUTTING_DOWN",
     "DEADLINE_EXCEEDED",
     "INTERNAL",
+    "QUEUE_FULL",
 ];
 
 /// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.

@@ -201,6 +201,54 @@ pub const BUCKETS_PER_ID_MAX: u32 = 256;
 pub const QUEUE_NAME_BYTES_MAX: usize = 128;
 /// The most shards of a queue.
 pub const QUEUE_SHARDS_MAX: u32 = 256;
+/// The most queues and templates of one catalog.
+pub const QUEUES_MAX: usize = 10_000;
+/// The most priority classes of a queue.
+pub const PRIORITY_CLASSES_MAX: usize = 32;
+/// The most messages of one batch of enqueues or settlements.
+pub const QUEUE_BATCH_ITEMS_MAX: usize = 100;
+/// The most a reply with messages holds, in bytes; what is left over is asked for again.
+pub const QUEUE_REPLY_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// What one message may take in a reply, in bytes.
+pub const QUEUE_MESSAGE_BYTES_MAX: usize = 36 * 1024;
+/// How often a dequeue that waits for nothing goes on looking where a bound left something over.
+pub const DEQUEUE_ROUNDS_MAX: usize = 16;
+/// The walks of filters without an index that are remembered for one shard.
+pub const SHARD_WALKS_MAX: usize = 64;
+/// The longest wait of a dequeue inside the server.
+pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// The longest type or trace context of a message, in bytes.
+pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
+/// The longest request token of a purge or redrive, in bytes.
+pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
+/// The calls that wait for one shard; past it, RETRY_LATER.
+pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;
+/// The commands that one store call brings to a shard.
+pub const SHARD_COMMANDS_MAX: usize = 256;
+/// The store calls that are out for one shard at once.
+pub const SHARD_CALLS_OUT_MAX: usize = 2;
+/// The shards that are swept in one round.
+pub const SWEEPS_OF_A_ROUND_MAX: usize = 1_024;
+/// The shards that are swept at once.
+pub const SWEEPS_AT_ONCE_MAX: usize = 16;
+/// The messages that one step of a list reads.
+pub const LIST_STEP_MESSAGES_MAX: usize = 100;
+/// The messages that an explanation looks at to say how many are served before one.
+pub const EXPLAIN_POSITION_MAX: usize = 100;
+/// The purges and redrives that a server knows.
+pub const OPERATIONS_MAX: usize = 10_000;
+/// How long a purge or redrive is known after its end.
+pub const OPERATION_KEPT: Duration = Duration::from_secs(3_600);
+/// The least time between two looks of a watch at a queue.
+pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// A watch of a queue that does not change says so after this time.
+pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The requests to cancel running messages that are kept for streams that are slow to hear of them.
+pub const CANCEL_NEWS_MAX: usize = 1_024;
+/// The credit of one work stream, in leases.
+pub const WORK_CREDIT_MAX: u32 = 1_000;
+/// The leases that a work stream asks for at once.
+pub const WORK_LEASES_AT_ONCE_MAX: usize = 50;
 /// The longest id of a message, in bytes.
 pub const MESSAGE_ID_BYTES_MAX: usize = 64;
 /// The longest exclusivity value or shard key of a message, in bytes.

@@ -161,6 +161,40 @@ pub enum Reason {
     DeadlineExceeded,
     /// `INTERNAL`
     Internal,
+    /// `INVALID_QUEUE_NAME`
+    InvalidQueueName,
+    /// `INVALID_MESSAGE_ID`
+    InvalidMessageId,
+    /// `INVALID_MESSAGE`
+    InvalidMessage,
+    /// `INVALID_LEASE_TOKEN`
+    InvalidLeaseToken,
+    /// `INVALID_FILTER`
+    InvalidFilter,
+    /// `QUEUE_NOT_FOUND`
+    QueueNotFound,
+    /// `QUEUE_EXISTS`
+    QueueExists,
+    /// `MESSAGE_NOT_FOUND`
+    MessageNotFound,
+    /// `OPERATION_NOT_FOUND`
+    OperationNotFound,
+    /// `WRONG_MESSAGE_STATE`
+    WrongMessageState,
+    /// `VALUE_HELD`
+    ValueHeld,
+    /// `LEASE_LOST`
+    LeaseLost,
+    /// `TOKEN_REUSED`
+    TokenReused,
+    /// `TOKEN_EXPIRED`
+    TokenExpired,
+    /// `ENQUEUE_BLOCKED`
+    EnqueueBlocked,
+    /// `DEQUEUE_BLOCKED`
+    DequeueBlocked,
+    /// `QUEUE_FULL`
+    QueueFull,
 }
 
 impl Reason {
@@ -208,6 +242,23 @@ impl Reason {
         Self::ShuttingDown,
         Self::DeadlineExceeded,
         Self::Internal,
+        Self::InvalidQueueName,
+        Self::InvalidMessageId,
+        Self::InvalidMessage,
+        Self::InvalidLeaseToken,
+        Self::InvalidFilter,
+        Self::QueueNotFound,
+        Self::QueueExists,
+        Self::MessageNotFound,
+        Self::OperationNotFound,
+        Self::WrongMessageState,
+        Self::ValueHeld,
+        Self::LeaseLost,
+        Self::TokenReused,
+        Self::TokenExpired,
+        Self::EnqueueBlocked,
+        Self::DequeueBlocked,
+        Self::QueueFull,
     ];
 
     /// What the reason means.

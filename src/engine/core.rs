@@ -49,7 +49,7 @@ pub struct Core {
     /// Who watches which counter.
     pub watchers: Watchers,
     /// Counts for the metrics.
-    pub stats: Stats,
+    pub stats: Arc<Stats>,
     /// What was told of counters whose cache is shared.
     pub told: Told,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
@@ -98,7 +98,7 @@ impl Core {
             inline: InlineRolls::default(),
             top: TopTables::default(),
             watchers: Watchers::default(),
-            stats: Stats::default(),
+            stats: Arc::default(),
             told: Told::default(),
             scopes: DashMap::new(),
         }

@@ -11,6 +11,7 @@ mod datasets;
 mod inline;
 pub mod loops;
 pub mod namespaces;
+pub mod queues;
 pub mod rolling;
 mod slices;
 pub mod stats;
@@ -27,13 +28,16 @@ use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
 use crate::engine::loops::{LeftoversLoop, Supervisor};
 use crate::engine::namespaces::Namespaces;
+use crate::engine::queues::Queues;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, StoreError, Stores};
+use crate::ports::{Clock, Entropy, ExportSink, QueueStores, StoreError, Stores};
 
 /// What an engine is made of.
 pub struct Parts {
     /// The stores.
     pub stores: Stores,
+    /// The stores of queues.
+    pub queue_stores: QueueStores,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
@@ -49,6 +53,7 @@ pub struct Engine {
     core: Arc<Core>,
     driver: Driver,
     counting: Counting,
+    queues: Queues,
 }
 
 /// A gauge of the engine at one moment, by dataset.
@@ -71,20 +76,26 @@ pub struct DatasetGauges {
 impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, clock, entropy, export, namespaces } = parts;
+        let Parts { stores, queue_stores, clock, entropy, export, namespaces } = parts;
         let driver = Driver::new(Arc::clone(&clock));
-        let core = Arc::new(Core::new(stores, clock, entropy, export, namespaces));
+        let core = Arc::new(Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces));
         let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone());
         supervisor.follow().await?;
         driver.start(supervisor);
         driver.start(LeftoversLoop::new(Arc::clone(&core)));
         let counting = Counting::new(Arc::clone(&core), driver.clone());
-        Ok(Self { core, driver, counting })
+        let queues = Queues::start(queue_stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?;
+        Ok(Self { core, driver, counting, queues })
     }
 
     /// The counter use cases.
     pub fn counting(&self) -> Counting {
         self.counting.clone()
+    }
+
+    /// The queue use cases.
+    pub fn queues(&self) -> Queues {
+        self.queues.clone()
     }
 
     /// The catalog use cases.

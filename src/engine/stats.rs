@@ -70,6 +70,20 @@ pub struct Stats {
     pub slices_dropped: Count,
     /// Slices past their time that something still needs.
     pub slices_kept_back: Count,
+    /// Messages that were taken in.
+    pub messages_enqueued: Count,
+    /// Enqueues whose id had been taken in before.
+    pub messages_repeated: Count,
+    /// Leases that were given.
+    pub leases_given: Count,
+    /// Leases that were settled, repeats included.
+    pub leases_settled: Count,
+    /// Looks of dequeues that found nothing.
+    pub dequeues_empty: Count,
+    /// Commands that were sent to shards.
+    pub queue_commands: Count,
+    /// Store calls that brought them.
+    pub queue_store_calls: Count,
     /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
     pub acknowledged_below_limit: Count,
 }

@@ -5,4 +5,9 @@ mod decode;
 mod encode;
 mod namespace_convert;
 pub mod namespaces;
+pub mod queues;
 mod stream_adds;
+
+/// How long a call may take in all; known to methods that wait for something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallTime(pub std::time::Duration);

@@ -175,7 +175,7 @@ fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Optio
 }
 
 /// Who calls: its own word, cut to what the history keeps, else its address.
-fn actor_of<T>(request: &Request<T>) -> String {
+pub(super) fn actor_of<T>(request: &Request<T>) -> String {
     let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
     match own_word.filter(|word| !word.is_empty()) {
         Some(word) => word.chars().take(ACTOR_BYTES_MAX).collect(),

@@ -13,15 +13,16 @@ use tonic::{Code, Status};
 use tracing::Instrument;
 
 use crate::api::errors::{Refusal, with_reason};
+use crate::api::grpc::CallTime;
 use crate::api::http::gateway::Gateway;
 use crate::api::http::methods::Method;
 use crate::api::http::stream_body::StreamBody;
 use crate::api::http::trace;
 use crate::domain::Reason;
-use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST};
+use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEQUEUE_WAIT_MAX};
 
 /// Calls a method of a mounted service.
-pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) -> Response<Body> {
+pub async fn call(gateway: &Gateway, method: &Method, mut request: Request<Body>) -> Response<Body> {
     let began = gateway.clock().elapsed();
     let asked = match deadline(request.headers()) {
         Ok(asked) => asked,
@@ -35,6 +36,10 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) ->
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
+    let time = asked.unwrap_or(if method.waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT });
+    if method.waits {
+        request.extensions_mut().insert(CallTime(time));
+    }
     let span = trace::of(method, request.headers());
     let work = AssertUnwindSafe(service.call(request).instrument(span.clone())).catch_unwind();
     if method.streaming {
@@ -47,7 +52,6 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>) ->
         let watch = gateway.watch_stream(method, began, asked);
         return response.map(|body| Body::new(StreamBody::new(body, watch)));
     }
-    let time = asked.unwrap_or(DEADLINE_DEFAULT);
     let response = match tokio::time::timeout(time, work).await {
         Ok(outcome) => finished(outcome, method),
         Err(_elapsed) => Status::from(expired(method, time)).into_http(),

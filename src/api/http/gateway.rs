@@ -26,6 +26,7 @@ use tower::Layer;
 use crate::api::errors::Refusal;
 use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
+use crate::api::grpc::queues::QueuesApi;
 use crate::api::http::call::{call, expired, panicked};
 use crate::api::http::methods::{Answering, Method, Methods};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
@@ -37,9 +38,11 @@ use crate::engine::Engine;
 use crate::ports::Clock;
 use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
 use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
+use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
 
 const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
+const QUEUES: &str = queue_service_server::SERVICE_NAME;
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +97,8 @@ impl Gateway {
         let namespaces = NamespacesApi::new(engine.namespaces());
         self.methods
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
+        let queues = QueuesApi::new(engine.queues(), self.drain.clone());
+        self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
     }
 
     /// Shows what a collector reads on the metrics page as well.
@@ -109,7 +114,7 @@ impl Gateway {
             Phase::Starting | Phase::Draining => ServingStatus::NotServing,
         };
         // The empty name stands for the whole server.
-        for service in ["", COUNTERS, NAMESPACES] {
+        for service in ["", COUNTERS, NAMESPACES, QUEUES] {
             self.health.set_service_status(service, status).await;
         }
     }

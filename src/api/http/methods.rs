@@ -16,6 +16,9 @@ use crate::proto;
 /// How alike two paths must be for one to be suggested for the other.
 const LIKE_MIN: f64 = 0.9;
 
+/// What the full names of methods contain whose callers are noted in a history.
+const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
+
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
@@ -57,6 +60,8 @@ pub struct Method {
     pub changes: bool,
     /// Whether its service wants to know who calls.
     pub wants_peer: bool,
+    /// Whether a call may wait inside the server for something to come.
+    pub waits: bool,
 }
 
 /// All methods by their paths.
@@ -94,7 +99,8 @@ impl Methods {
                 metrics: metrics.method(&name),
                 own,
                 changes: own && !is_without_side_effects(&descriptor),
-                wants_peer: own && service.full_name().starts_with("tallystone.admin."),
+                wants_peer: own && CHANGES_A_CATALOG.iter().any(|part| descriptor.full_name().contains(part)),
+                waits: own && descriptor.name() == "Dequeue",
                 descriptor,
             };
             self.by_path.insert(format!("/{name}").into(), method);
@@ -161,7 +167,7 @@ mod tests {
         let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
         let reads = |method: &Method| {
             let name = method.descriptor.name();
-            ["Get", "BatchGet", "List", "Top", "Watch"].iter().any(|verb| name.starts_with(verb))
+            ["Get", "BatchGet", "List", "Top", "Watch", "Peek", "Explain"].iter().any(|verb| name.starts_with(verb))
         };
         for (path, method) in methods.by_path.iter().filter(|(_, method)| method.own) {
             assert_eq!(method.changes, !reads(method), "{path}");

@@ -70,7 +70,7 @@ impl Token {
 }
 
 /// The time of a UUIDv7 in its 36-character form, and its bytes.
-fn uuid_v7(token: &str) -> Option<([u8; 16], Timestamp)> {
+pub fn uuid_v7(token: &str) -> Option<([u8; 16], Timestamp)> {
     if token.len() != 36 {
         return None;
     }

@@ -1,9 +1,8 @@
 //! One shard of a priority queue as plain data: `Shard::apply(command, now)` answers a reply and the transitions made.
 //!
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
-//! shard. The service offers no queues yet; this is the core that its stores run, and the oracle of those that do the
-//! same in another way; `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard.
-//! Sessions are not here yet.
+//! shard. This is the core that stores run, and the oracle of those that do the same in another way;
+//! `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard. Sessions are not here yet.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.

@@ -15,7 +15,7 @@ impl QueueName {
     pub fn new(name: &str) -> Result<Self, Reject> {
         match check(name) {
             Ok(()) => Ok(Self(name.into())),
-            Err(what) => Err(Reject::new(Reason::InvalidArgument, format!("queue name {what}"))),
+            Err(what) => Err(Reject::new(Reason::InvalidQueueName, format!("queue name {what}"))),
         }
     }
 

@@ -1,9 +1,13 @@
 //! A queue as the catalog keeps it: what its users set, and when.
 
-use crate::domain::limits::{DESCRIPTION_BYTES_MAX, QUEUE_SHARDS_MAX};
+use std::time::Duration;
+
+use crate::domain::limits::{
+    DESCRIPTION_BYTES_MAX, LEASE_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX,
+};
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::settings::Settings;
+use crate::domain::queue::settings::{Retention, RetryPolicy, Settings};
 use crate::domain::time::Timestamp;
 
 /// What users set of a queue.
@@ -26,12 +30,49 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
+    /// A simple queue of one shard, with every setting at its default.
+    pub fn with_defaults(name: QueueName) -> Self {
+        let hour = Duration::from_secs(3_600);
+        let settings = Settings {
+            default_lease: Duration::from_secs(30),
+            max_run_time: LEASE_MAX,
+            default_invisibility: Duration::ZERO,
+            default_attempts: 3,
+            retry: RetryPolicy {
+                initial: Duration::from_secs(1),
+                factor_percent: 200,
+                max: Duration::from_secs(300),
+                jitter_percent: 20,
+            },
+            default_ttl: None,
+            retention: Retention { completed: hour, canceled: hour, errored: 14 * 24 * hour },
+            dedupe_window: hour,
+            dedupe_max_bytes: 4 << 30,
+            quota_messages: 100_000_000,
+            quota_bytes: 64 << 30,
+            classes: Vec::new(),
+            exclusivity: None,
+            shapes: Vec::new(),
+        };
+        Self {
+            name,
+            description: String::new(),
+            template_for: None,
+            shards: 1,
+            settings,
+            enqueue_blocked: None,
+            dequeue_blocked: None,
+        }
+    }
+
     /// Checks every range.
     pub fn check(&self) -> Result<(), Invalid> {
         self.settings.check()?;
         let blocks = [&self.enqueue_blocked, &self.dequeue_blocked];
         let fits = (1..=QUEUE_SHARDS_MAX).contains(&self.shards)
             && self.shards.is_power_of_two()
+            && self.template_for.as_ref().is_none_or(|prefix| (1..=QUEUE_NAME_BYTES_MAX).contains(&prefix.len()))
+            && self.settings.classes.len() <= PRIORITY_CLASSES_MAX
             && self.description.len() <= DESCRIPTION_BYTES_MAX
             && blocks.into_iter().flatten().all(|reason| reason.len() <= DESCRIPTION_BYTES_MAX);
         if fits { Ok(()) } else { Err(Invalid::Settings) }

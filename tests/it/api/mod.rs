@@ -4,6 +4,7 @@ mod bad_input;
 mod grpc;
 mod json;
 mod life;
+mod queues;
 mod stores;
 mod stream_adds;
 
@@ -74,8 +75,10 @@ impl Wire {
             namespaces.create(spec, Author::default()).await.expect("a valid namespace");
         }
         let entropy = Arc::new(SystemEntropy);
-        let engine =
-            Engine::start(Parts { stores, clock, entropy, export: None, namespaces }).await.expect("the engine starts");
+        let queue_stores = memory::queue_stores(Arc::clone(&clock));
+        let engine = Engine::start(Parts { stores, queue_stores, clock, entropy, export: None, namespaces })
+            .await
+            .expect("the engine starts");
         Self { address, gateway, engine, gate, stop, serving }
     }
 

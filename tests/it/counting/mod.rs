@@ -81,6 +81,7 @@ impl House {
         namespaces.create(spec, Author::default()).await.expect("a valid namespace");
         let parts = Parts {
             stores: stores.clone(),
+            queue_stores: memory::queue_stores(Arc::clone(&shared)),
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,

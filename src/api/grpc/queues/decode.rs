@@ -1,0 +1,163 @@
+//! Requests of queues into domain values.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::api::time;
+use crate::domain::counter::uuid_v7;
+use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX};
+use crate::domain::queue::command::{Invalid, MessageRef, Verb};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::message::{MessageId, Metadata, Routing, WorkError};
+use crate::domain::queue::text::BadReference;
+use crate::domain::queue::{QueueName, State};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::queues::{QueueError, SentMessage, SentSettlement};
+use crate::proto::queue::v1 as wire;
+
+/// The name of a queue.
+pub fn queue(name: &str) -> Result<QueueName, QueueError> {
+    Ok(QueueName::new(name)?)
+}
+
+/// A text that is there unless it is empty.
+pub fn text(sent: &str) -> Option<Box<str>> {
+    (!sent.is_empty()).then(|| sent.into())
+}
+
+/// A duration that may be left out.
+pub fn duration(field: &str, sent: Option<prost_types::Duration>) -> Result<Option<Duration>, QueueError> {
+    Ok(sent.map(|sent| time::read_duration(field, &sent)).transpose()?)
+}
+
+/// A time that may be left out.
+pub fn moment(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, QueueError> {
+    Ok(sent.map(|sent| time::read(field, Reason::InvalidRange, &sent)).transpose()?)
+}
+
+/// A message to take in.
+pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
+    let sent =
+        sent.ok_or_else(|| Reject::new(Reason::InvalidMessage, "message is missing; send at least its payload"))?;
+    let (id, token_time) = token(&sent.message_id, sent.generation_time)?;
+    for (what, text) in [("type", &sent.r#type), ("trace_context", &sent.trace_context)] {
+        if text.len() > MESSAGE_TYPE_BYTES_MAX {
+            let what = format!("{what} has {} bytes; at most {MESSAGE_TYPE_BYTES_MAX} are allowed", text.len());
+            return Err(Reject::new(Reason::InvalidMessage, what).into());
+        }
+    }
+    Ok(SentMessage {
+        id,
+        token_time,
+        payload: Bytes::from(sent.payload),
+        priority: sent.priority,
+        class: text(&sent.priority_class),
+        metadata: Metadata::new(sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())))?,
+        invisibility: duration("invisibility", sent.invisibility)?,
+        lease_duration: duration("lease_duration", sent.lease_duration)?,
+        max_attempts: sent.max_attempts.map(|n| u32::try_from(n).map_err(|_negative| Invalid::Attempts)).transpose()?,
+        ttl: duration("ttl", sent.ttl)?,
+        shard_key: text(&sent.shard_key),
+        kind: text(&sent.r#type),
+        trace_context: text(&sent.trace_context),
+    })
+}
+
+/// The id of a message, which is the token of its enqueue, and the time it carries.
+fn token(
+    id: &str,
+    generation_time: Option<prost_types::Timestamp>,
+) -> Result<(Option<MessageId>, Option<Timestamp>), QueueError> {
+    let read = |sent| time::read("generation_time", Reason::InvalidGenerationTime, &sent);
+    let given = generation_time.map(read).transpose()?;
+    if id.is_empty() {
+        if given.is_some() {
+            let what = "generation_time is that of a message_id; send the id too, or leave both out";
+            return Err(Reject::new(Reason::InvalidGenerationTime, what).into());
+        }
+        return Ok((None, None));
+    }
+    let id = MessageId::new(id)?;
+    let time = match (uuid_v7(id.as_str()), given) {
+        (Some((_, time)), Some(given)) if given.millis() != time.millis() => {
+            let what = "generation_time disagrees with the time inside the UUIDv7; leave generation_time out";
+            return Err(Reject::new(Reason::InvalidGenerationTime, what).into());
+        }
+        (Some((_, time)), _) => Some(time),
+        (None, given) => given,
+    };
+    Ok((Some(id), time))
+}
+
+/// Either name of a message.
+pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> {
+    let routing = (!shard_key.is_empty()).then(|| Routing::new(shard_key)).transpose()?;
+    MessageRef::parse(id, routing).map_err(|bad| match bad {
+        BadReference::Text(bad) => Reject::new(Reason::InvalidMessageId, bad.to_string()).into(),
+        BadReference::Id(invalid) => invalid.into(),
+    })
+}
+
+/// The pairs that messages must have.
+pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter, QueueError> {
+    Ok(Filter::new(sent.iter().map(|(key, value)| (key.as_str(), value.as_str())))?)
+}
+
+/// How many messages; 0 is the default.
+pub fn count(sent: i32, default: usize) -> Result<usize, QueueError> {
+    match usize::try_from(sent) {
+        Ok(0) => Ok(default),
+        Ok(count) if count <= DEQUEUE_MESSAGES_MAX => Ok(count),
+        Ok(_) | Err(_) => Err(Invalid::Count.into()),
+    }
+}
+
+/// Checks the number of items of a batch.
+pub fn batch_size(field: &str, items: usize) -> Result<(), QueueError> {
+    if (1..=QUEUE_BATCH_ITEMS_MAX).contains(&items) {
+        return Ok(());
+    }
+    let what =
+        format!("{field} holds {items} items; send 1 to {QUEUE_BATCH_ITEMS_MAX} in one call, nothing was applied");
+    Err(Reject::new(Reason::InvalidBatchSize, what).into())
+}
+
+/// What a worker says about a failure.
+pub fn error(sent: Option<wire::WorkerError>) -> Option<WorkError> {
+    sent.map(|sent| WorkError { signature: sent.signature.into(), text: sent.text.into() })
+}
+
+/// One settlement of a batch.
+pub fn settlement(sent: wire::Settlement) -> Result<SentSettlement, QueueError> {
+    let verb = match wire::Verb::try_from(sent.verb) {
+        Ok(wire::Verb::Complete) => Verb::Complete,
+        Ok(wire::Verb::Cancel) => Verb::Cancel,
+        Ok(wire::Verb::Fail) => Verb::Fail,
+        Ok(wire::Verb::Release) => Verb::Release,
+        Ok(wire::Verb::Unspecified) | Err(_) => {
+            let what = "verb is missing or unknown; send COMPLETE, CANCEL, FAIL or RELEASE";
+            return Err(Reject::new(Reason::InvalidArgument, what).into());
+        }
+    };
+    let delay = duration("delay", sent.delay)?;
+    Ok(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) })
+}
+
+/// The state that a list asks for.
+pub fn state(sent: i32) -> Result<State, QueueError> {
+    match wire::MessageState::try_from(sent) {
+        Ok(wire::MessageState::Unspecified | wire::MessageState::Pending) => Ok(State::Pending),
+        Ok(wire::MessageState::Invisible) => Ok(State::Invisible),
+        Ok(wire::MessageState::Running) => Ok(State::Running),
+        Ok(wire::MessageState::Completed) => Ok(State::Completed),
+        Ok(wire::MessageState::Canceled) => Ok(State::Canceled),
+        Ok(wire::MessageState::Errored) => Ok(State::Errored),
+        Err(_unknown) => {
+            let what = format!(
+                "state {sent} does not exist; send INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED"
+            );
+            Err(Reject::new(Reason::InvalidArgument, what).into())
+        }
+    }
+}

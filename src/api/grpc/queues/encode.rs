@@ -1,0 +1,216 @@
+//! Answers about queues in the words of the wire.
+
+use crate::api::errors::Refusal;
+use crate::api::time;
+use crate::domain::Timestamp;
+use crate::domain::queue::command::{Completeness, Settlement};
+use crate::domain::queue::message::{CanceledBy, Routing};
+use crate::domain::queue::{Message, QueueId, State};
+use crate::engine::queues::{Depth, Enqueued, Explanation, Found, Given, Look, Operation, OperationState, QueueError};
+use crate::ports::StoredMessage;
+use crate::proto::error::v1::ItemError;
+use crate::proto::queue::v1 as wire;
+
+/// A state.
+pub fn state(state: State) -> i32 {
+    let state = match state {
+        State::Invisible => wire::MessageState::Invisible,
+        State::Pending => wire::MessageState::Pending,
+        State::Running => wire::MessageState::Running,
+        State::Completed => wire::MessageState::Completed,
+        State::Canceled => wire::MessageState::Canceled,
+        State::Errored => wire::MessageState::Errored,
+    };
+    state.into()
+}
+
+/// Whether an answer is the whole truth.
+pub fn completeness(completeness: Completeness) -> i32 {
+    let completeness = match completeness {
+        Completeness::Complete => wire::Completeness::Complete,
+        Completeness::More => wire::Completeness::More,
+        Completeness::Partial => wire::Completeness::Partial,
+    };
+    completeness.into()
+}
+
+fn signed(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// A message as it stands at a time.
+pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
+    let StoredMessage { head, body } = stored;
+    let lease = head.lease;
+    wire::Message {
+        message_id: head.id.as_str().to_owned(),
+        generation_time: None,
+        payload: body.payload.into(),
+        priority: Some(head.priority),
+        priority_class: String::new(),
+        metadata: head.metadata.pairs().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        invisibility: None,
+        lease_duration: head.lease_duration.map(time::write_duration),
+        max_attempts: Some(signed(head.max_attempts)),
+        ttl: head.ttl_at.map(|ttl_at| time::write_duration(ttl_at.since(head.enqueued_at))),
+        shard_key: head.routing.as_ref().map_or_else(String::new, |routing: &Routing| routing.as_str().to_owned()),
+        r#type: body.kind.map(String::from).unwrap_or_default(),
+        trace_context: body.trace_context.map(String::from).unwrap_or_default(),
+        message_key: head.key.to_string(),
+        state: state(head.state),
+        version: head.version,
+        attempts_left: signed(head.attempts_left),
+        attempt_number: signed(head.attempt_number()),
+        enqueue_time: Some(time::write(head.enqueued_at)),
+        visible_time: Some(time::write(head.visible_at)),
+        first_lease_time: head.first_leased_at.map(time::write),
+        ttl_left: head.ttl_at.map(|ttl_at| time::write_duration(ttl_at.since(at))),
+        lease_expire_time: lease.map(|lease| time::write(lease.expires)),
+        lease_start_time: lease.map(|lease| time::write(lease.since)),
+        cancel_requested: lease.is_some_and(|lease| lease.cancel_requested),
+        cancel_reason: cancel_reason(&head),
+        error: head
+            .error
+            .as_ref()
+            .map(|error| wire::WorkerError { signature: error.signature.to_string(), text: error.text.to_string() }),
+        payload_bytes: signed(head.payload_bytes),
+    }
+}
+
+fn cancel_reason(head: &Message) -> String {
+    match &head.canceled_by {
+        Some(CanceledBy::Worker) => "worker".to_owned(),
+        Some(CanceledBy::Request(why)) => why.to_string(),
+        Some(CanceledBy::Purge) => "purge".to_owned(),
+        Some(CanceledBy::Ttl) => "ttl".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// A message that was found.
+pub fn found(found: Found) -> wire::Message {
+    message(found.message, found.at)
+}
+
+/// A lease.
+pub fn lease(queue: QueueId, given: Given) -> wire::Lease {
+    let token = given.lease.token;
+    wire::Lease {
+        message: Some(message(given.message, given.at)),
+        lease_token: token.to_text(queue.0),
+        attempt_number: signed(given.lease.attempt_number),
+        lease_expires_in: Some(time::write_duration(given.lease.expires_in)),
+        fence: token.fence.as_u64(),
+    }
+}
+
+/// The answer to an enqueue.
+pub fn enqueued(enqueued: &Enqueued) -> wire::EnqueueResponse {
+    wire::EnqueueResponse {
+        message_id: enqueued.id.as_str().to_owned(),
+        state: state(enqueued.state),
+        already_enqueued: enqueued.already_enqueued,
+        idempotent: enqueued.idempotent,
+        message_key: enqueued.key.to_string(),
+    }
+}
+
+/// The answer to one message of a batch.
+pub fn enqueue_result(id: String, answer: Result<Enqueued, QueueError>) -> wire::EnqueueResult {
+    match answer {
+        Ok(enqueued) => wire::EnqueueResult {
+            message_id: enqueued.id.as_str().to_owned(),
+            state: state(enqueued.state),
+            already_enqueued: enqueued.already_enqueued,
+            idempotent: enqueued.idempotent,
+            message_key: enqueued.key.to_string(),
+            error: None,
+        },
+        Err(error) => wire::EnqueueResult { message_id: id, error: Some(item_error(error)), ..Default::default() },
+    }
+}
+
+/// The refusal of an item.
+pub fn item_error(error: QueueError) -> ItemError {
+    Refusal::from(error).into()
+}
+
+/// The answer to one settlement of a batch.
+pub fn settle_result(lease_token: String, answer: Result<Settlement, QueueError>) -> wire::SettleResult {
+    match answer {
+        Ok(settled) => {
+            wire::SettleResult { lease_token, state: state(settled.state), version: settled.version, error: None }
+        }
+        Err(error) => wire::SettleResult { lease_token, error: Some(item_error(error)), ..Default::default() },
+    }
+}
+
+fn counted(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// How many messages there are.
+pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
+    let of = |state| counted(depth.of(state));
+    let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; State::ALL.len()])| {
+        let of = |state: State| counted(totals[state as usize].messages);
+        wire::ShardDepth {
+            shard: number,
+            invisible: of(State::Invisible),
+            pending: of(State::Pending),
+            running: of(State::Running),
+            errored: of(State::Errored),
+        }
+    };
+    wire::GetDepthResponse {
+        invisible: of(State::Invisible),
+        pending: of(State::Pending),
+        running: of(State::Running),
+        errored: of(State::Errored),
+        by_shard: (0..).zip(&depth.by_shard).map(shard).collect(),
+        completed: of(State::Completed),
+        canceled: of(State::Canceled),
+        payload_bytes: counted(depth.bytes()),
+    }
+}
+
+/// One look of a watch.
+pub fn look(look: &Look) -> wire::WatchQueueResponse {
+    let of = |state| counted(look.depth.of(state));
+    wire::WatchQueueResponse {
+        invisible: of(State::Invisible),
+        pending: of(State::Pending),
+        running: of(State::Running),
+        errored: of(State::Errored),
+        waiting: counted(look.waiting as u64),
+        watch_time: Some(time::write(look.at)),
+    }
+}
+
+/// An operation.
+pub fn operation(operation: Operation) -> wire::Operation {
+    let (state, error) = match operation.state {
+        OperationState::Running => (wire::OperationState::Running, None),
+        OperationState::Done => (wire::OperationState::Done, None),
+        OperationState::Cancelled => (wire::OperationState::Cancelled, None),
+        OperationState::Failed(reason, text) => {
+            (wire::OperationState::Failed, Some(ItemError::from(Refusal::new(reason, text))))
+        }
+    };
+    wire::Operation {
+        operation_id: operation.id,
+        queue: operation.queue.to_string(),
+        kind: operation.kind.to_owned(),
+        state: state.into(),
+        done: counted(operation.done),
+        total: counted(operation.total),
+        start_time: Some(time::write(operation.began)),
+        end_time: operation.ended.map(time::write),
+        error,
+    }
+}
+
+/// Causes.
+pub fn explanations(causes: Vec<Explanation>) -> Vec<wire::Explanation> {
+    causes.into_iter().map(|one| wire::Explanation { cause: one.cause.to_owned(), text: one.text }).collect()
+}

@@ -1,0 +1,404 @@
+//! QueueService: each method decodes, calls its use case, encodes.
+
+mod decode;
+mod encode;
+mod settings;
+mod work;
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::api::errors::Refusal;
+use crate::api::grpc::CallTime;
+use crate::api::grpc::namespaces::actor_of;
+use crate::api::paging::{self, PagedRequest};
+use crate::api::time;
+use crate::domain::Reason;
+use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::queue::QueueName;
+use crate::domain::queue::command::{Settlement, Verb};
+use crate::engine::namespaces::Author;
+use crate::engine::queues::{
+    Ask, Blocked, ListCursor, QueueError, QueueEtag, Queues, Redrive, SentSettlement, SentUpdate,
+};
+use crate::proto::queue::v1 as wire;
+use crate::proto::queue::v1::queue_service_server::QueueService;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// A purge is waited for so long; then it goes on by itself.
+const PURGE_PATIENCE: Duration = Duration::from_secs(1);
+/// What a dequeue needs after its wait to answer before the deadline.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+/// The interval of a watch that asks for none.
+const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// The messages of a peek that asks for no number.
+const PEEK_DEFAULT: usize = 10;
+
+/// The queue service.
+pub struct QueuesApi {
+    queues: Queues,
+    drain: CancellationToken,
+}
+
+impl QueuesApi {
+    /// Serves these use cases; streams end and waits return when `drain` is cancelled.
+    pub fn new(queues: Queues, drain: CancellationToken) -> Self {
+        Self { queues, drain }
+    }
+
+    async fn settle(&self, queue: &str, sent: SentSettlement) -> Result<Settlement, Status> {
+        let name = decode::queue(queue).map_err(status)?;
+        self.queues.settle(&name, sent).await.map_err(status)
+    }
+}
+
+fn status(error: QueueError) -> Status {
+    Refusal::from(error).into()
+}
+
+fn refused(refusal: impl Into<Refusal>) -> Status {
+    refusal.into().into()
+}
+
+fn plain(token: String, verb: Verb) -> SentSettlement {
+    SentSettlement { token, verb, delay: None, error: None }
+}
+
+fn token_of(sent: String) -> Option<String> {
+    (!sent.is_empty()).then_some(sent)
+}
+
+#[tonic::async_trait]
+impl QueueService for QueuesApi {
+    type WatchQueueStream = BoxStream<'static, Result<wire::WatchQueueResponse, Status>>;
+    type WorkStream = BoxStream<'static, Result<wire::WorkResponse, Status>>;
+
+    async fn create_queue(&self, request: Request<wire::CreateQueueRequest>) -> Answer<wire::CreateQueueResponse> {
+        let actor = actor_of(&request);
+        let wire::CreateQueueRequest { queue, reason } = request.into_inner();
+        let (draft, _etag) = settings::draft_of(queue).map_err(refused)?;
+        let made = self.queues.create(draft, Author { actor, reason }).await.map_err(status)?;
+        Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
+    }
+
+    async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> Answer<wire::GetQueueResponse> {
+        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
+        let queue = self.queues.get(&name).map_err(status)?;
+        Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
+    }
+
+    async fn update_queue(&self, request: Request<wire::UpdateQueueRequest>) -> Answer<wire::UpdateQueueResponse> {
+        let actor = actor_of(&request);
+        let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
+        let (draft, etag) = settings::draft_of(queue).map_err(refused)?;
+        let changed = self.queues.update(draft, reset, etag, Author { actor, reason }).await.map_err(status)?;
+        Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
+    }
+
+    async fn list_queues(&self, request: Request<wire::ListQueuesRequest>) -> Answer<wire::ListQueuesResponse> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
+        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let above = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(Status::from)?;
+        let listed = self.queues.list(&request.prefix, above.as_ref(), rows);
+        let last = listed.last().filter(|_| listed.len() == rows);
+        Ok(Response::new(wire::ListQueuesResponse {
+            next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
+            queues: listed.iter().map(|queue| settings::queue_message(queue)).collect(),
+        }))
+    }
+
+    async fn list_queue_changes(
+        &self,
+        request: Request<wire::ListQueueChangesRequest>,
+    ) -> Answer<wire::ListQueueChangesResponse> {
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let paged = PagedRequest::new("ListQueueChanges", &[name.as_str().as_bytes()]);
+        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let skip = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let changes = self.queues.history(&name, skip, rows).await.map_err(status)?;
+        let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
+        Ok(Response::new(wire::ListQueueChangesResponse {
+            next_page_token: next.unwrap_or_default(),
+            changes: changes.into_iter().map(settings::change_message).collect(),
+        }))
+    }
+
+    async fn delete_queue(&self, request: Request<wire::DeleteQueueRequest>) -> Answer<wire::DeleteQueueResponse> {
+        let actor = actor_of(&request);
+        let wire::DeleteQueueRequest { queue, etag, reason } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let etag = (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?;
+        let messages = self.queues.delete(&name, etag, Author { actor, reason }).await.map_err(status)?;
+        Ok(Response::new(wire::DeleteQueueResponse { messages: i64::try_from(messages).unwrap_or(i64::MAX) }))
+    }
+
+    async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> Answer<wire::PurgeQueueResponse> {
+        let wire::PurgeQueueRequest { queue, request_token } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let done = self.queues.purge(&name, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
+        let operation = encode::operation(done);
+        Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
+    }
+
+    async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> Answer<wire::EnqueueResponse> {
+        let wire::EnqueueRequest { queue, message } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let sent = decode::message(message).map_err(status)?;
+        let enqueued = self.queues.enqueue(&name, sent).await.map_err(status)?;
+        Ok(Response::new(encode::enqueued(&enqueued)))
+    }
+
+    async fn batch_enqueue(&self, request: Request<wire::BatchEnqueueRequest>) -> Answer<wire::BatchEnqueueResponse> {
+        let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        decode::batch_size("messages", messages.len()).map_err(status)?;
+        let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
+        let sent = messages.into_iter().map(|message| decode::message(Some(message))).collect();
+        let answers = self.queues.batch_enqueue(&name, sent).await.map_err(status)?;
+        let results = ids.into_iter().zip(answers).map(|(id, answer)| encode::enqueue_result(id, answer));
+        Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
+    }
+
+    async fn dequeue(&self, request: Request<wire::DequeueRequest>) -> Answer<wire::DequeueResponse> {
+        let call_time = request.extensions().get::<CallTime>().map(|time| time.0);
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let wait = decode::duration("wait", request.wait).map_err(status)?.unwrap_or_default();
+        let message = (!request.message_id.is_empty())
+            .then(|| decode::message_ref(&request.message_id, &request.shard_key))
+            .transpose()
+            .map_err(status)?;
+        let ask = Ask {
+            max: decode::count(request.max_messages, 1).map_err(status)?,
+            lease: decode::duration("lease_duration", request.lease_duration).map_err(status)?,
+            wait: call_time.map_or(wait, |time| wait.min(time.saturating_sub(ANSWER_TIME))),
+            filter: decode::filter(&request.filter).map_err(status)?,
+            message,
+            blocked: Blocked::Refuse,
+        };
+        let found = self.queues.dequeue(&name, ask).await.map_err(status)?;
+        let completeness = encode::completeness(found.completeness);
+        let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
+        let leases = found.take().into_iter().map(|given| encode::lease(queue, given)).collect();
+        Ok(Response::new(wire::DequeueResponse { leases, completeness, next_event_in }))
+    }
+
+    async fn complete(&self, request: Request<wire::CompleteRequest>) -> Answer<wire::CompleteResponse> {
+        let wire::CompleteRequest { queue, lease_token } = request.into_inner();
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Complete)).await?;
+        Ok(Response::new(wire::CompleteResponse { state: encode::state(state), version }))
+    }
+
+    async fn cancel(&self, request: Request<wire::CancelRequest>) -> Answer<wire::CancelResponse> {
+        let wire::CancelRequest { queue, lease_token } = request.into_inner();
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Cancel)).await?;
+        Ok(Response::new(wire::CancelResponse { state: encode::state(state), version }))
+    }
+
+    async fn fail(&self, request: Request<wire::FailRequest>) -> Answer<wire::FailResponse> {
+        let wire::FailRequest { queue, lease_token, delay, error } = request.into_inner();
+        let delay = decode::duration("delay", delay).map_err(status)?;
+        let sent = SentSettlement { token: lease_token, verb: Verb::Fail, delay, error: decode::error(error) };
+        let Settlement { state, version } = self.settle(&queue, sent).await?;
+        Ok(Response::new(wire::FailResponse { state: encode::state(state), version }))
+    }
+
+    async fn release(&self, request: Request<wire::ReleaseRequest>) -> Answer<wire::ReleaseResponse> {
+        let wire::ReleaseRequest { queue, lease_token } = request.into_inner();
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Release)).await?;
+        Ok(Response::new(wire::ReleaseResponse { state: encode::state(state), version }))
+    }
+
+    async fn extend_lease(&self, request: Request<wire::ExtendLeaseRequest>) -> Answer<wire::ExtendLeaseResponse> {
+        let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let lease = decode::duration("lease_duration", lease_duration).map_err(status)?;
+        let extended = self.queues.extend(&name, &lease_token, lease).await.map_err(status)?;
+        Ok(Response::new(wire::ExtendLeaseResponse {
+            lease_expires_in: Some(time::write_duration(extended.expires_in)),
+            cancel_requested: extended.cancel_requested,
+        }))
+    }
+
+    async fn settle_messages(
+        &self,
+        request: Request<wire::SettleMessagesRequest>,
+    ) -> Answer<wire::SettleMessagesResponse> {
+        let wire::SettleMessagesRequest { queue, items } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        decode::batch_size("items", items.len()).map_err(status)?;
+        let tokens: Vec<String> = items.iter().map(|item| item.lease_token.clone()).collect();
+        let sent = items.into_iter().map(decode::settlement).collect();
+        let answers = self.queues.settle_all(&name, sent).await.map_err(status)?;
+        let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
+        Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
+    }
+
+    async fn update_message(
+        &self,
+        request: Request<wire::UpdateMessageRequest>,
+    ) -> Answer<wire::UpdateMessageResponse> {
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(status)?;
+        if request.visible_time.is_some() && request.invisibility.is_some() {
+            let what = "visible_time and invisibility say the same; send one of them";
+            return Err(Refusal::new(Reason::InvalidArgument, what).at("invisibility").into());
+        }
+        let sent = SentUpdate {
+            priority: request.priority,
+            visible_at: decode::moment("visible_time", request.visible_time).map_err(status)?,
+            invisibility: decode::duration("invisibility", request.invisibility).map_err(status)?,
+            only_if_sooner: request.only_if_sooner,
+            expected_version: request.expected_version,
+        };
+        let Settlement { state, version } = self.queues.update_message(&name, message, sent).await.map_err(status)?;
+        Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))
+    }
+
+    async fn cancel_message(
+        &self,
+        request: Request<wire::CancelMessageRequest>,
+    ) -> Answer<wire::CancelMessageResponse> {
+        let wire::CancelMessageRequest { queue, message_id, shard_key, reason } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
+        let Settlement { state, version } =
+            self.queues.cancel_message(&name, message, &reason).await.map_err(status)?;
+        Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
+    }
+
+    async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> Answer<wire::GetMessageResponse> {
+        let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
+        let found = self.queues.get_message(&name, message).await.map_err(status)?;
+        Ok(Response::new(wire::GetMessageResponse { message: Some(encode::found(found)) }))
+    }
+
+    async fn peek_messages(&self, request: Request<wire::PeekMessagesRequest>) -> Answer<wire::PeekMessagesResponse> {
+        let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let limit = decode::count(max_messages, PEEK_DEFAULT).map_err(status)?;
+        let found = self.queues.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
+        let messages = found.map_err(status)?.into_iter().map(encode::found).collect();
+        Ok(Response::new(wire::PeekMessagesResponse { messages }))
+    }
+
+    async fn list_messages(&self, request: Request<wire::ListMessagesRequest>) -> Answer<wire::ListMessagesResponse> {
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let state = decode::state(request.state).map_err(status)?;
+        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let paged = PagedRequest::new("ListMessages", &[name.as_str().as_bytes(), &[state as u8]]);
+        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let from = cursor.map(|cursor| list_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
+        let (found, next) = self.queues.list_messages(&name, state, from, rows).await.map_err(status)?;
+        let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
+        Ok(Response::new(wire::ListMessagesResponse {
+            messages: found.into_iter().map(encode::found).collect(),
+            next_page_token: next.unwrap_or_default(),
+        }))
+    }
+
+    async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> Answer<wire::GetDepthResponse> {
+        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
+        let depth = self.queues.depth(&name).await.map_err(status)?;
+        Ok(Response::new(encode::depth(&depth)))
+    }
+
+    async fn redrive_messages(
+        &self,
+        request: Request<wire::RedriveMessagesRequest>,
+    ) -> Answer<wire::RedriveMessagesResponse> {
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let message = (!request.message_id.is_empty())
+            .then(|| decode::message_ref(&request.message_id, &request.shard_key))
+            .transpose()
+            .map_err(status)?;
+        let rate = u32::try_from(request.rate).map_err(|_negative| {
+            Status::from(Refusal::new(Reason::InvalidRange, "rate is negative; send 0 or more").at("rate"))
+        })?;
+        let (dry_run, token) = (request.dry_run, token_of(request.request_token));
+        let filter = decode::filter(&request.filter).map_err(status)?;
+        let asked = Redrive { message, filter, rate, dry_run, token };
+        let operation = self.queues.redrive(&name, asked).await.map_err(status)?;
+        Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
+    }
+
+    async fn get_operation(&self, request: Request<wire::GetOperationRequest>) -> Answer<wire::GetOperationResponse> {
+        let operation = self.queues.operation(&request.into_inner().operation_id).map_err(status)?;
+        Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
+    }
+
+    async fn cancel_operation(
+        &self,
+        request: Request<wire::CancelOperationRequest>,
+    ) -> Answer<wire::CancelOperationResponse> {
+        let operation = self.queues.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
+        Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
+    }
+
+    async fn explain_message(
+        &self,
+        request: Request<wire::ExplainMessageRequest>,
+    ) -> Answer<wire::ExplainMessageResponse> {
+        let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
+        let (causes, found) = self.queues.explain_message(&name, message).await.map_err(status)?;
+        let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::found(found) });
+        Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
+    }
+
+    async fn explain_queue(&self, request: Request<wire::ExplainQueueRequest>) -> Answer<wire::ExplainQueueResponse> {
+        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
+        let causes = self.queues.explain_queue(&name).await.map_err(status)?;
+        Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
+    }
+
+    async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> Answer<Self::WatchQueueStream> {
+        let wire::WatchQueueRequest { queue, interval } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
+        let looks = self.queues.watch(&name, interval).map_err(status)?;
+        let looks = looks.map(|look| look.map(|look| encode::look(&look)).map_err(status));
+        let stopping = Refusal::new(Reason::ShuttingDown, "the server is stopping");
+        let end = stream::once(async move { Err(stopping.into()) });
+        Ok(Response::new(looks.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
+    }
+
+    async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> Answer<Self::WorkStream> {
+        let answers = work::answers(self.queues.clone(), request.into_inner(), self.drain.clone());
+        Ok(Response::new(answers))
+    }
+}
+
+fn name_cursor(cursor: &[u8]) -> Result<QueueName, Refusal> {
+    let name = std::str::from_utf8(cursor).ok().and_then(|name| QueueName::new(name).ok());
+    name.ok_or_else(|| paging::refuse().into())
+}
+
+fn number_cursor(cursor: &[u8]) -> Result<u64, Refusal> {
+    cursor.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse().into())
+}
+
+/// The cursor of a list of messages: the shard, then the sequence.
+fn list_cursor(cursor: &[u8]) -> Result<ListCursor, Refusal> {
+    let parts = cursor.split_first_chunk::<4>().and_then(|(shard, after)| {
+        let after = u64::from_be_bytes(after.try_into().ok()?);
+        Some(ListCursor { shard: u32::from_be_bytes(*shard), after })
+    });
+    parts.ok_or_else(|| paging::refuse().into())
+}

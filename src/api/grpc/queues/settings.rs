@@ -1,0 +1,234 @@
+//! Queues between the wire and the domain.
+//!
+//! Zero and empty are what was left out where no setting may be zero or empty; where one may, the field is optional. All
+//! faults of a message are told at once.
+
+use std::fmt::Display;
+
+use crate::api::time::{read_duration, write, write_duration};
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::settings::{PriorityClass, Retention, RetryPolicy};
+use crate::domain::queue::{Queue, QueueName, QueueSpec};
+use crate::domain::{Reason, Reject};
+use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
+use crate::proto::queue::v1 as wire;
+
+/// What a caller says of a block without a reason.
+const BLOCKED_WITHOUT_REASON: &str = "no reason was given";
+
+/// Reads what a caller said about a queue, and the etag it was based on.
+pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEtag>), Reject> {
+    let sent = sent.ok_or_else(|| Reject::new(Reason::InvalidQueueName, "queue is missing; send at least its name"))?;
+    let mut draft = QueueDraft::of(QueueName::new(&sent.name)?);
+    let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
+    let mut faults = Faults(Vec::new());
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    draft.description = text(&sent.description);
+    draft.exclusive = faults.exclusive(sent.r#type);
+    draft.exclusivity_key = text(&sent.exclusivity_key).map(Into::into);
+    draft.max_in_flight_per_value = faults.number("max_in_flight_per_value", sent.max_in_flight_per_value);
+    draft.strict_order_per_value = sent.strict_order_per_value;
+    draft.shards = faults.number("shards", (sent.shards != 0).then_some(sent.shards));
+    draft.template_for = text(&sent.template_for).map(Into::into);
+    draft.default_lease = faults.duration("default_lease", sent.default_lease);
+    draft.max_run_time = faults.duration("max_run_time", sent.max_run_time);
+    draft.default_invisibility = faults.duration("default_invisibility", sent.default_invisibility);
+    draft.default_attempts = faults.number("default_max_attempts", sent.default_max_attempts);
+    draft.retry = sent.retry_policy.and_then(|policy| faults.retry(policy));
+    draft.default_ttl = faults.duration("default_ttl", sent.default_ttl);
+    if let Some(kept) = sent.retention {
+        draft.retention = [
+            faults.duration("retention.completed", kept.completed),
+            faults.duration("retention.canceled", kept.canceled),
+            faults.duration("retention.errored", kept.errored),
+        ];
+    }
+    draft.dedupe_window = faults.duration("dedupe_window", sent.dedupe_window);
+    draft.dedupe_max_bytes = faults.number("dedupe_max_bytes", sent.dedupe_max_bytes);
+    draft.quota_messages = faults.number("quota_messages", sent.quota_messages);
+    draft.quota_bytes = faults.number("quota_bytes", sent.quota_bytes);
+    draft.classes = sent.priority_classes.into_iter().filter_map(|class| faults.class(class)).collect();
+    draft.shapes = sent.filter_shapes.iter().filter_map(|shape| faults.shape(&shape.keys)).collect();
+    draft.enqueue_blocked = faults.blocked("enqueue_blocked", sent.enqueue_blocked, &sent.enqueue_blocked_reason);
+    draft.dequeue_blocked = faults.blocked("dequeue_blocked", sent.dequeue_blocked, &sent.dequeue_blocked_reason);
+    match faults.0.is_empty() {
+        true => Ok((draft, etag)),
+        false => Err(Reject::new(Reason::InvalidSettings, faults.0.join("; "))),
+    }
+}
+
+/// A queue as it is answered.
+pub fn queue_message(queue: &Queue) -> wire::Queue {
+    wire::Queue {
+        id: queue.id.to_string(),
+        etag: QueueEtag::of(queue).to_string(),
+        version: queue.version,
+        create_time: Some(write(queue.created)),
+        update_time: Some(write(queue.updated)),
+        ..settings_message(&queue.spec)
+    }
+}
+
+/// A change as it is answered.
+pub fn change_message(change: PastQueueChange) -> wire::QueueChange {
+    let queue = change.spec.as_ref().map(|spec| wire::Queue {
+        id: change.queue.to_string(),
+        etag: QueueEtag::of_version(change.queue, change.version).to_string(),
+        version: change.version,
+        update_time: Some(write(change.time)),
+        ..settings_message(spec)
+    });
+    wire::QueueChange {
+        version: change.version,
+        change_time: Some(write(change.time)),
+        actor: change.actor,
+        reason: change.reason,
+        differences: change.differences,
+        queue,
+    }
+}
+
+fn settings_message(spec: &QueueSpec) -> wire::Queue {
+    let settings = &spec.settings;
+    let exclusivity = settings.exclusivity.as_ref();
+    let kind = if exclusivity.is_some() { wire::QueueType::Exclusive } else { wire::QueueType::Simple };
+    let class = |class: &PriorityClass| wire::PriorityClass {
+        name: class.name.to_string(),
+        offset_ms: class.offset_ms,
+        tag_key: class.tag.as_ref().map_or_else(String::new, |(key, _)| key.to_string()),
+        tag_value: class.tag.as_ref().map_or_else(String::new, |(_, value)| value.to_string()),
+    };
+    let shape = |keys: &ShapeKeys| wire::FilterShape { keys: keys.iter().map(str::to_owned).collect() };
+    let why = |blocked: &Option<Box<str>>| blocked.as_deref().unwrap_or_default().to_owned();
+    wire::Queue {
+        name: spec.name.to_string(),
+        r#type: kind.into(),
+        exclusivity_key: exclusivity.map_or_else(String::new, |own| own.key.to_string()),
+        max_in_flight_per_value: exclusivity.map(|own| signed(own.max_in_flight_per_value)),
+        strict_order_per_value: exclusivity.map(|own| own.strict_order_per_value),
+        description: spec.description.clone(),
+        shards: signed(spec.shards),
+        template_for: spec.template_for.as_deref().unwrap_or_default().to_owned(),
+        default_lease: Some(write_duration(settings.default_lease)),
+        max_run_time: Some(write_duration(settings.max_run_time)),
+        default_invisibility: Some(write_duration(settings.default_invisibility)),
+        default_max_attempts: Some(signed(settings.default_attempts)),
+        retry_policy: Some(retry_message(&settings.retry)),
+        default_ttl: settings.default_ttl.map(write_duration),
+        retention: Some(retention_message(&settings.retention)),
+        dedupe_window: Some(write_duration(settings.dedupe_window)),
+        dedupe_max_bytes: Some(i64::try_from(settings.dedupe_max_bytes).unwrap_or(i64::MAX)),
+        quota_messages: Some(i64::try_from(settings.quota_messages).unwrap_or(i64::MAX)),
+        quota_bytes: Some(i64::try_from(settings.quota_bytes).unwrap_or(i64::MAX)),
+        priority_classes: settings.classes.iter().map(class).collect(),
+        filter_shapes: settings.shapes.iter().map(shape).collect(),
+        enqueue_blocked: Some(spec.enqueue_blocked.is_some()),
+        enqueue_blocked_reason: why(&spec.enqueue_blocked),
+        dequeue_blocked: Some(spec.dequeue_blocked.is_some()),
+        dequeue_blocked_reason: why(&spec.dequeue_blocked),
+        id: String::new(),
+        etag: String::new(),
+        version: 0,
+        create_time: None,
+        update_time: None,
+    }
+}
+
+fn retry_message(retry: &RetryPolicy) -> wire::RetryPolicy {
+    wire::RetryPolicy {
+        initial: Some(write_duration(retry.initial)),
+        factor_percent: signed(retry.factor_percent),
+        max: Some(write_duration(retry.max)),
+        jitter_percent: signed(retry.jitter_percent),
+    }
+}
+
+fn retention_message(retention: &Retention) -> wire::Retention {
+    wire::Retention {
+        completed: Some(write_duration(retention.completed)),
+        canceled: Some(write_duration(retention.canceled)),
+        errored: Some(write_duration(retention.errored)),
+    }
+}
+
+fn signed(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// What is wrong with a message, collected.
+struct Faults(Vec<String>);
+
+impl Faults {
+    fn number<S: Copy + Display, T: TryFrom<S>>(&mut self, field: &str, sent: Option<S>) -> Option<T> {
+        let read = T::try_from(sent?);
+        if read.is_err() {
+            self.0.push(format!("{field} is {}, which is out of its range", sent?));
+        }
+        read.ok()
+    }
+
+    fn duration(&mut self, field: &str, sent: Option<prost_types::Duration>) -> Option<std::time::Duration> {
+        match read_duration(field, &sent?) {
+            Ok(duration) => Some(duration),
+            Err(reject) => {
+                self.0.push(reject.message);
+                None
+            }
+        }
+    }
+
+    fn exclusive(&mut self, sent: i32) -> Option<bool> {
+        match wire::QueueType::try_from(sent) {
+            Ok(wire::QueueType::Unspecified) => None,
+            Ok(wire::QueueType::Simple) => Some(false),
+            Ok(wire::QueueType::Exclusive) => Some(true),
+            Err(_unknown) => {
+                self.0.push(format!("type {sent} does not exist; send SIMPLE or EXCLUSIVE"));
+                None
+            }
+        }
+    }
+
+    fn retry(&mut self, sent: wire::RetryPolicy) -> Option<RetryPolicy> {
+        let initial = self.duration("retry_policy.initial", sent.initial).unwrap_or_default();
+        let max = self.duration("retry_policy.max", sent.max).unwrap_or(initial);
+        let factor = if sent.factor_percent == 0 { 100 } else { sent.factor_percent };
+        Some(RetryPolicy {
+            initial,
+            factor_percent: self.number("retry_policy.factor_percent", Some(factor))?,
+            max: max.max(initial),
+            jitter_percent: self.number("retry_policy.jitter_percent", Some(sent.jitter_percent))?,
+        })
+    }
+
+    fn class(&mut self, sent: wire::PriorityClass) -> Option<PriorityClass> {
+        let fits = |text: &str, most: usize| text.len() <= most;
+        if !(1..=64).contains(&sent.name.len()) || !fits(&sent.tag_key, 64) || !fits(&sent.tag_value, 256) {
+            self.0.push("a priority class has a name of 1 to 64 bytes and a tag of up to 64 and 256".to_owned());
+            return None;
+        }
+        let tag = (!sent.tag_key.is_empty()).then(|| (sent.tag_key.into(), sent.tag_value.into()));
+        Some(PriorityClass { name: sent.name.into(), offset_ms: sent.offset_ms, tag })
+    }
+
+    fn shape(&mut self, keys: &[String]) -> Option<ShapeKeys> {
+        let shape = ShapeKeys::new(keys.iter().map(String::as_str));
+        if shape.is_err() {
+            self.0.push("a filter shape has 1 to 4 different keys of 1 to 64 bytes".to_owned());
+        }
+        shape.ok()
+    }
+
+    fn blocked(&mut self, field: &str, sent: Option<bool>, reason: &str) -> Option<Option<Box<str>>> {
+        match (sent, reason) {
+            (Some(true), "") => Some(Some(BLOCKED_WITHOUT_REASON.into())),
+            (Some(true), reason) => Some(Some(reason.into())),
+            (Some(false) | None, "") => sent.map(|_| None),
+            (Some(false), _) => Some(None),
+            (None, _) => {
+                self.0.push(format!("{field}_reason is given without {field}; send both"));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The catalog of queues: create, change, delete, list; queues that come of templates.
+//!
+//! A creation makes the shards first and the name last, so a name always has its shards; a deletion takes the name first.
+//! A change is committed to the catalog, then brought to every shard, and only then answered. What a kill leaves between
+//! the two steps the next start repairs: shards without a name go, settings and blocks are brought to the shards again.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
+use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, State};
+use crate::domain::{Reason, Reject};
+use crate::engine::namespaces::Author;
+use crate::engine::queues::Queues;
+use crate::engine::queues::core::not_found;
+use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
+
+/// The version that a creation makes.
+const FIRST_VERSION: u64 = 1;
+
+/// What a change of a queue came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// The queue as it is now.
+    pub queue: Arc<Queue>,
+    /// What changed, one line a setting; empty for a creation and where nothing changed.
+    pub differences: Vec<String>,
+}
+
+/// A change of the history.
+pub type PastQueueChange = QueueChange;
+
+impl Queues {
+    /// Reads a queue or template.
+    pub fn get(&self, name: &QueueName) -> Result<Arc<Queue>, QueueError> {
+        let found = self.shared.find(name).ok_or_else(|| not_found(name))?;
+        Ok(found.record.load_full())
+    }
+
+    /// Lists queues and templates by name: those above a name whose names begin so.
+    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<Queue>> {
+        let records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
+        let wanted = records.filter(|queue| {
+            queue.spec.name.as_str().starts_with(prefix) && above.is_none_or(|above| queue.spec.name > *above)
+        });
+        wanted.take(limit.min(PAGE_ROWS_MAX)).collect()
+    }
+
+    /// The history of a name, newest first; a name that never had one is refused.
+    pub async fn history(
+        &self,
+        name: &QueueName,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<PastQueueChange>, QueueError> {
+        let changes = self.shared.stores.catalog.history(name, skip, limit.min(PAGE_ROWS_MAX)).await?;
+        if changes.is_empty() && skip == 0 { Err(not_found(name)) } else { Ok(changes) }
+    }
+
+    /// Creates a queue; one that exists with the same settings is answered, with others it is refused.
+    pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<Queue>, QueueError> {
+        check_author(&author)?;
+        let queues = self.clone();
+        self.finish(async move { queues.create_now(draft, &author).await }).await
+    }
+
+    /// Changes the settings that the draft names; `expected` is what the caller read.
+    pub async fn update(
+        &self,
+        draft: QueueDraft,
+        reset: Vec<String>,
+        expected: Option<QueueEtag>,
+        author: Author,
+    ) -> Result<Changed, QueueError> {
+        check_author(&author)?;
+        let queues = self.clone();
+        self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
+    }
+
+    /// Deletes a queue; answers how many messages it held.
+    pub async fn delete(
+        &self,
+        name: &QueueName,
+        expected: Option<QueueEtag>,
+        author: Author,
+    ) -> Result<u64, QueueError> {
+        check_author(&author)?;
+        let (queues, name) = (self.clone(), name.clone());
+        self.finish(async move { queues.delete_now(&name, expected, &author).await }).await
+    }
+
+    /// The queue that an enqueue is meant for, made of a template if there is none.
+    pub(super) async fn queue_for_enqueue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
+        match self.shared.queue(name) {
+            Err(QueueError::QueueNotFound { .. }) => {}
+            found => return found,
+        }
+        let Some(template) = self.template_of(name) else { return Err(not_found(name)) };
+        let author = Author {
+            actor: "tallystone".to_owned(),
+            reason: format!("the first enqueue, by template {}", template.spec.name),
+        };
+        let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
+        let queues = self.clone();
+        self.finish(async move { queues.make(spec, &author).await }).await?;
+        self.shared.queue(name)
+    }
+
+    /// The template with the longest prefix of the name.
+    fn template_of(&self, name: &QueueName) -> Option<Arc<Queue>> {
+        let records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
+        let fits = |queue: &Arc<Queue>| {
+            queue.spec.template_for.as_ref().is_some_and(|prefix| name.as_str().starts_with(&**prefix))
+        };
+        records.filter(fits).max_by_key(|queue| queue.spec.template_for.as_ref().map(|prefix| prefix.len()))
+    }
+
+    /// Serves what the catalog holds, and repairs what a kill left half done.
+    pub(super) async fn load(&self) -> Result<(), StoreError> {
+        let queues = self.shared.stores.catalog.load().await?;
+        let known = self.shared.stores.shards.queues().await?;
+        for (orphan, _) in known.iter().filter(|(id, _)| !queues.iter().any(|queue| queue.id == *id)) {
+            self.shared.stores.shards.drop_queue(*orphan).await?;
+        }
+        for queue in queues {
+            let is_template = queue.spec.template_for.is_some();
+            if !is_template && !known.iter().any(|(id, _)| *id == queue.id) {
+                return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
+                    .because(format!("queue {} has no shards", queue.spec.name)));
+            }
+            let live = Arc::new(LiveQueue::new(queue));
+            self.shared.put(Arc::clone(&live));
+            if !is_template {
+                self.bring(&live).await.map_err(|error| match error {
+                    QueueError::Store(error) => error,
+                    other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").because(other.to_string()),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a change to its end, also when the caller goes away.
+    async fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let (answer, receiver) = oneshot::channel();
+        self.shared.driver.start_once(async move {
+            // A caller that has gone reads the outcome when it looks again.
+            let _ = answer.send(work.await);
+        });
+        let gone = |_stopped| StoreError::unknown(StoreErrorKind::Closed, "change of a queue").into();
+        receiver.await.unwrap_or_else(|stopped| Err(gone(stopped)))
+    }
+
+    async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<Queue>, QueueError> {
+        let spec = draft.resolve(None, &[])?;
+        self.make(spec, author).await
+    }
+
+    /// Makes a queue with these settings, unless it is there.
+    async fn make(&self, spec: QueueSpec, author: &Author) -> Result<Arc<Queue>, QueueError> {
+        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        if let Some(live) = self.shared.find(&spec.name) {
+            let live = live.record.load_full();
+            let lines = differences(&live.spec, &spec);
+            if lines.is_empty() {
+                return Ok(live);
+            }
+            let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
+            return Err(Reject::new(Reason::QueueExists, what).into());
+        }
+        if self.shared.len() >= QUEUES_MAX {
+            let what = format!("there are {QUEUES_MAX} queues already; delete some first");
+            return Err(Reject::new(Reason::QueueFull, what).into());
+        }
+        let id = QueueId(u128::from_be_bytes(self.shared.random()));
+        let now = self.shared.now();
+        let queue = Queue { id, spec, version: FIRST_VERSION, created: now, updated: now };
+        let live = Arc::new(LiveQueue::new(queue.clone()));
+        let is_template = queue.spec.template_for.is_some();
+        if !is_template {
+            self.shared.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
+            self.block(&live).await?;
+        }
+        let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
+        if let Err(error) = self.shared.stores.catalog.commit(record).await {
+            if error.outcome == crate::ports::Outcome::NotApplied {
+                // If this fails too, the next start drops the shards that no name stands for.
+                let _ = self.shared.stores.shards.drop_queue(id).await;
+            }
+            return Err(error.into());
+        }
+        self.shared.put(live);
+        Ok(Arc::new(queue))
+    }
+
+    async fn update_now(
+        &self,
+        draft: QueueDraft,
+        reset: &[String],
+        expected: Option<QueueEtag>,
+        author: &Author,
+    ) -> Result<Changed, QueueError> {
+        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let live = self.shared.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
+        let before = live.record.load_full();
+        check_etag(&before, expected)?;
+        let spec = draft.resolve(Some(&before.spec), reset)?;
+        let lines = differences(&before.spec, &spec);
+        if lines.is_empty() {
+            return Ok(Changed { queue: before, differences: lines });
+        }
+        let fixed = fixed_differences(&before.spec, &spec);
+        if !fixed.is_empty() {
+            let what = format!("cannot change on a live queue: {}", fixed.join("; "));
+            return Err(Reject::new(Reason::SettingIsFixed, what).into());
+        }
+        self.refuse_type_of_full(&live, &before.spec, &spec).await?;
+        let queue = Queue { spec, version: before.version + 1, updated: self.shared.now(), ..(*before).clone() };
+        let record = record_of(Some(before.version), Some(queue.clone()), entry(&queue, author, lines.clone()));
+        self.shared.stores.catalog.commit(record).await?;
+        live.record.store(Arc::new(queue));
+        if before.spec.template_for.is_none() {
+            self.bring(&live).await?;
+        }
+        // Whoever waits looks again: blocks may have come or gone.
+        live.waiters.wake_all();
+        Ok(Changed { queue: live.record.load_full(), differences: lines })
+    }
+
+    async fn delete_now(
+        &self,
+        name: &QueueName,
+        expected: Option<QueueEtag>,
+        author: &Author,
+    ) -> Result<u64, QueueError> {
+        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let live = self.shared.find(name).ok_or_else(|| not_found(name))?;
+        let before = live.record.load_full();
+        check_etag(&before, expected)?;
+        let is_template = before.spec.template_for.is_some();
+        let messages = match is_template {
+            true => 0,
+            false => {
+                let depth = self.depth_of(&live).await?;
+                State::ALL.into_iter().map(|state| depth.of(state)).sum()
+            }
+        };
+        let mut change = entry(&before, author, Vec::new());
+        (change.version, change.time, change.spec) = (before.version + 1, self.shared.now(), None);
+        self.shared.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
+        self.shared.remove(&live);
+        if !is_template {
+            self.shared.stores.shards.drop_queue(before.id).await?;
+        }
+        Ok(messages)
+    }
+
+    /// The type changes only while the queue is empty; each shard checks that again.
+    async fn refuse_type_of_full(
+        &self,
+        live: &Arc<LiveQueue>,
+        before: &QueueSpec,
+        after: &QueueSpec,
+    ) -> Result<(), QueueError> {
+        let kind = |spec: &QueueSpec| {
+            let own = spec.settings.exclusivity.as_ref();
+            own.map(|own| (own.key.clone(), own.strict_order_per_value))
+        };
+        if kind(before) == kind(after) || before.template_for.is_some() {
+            return Ok(());
+        }
+        let depth = self.depth_of(live).await?;
+        if State::ALL.into_iter().any(|state| depth.of(state) > 0) {
+            let what = "type, exclusivity_key and strict_order_per_value change only while the queue holds no message, \
+                        those that are over included";
+            return Err(Reject::new(Reason::SettingIsFixed, what).into());
+        }
+        Ok(())
+    }
+
+    /// Brings the settings of the catalog to every shard.
+    async fn bring(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
+        let settings = live.record.load().spec.shard_settings();
+        for shard in 0..live.shards() {
+            let configure = Command::Configure(Box::new(settings.clone()));
+            self.shared.call(live, shard, ShardCommand::of(configure)).await?.reply?;
+        }
+        self.block(live).await
+    }
+
+    async fn block(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
+        let spec = live.spec();
+        for shard in 0..live.shards() {
+            let (enqueue, dequeue) = (spec.enqueue_blocked.clone(), spec.dequeue_blocked.clone());
+            self.shared.call(live, shard, ShardCommand::of(Command::Block { enqueue, dequeue })).await?.reply?;
+        }
+        Ok(())
+    }
+}
+
+fn record_of(expected_version: Option<u64>, queue: Option<Queue>, change: QueueChange) -> QueueRecord {
+    QueueRecord { expected_version, queue, change }
+}
+
+fn entry(queue: &Queue, author: &Author, differences: Vec<String>) -> QueueChange {
+    QueueChange {
+        queue: queue.id,
+        name: queue.spec.name.clone(),
+        version: queue.version,
+        time: queue.updated,
+        actor: author.actor.clone(),
+        reason: author.reason.clone(),
+        differences,
+        spec: Some(queue.spec.clone()),
+    }
+}
+
+fn check_etag(live: &Queue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
+    let own = QueueEtag::of(live);
+    match expected {
+        Some(expected) if expected != own => {
+            let name = &live.spec.name;
+            let what =
+                format!("queue {name} changed since it was read: its etag is {own}, the call expects {expected}");
+            Err(Reject::new(Reason::EtagMismatch, what).into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_author(author: &Author) -> Result<(), QueueError> {
+    for (what, text, most) in
+        [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
+    {
+        if text.len() > most {
+            let what = format!("{what} has {} bytes; at most {most} are allowed", text.len());
+            return Err(Reject::new(Reason::InvalidArgument, what).into());
+        }
+    }
+    Ok(())
+}

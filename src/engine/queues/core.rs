@@ -1,0 +1,219 @@
+//! What all use cases of queues share: the stores, the queues that are served, the alarms of their shards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::CANCEL_NEWS_MAX;
+use crate::domain::queue::{QueueId, QueueName, ShardId};
+use crate::engine::loops::driver::Driver;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::operations::Operations;
+use crate::engine::queues::settle::CancelNews;
+use crate::engine::stats::Stats;
+use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardView, StoreError, StoreErrorKind};
+
+/// Shared by all use cases and loops of queues.
+pub struct Shared {
+    /// The stores.
+    pub stores: QueueStores,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Random bytes, for numbers of queues and ids of messages.
+    pub entropy: Arc<dyn Entropy>,
+    /// Runs what goes on after a caller has gone.
+    pub driver: Driver,
+    /// Counts for the metrics.
+    pub stats: Arc<Stats>,
+    /// Purges and redrives.
+    pub operations: Operations,
+    /// When shards have to be swept.
+    pub alarms: Alarms,
+    /// Cancelled when no lease is given any more.
+    pub drain: CancellationToken,
+    /// Running messages that somebody asked to cancel.
+    pub cancels: broadcast::Sender<CancelNews>,
+    /// One change of the catalog at a time.
+    pub changes: Semaphore,
+    by_name: DashMap<QueueName, Arc<LiveQueue>>,
+    by_id: DashMap<QueueId, Arc<LiveQueue>>,
+}
+
+/// When shards have to be swept, by elapsed time.
+#[derive(Default)]
+pub struct Alarms {
+    state: Mutex<Set>,
+    sooner: Notify,
+}
+
+#[derive(Default)]
+struct Set {
+    order: BTreeSet<(Duration, ShardId)>,
+    by_shard: HashMap<ShardId, Duration>,
+}
+
+impl Alarms {
+    /// Sets, moves or clears the alarm of a shard. O(log n).
+    pub fn set(&self, shard: ShardId, due: Option<Duration>) {
+        let mut set = self.state.lock();
+        let first = set.order.first().map(|(due, _)| *due);
+        if let Some(before) = set.by_shard.remove(&shard) {
+            set.order.remove(&(before, shard));
+        }
+        let Some(due) = due else { return };
+        set.by_shard.insert(shard, due);
+        set.order.insert((due, shard));
+        drop(set);
+        if first.is_none_or(|first| due < first) {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Takes the shards whose alarm has gone off, at most so many; and when the next goes off.
+    pub fn take(&self, now: Duration, most: usize) -> (Vec<ShardId>, Option<Duration>) {
+        let mut set = self.state.lock();
+        let mut due = Vec::new();
+        while due.len() < most
+            && let Some(&(at, shard)) = set.order.first()
+            && at <= now
+        {
+            set.order.pop_first();
+            set.by_shard.remove(&shard);
+            due.push(shard);
+        }
+        (due, set.order.first().map(|(at, _)| *at))
+    }
+
+    /// Waits until an alarm was set that goes off before all others.
+    pub async fn sooner(&self) {
+        self.sooner.notified().await;
+    }
+}
+
+impl Shared {
+    /// Puts the shared parts together; no queue is served yet.
+    pub fn new(
+        stores: QueueStores,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        driver: Driver,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Self {
+            stores,
+            clock,
+            entropy,
+            driver,
+            stats,
+            operations: Operations::default(),
+            alarms: Alarms::default(),
+            drain: CancellationToken::new(),
+            cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
+            changes: Semaphore::new(1),
+            by_name: DashMap::new(),
+            by_id: DashMap::new(),
+        }
+    }
+
+    /// Wall time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Random bytes.
+    pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
+        let mut random = [0; BYTES];
+        self.entropy.fill(&mut random);
+        random
+    }
+
+    /// Serves a queue from now on.
+    pub fn put(&self, queue: Arc<LiveQueue>) {
+        let record = queue.record.load();
+        self.by_id.insert(record.id, Arc::clone(&queue));
+        self.by_name.insert(record.spec.name.clone(), Arc::clone(&queue));
+    }
+
+    /// Serves a queue no more.
+    pub fn remove(&self, queue: &LiveQueue) {
+        let record = queue.record.load();
+        self.by_name.remove(&record.spec.name);
+        self.by_id.remove(&record.id);
+        for number in 0..queue.shards() {
+            self.alarms.set(ShardId { queue: record.id, number }, None);
+        }
+        queue.waiters.wake_all();
+    }
+
+    /// Finds a queue or template by its name.
+    pub fn find(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
+        self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
+    }
+
+    /// Finds a queue by its number.
+    pub fn by_id(&self, id: QueueId) -> Option<Arc<LiveQueue>> {
+        self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
+    }
+
+    /// Finds a queue that holds messages.
+    pub fn queue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
+        let found = self.find(name).filter(|queue| queue.record.load().spec.template_for.is_none());
+        found.ok_or_else(|| not_found(name))
+    }
+
+    /// All queues and templates, by name.
+    pub fn all(&self) -> Vec<Arc<LiveQueue>> {
+        let mut all: Vec<Arc<LiveQueue>> = self.by_name.iter().map(|queue| Arc::clone(queue.value())).collect();
+        all.sort_by(|a, b| a.record.load().spec.name.cmp(&b.record.load().spec.name));
+        all
+    }
+
+    /// How many queues and templates there are.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Takes in what an answer says of its shard.
+    pub fn saw(&self, queue: &LiveQueue, shard: u32, answer: &ShardAnswer) {
+        self.note(queue, shard, answer.view);
+    }
+
+    fn note(&self, queue: &LiveQueue, shard: u32, view: ShardView) {
+        if let Some(due) = queue.note(shard, view, self.clock.elapsed()) {
+            self.alarms.set(queue.shard(shard).id, due);
+        }
+    }
+
+    /// A store that knows a queue no more says so with a conflict.
+    pub fn not_found_if_gone(&self, queue: &LiveQueue, error: StoreError) -> QueueError {
+        match error.kind {
+            StoreErrorKind::Conflict => not_found(&queue.record.load().spec.name),
+            StoreErrorKind::Unavailable
+            | StoreErrorKind::Full
+            | StoreErrorKind::Busy
+            | StoreErrorKind::Corrupt
+            | StoreErrorKind::Closed => QueueError::Store(error),
+        }
+    }
+}
+
+/// Refuses a name that no queue has.
+pub fn not_found(name: &QueueName) -> QueueError {
+    QueueError::QueueNotFound { name: name.to_string() }
+}
+
+impl QueueListener for Shared {
+    fn changed(&self, shard: ShardId, view: ShardView) {
+        if let Some(queue) = self.by_id(shard.queue).filter(|queue| shard.number < queue.shards()) {
+            self.note(&queue, shard.number, view);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What a caller said about a queue, and the settings that come of it; two settings side by side, in words.
+//!
+//! What a draft leaves out is as it is on a live queue, and as the defaults say on a new one. The names are those of the
+//! fields of the protocol's `Queue`; a setting that `settings_of` forgot could change unseen, so a test compares it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::settings::{Exclusivity, PriorityClass, RetryPolicy, Settings};
+use crate::domain::queue::{Queue, QueueId, QueueName, QueueSpec};
+use crate::domain::{Reason, Reject};
+use crate::engine::namespaces::duration_text;
+
+/// What a caller said about a queue.
+#[derive(Clone, Debug)]
+pub struct QueueDraft {
+    /// The name.
+    pub name: QueueName,
+    /// What it is for.
+    pub description: Option<String>,
+    /// Whether it is exclusive.
+    pub exclusive: Option<bool>,
+    /// The metadata key of the exclusivity value.
+    pub exclusivity_key: Option<Box<str>>,
+    /// How many messages of a value may be in flight.
+    pub max_in_flight_per_value: Option<u32>,
+    /// Whether messages of a value keep their order.
+    pub strict_order_per_value: Option<bool>,
+    /// How many shards it has.
+    pub shards: Option<u32>,
+    /// What the names of queues made of it begin with.
+    pub template_for: Option<Box<str>>,
+    /// The lease.
+    pub default_lease: Option<Duration>,
+    /// How long a lease can be extended.
+    pub max_run_time: Option<Duration>,
+    /// The invisibility.
+    pub default_invisibility: Option<Duration>,
+    /// The attempts.
+    pub default_attempts: Option<u32>,
+    /// When failed messages are tried again.
+    pub retry: Option<RetryPolicy>,
+    /// The TTL; 0 for none.
+    pub default_ttl: Option<Duration>,
+    /// How long completed, canceled and errored messages are kept.
+    pub retention: [Option<Duration>; 3],
+    /// How long answers are kept for repeats.
+    pub dedupe_window: Option<Duration>,
+    /// What they may take.
+    pub dedupe_max_bytes: Option<usize>,
+    /// How many messages it holds.
+    pub quota_messages: Option<u64>,
+    /// How many bytes it holds.
+    pub quota_bytes: Option<u64>,
+    /// The classes; empty leaves them as they are.
+    pub classes: Vec<PriorityClass>,
+    /// The filters that have an index; empty leaves them as they are.
+    pub shapes: Vec<ShapeKeys>,
+    /// Whether nothing comes in, and why.
+    pub enqueue_blocked: Option<Option<Box<str>>>,
+    /// Whether nothing goes out, and why.
+    pub dequeue_blocked: Option<Option<Box<str>>>,
+}
+
+impl QueueDraft {
+    /// A draft that says nothing but the name.
+    pub fn of(name: QueueName) -> Self {
+        Self {
+            name,
+            description: None,
+            exclusive: None,
+            exclusivity_key: None,
+            max_in_flight_per_value: None,
+            strict_order_per_value: None,
+            shards: None,
+            template_for: None,
+            default_lease: None,
+            max_run_time: None,
+            default_invisibility: None,
+            default_attempts: None,
+            retry: None,
+            default_ttl: None,
+            retention: [None; 3],
+            dedupe_window: None,
+            dedupe_max_bytes: None,
+            quota_messages: None,
+            quota_bytes: None,
+            classes: Vec::new(),
+            shapes: Vec::new(),
+            enqueue_blocked: None,
+            dequeue_blocked: None,
+        }
+    }
+
+    /// The settings that come of the draft over those of a live queue, or over the defaults; `reset` names settings that
+    /// return to their defaults.
+    pub fn resolve(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
+        let defaults = QueueSpec::with_defaults(self.name.clone());
+        let mut spec = live.cloned().unwrap_or_else(|| defaults.clone());
+        for name in reset {
+            reset_one(&mut spec, &defaults, name)?;
+        }
+        fn set<T>(place: &mut T, said: Option<T>) {
+            if let Some(said) = said {
+                *place = said;
+            }
+        }
+        set(&mut spec.description, self.description.clone());
+        set(&mut spec.shards, self.shards);
+        set(&mut spec.template_for, self.template_for.clone().map(Some));
+        set(&mut spec.enqueue_blocked, self.enqueue_blocked.clone());
+        set(&mut spec.dequeue_blocked, self.dequeue_blocked.clone());
+        self.resolve_exclusivity(&mut spec.settings)?;
+        let settings = &mut spec.settings;
+        set(&mut settings.default_lease, self.default_lease);
+        set(&mut settings.max_run_time, self.max_run_time);
+        set(&mut settings.default_invisibility, self.default_invisibility);
+        set(&mut settings.default_attempts, self.default_attempts);
+        set(&mut settings.retry, self.retry);
+        set(&mut settings.default_ttl, self.default_ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)));
+        let [completed, canceled, errored] = self.retention;
+        set(&mut settings.dedupe_window, self.dedupe_window);
+        // A longer window keeps results longer too, unless the caller says how long.
+        let least = settings.dedupe_window;
+        let kept = &mut settings.retention;
+        for (place, said) in
+            [(&mut kept.completed, completed), (&mut kept.canceled, canceled), (&mut kept.errored, errored)]
+        {
+            *place = said.unwrap_or((*place).max(least));
+        }
+        set(&mut settings.dedupe_max_bytes, self.dedupe_max_bytes);
+        set(&mut settings.quota_messages, self.quota_messages);
+        set(&mut settings.quota_bytes, self.quota_bytes);
+        if !self.classes.is_empty() {
+            settings.classes = self.classes;
+        }
+        if !self.shapes.is_empty() {
+            settings.shapes = self.shapes;
+        }
+        spec.check().map_err(|_invalid| {
+            Reject::new(Reason::InvalidSettings, format!("the settings of queue {} {}", self.name, faults(&spec)))
+        })?;
+        Ok(spec)
+    }
+
+    fn resolve_exclusivity(&self, settings: &mut Settings) -> Result<(), Reject> {
+        let refuse = |what: &str| Err(Reject::new(Reason::InvalidSettings, what));
+        let of_values = self.exclusivity_key.is_some()
+            || self.max_in_flight_per_value.is_some()
+            || self.strict_order_per_value.is_some();
+        match (self.exclusive, settings.exclusivity.is_some()) {
+            (Some(true), _) | (None, true) => {}
+            (Some(false) | None, _) if of_values => {
+                return refuse("exclusivity_key and what belongs to it need type QUEUE_TYPE_EXCLUSIVE");
+            }
+            (Some(false), _) => {
+                settings.exclusivity = None;
+                return Ok(());
+            }
+            (None, false) => return Ok(()),
+        }
+        let known = settings.exclusivity.take();
+        let Some(key) = self.exclusivity_key.clone().or_else(|| known.as_ref().map(|known| known.key.clone())) else {
+            return refuse("an exclusive queue needs its exclusivity_key: the metadata key that holds the value");
+        };
+        let (limit, strict) =
+            known.map_or((1, false), |known| (known.max_in_flight_per_value, known.strict_order_per_value));
+        settings.exclusivity = Some(Exclusivity {
+            key,
+            max_in_flight_per_value: self.max_in_flight_per_value.unwrap_or(limit),
+            strict_order_per_value: self.strict_order_per_value.unwrap_or(strict),
+        });
+        Ok(())
+    }
+}
+
+fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
+    let (own, default) = (&mut spec.settings, &defaults.settings);
+    match name {
+        "description" => spec.description.clone_from(&defaults.description),
+        "default_lease" => own.default_lease = default.default_lease,
+        "max_run_time" => own.max_run_time = default.max_run_time,
+        "default_invisibility" => own.default_invisibility = default.default_invisibility,
+        "default_max_attempts" => own.default_attempts = default.default_attempts,
+        "retry_policy" => own.retry = default.retry,
+        "default_ttl" => own.default_ttl = default.default_ttl,
+        "retention" => own.retention = default.retention,
+        "dedupe_window" => own.dedupe_window = default.dedupe_window,
+        "dedupe_max_bytes" => own.dedupe_max_bytes = default.dedupe_max_bytes,
+        "quota_messages" => own.quota_messages = default.quota_messages,
+        "quota_bytes" => own.quota_bytes = default.quota_bytes,
+        "filter_shapes" => own.shapes.clone_from(&default.shapes),
+        "priority_classes" => own.classes.clone_from(&default.classes),
+        _ => {
+            // Only what has a default can return to it; the name may be a typo of anything.
+            let shown: String = name.chars().take(64).collect();
+            let what = format!("reset names {shown:?}, which is no setting with a default; see the fields of Queue");
+            return Err(Reject::new(Reason::InvalidSettings, what));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with settings, for people.
+fn faults(spec: &QueueSpec) -> String {
+    let kept = &spec.settings.retention;
+    if [kept.completed, kept.canceled, kept.errored].iter().any(|kept| *kept < spec.settings.dedupe_window) {
+        return "keep results for a shorter time than dedupe_window; raise the retention or shorten the window"
+            .to_owned();
+    }
+    if !spec.shards.is_power_of_two() || spec.shards > crate::domain::limits::QUEUE_SHARDS_MAX {
+        return format!("ask for {} shards; send a power of two from 1 to 256", spec.shards);
+    }
+    if spec.settings.max_run_time < spec.settings.default_lease {
+        return "have a max_run_time shorter than default_lease".to_owned();
+    }
+    "leave their ranges: leases 1 s to 12 h, attempts 1 to 10,000, invisibility, TTL and retention up to 10 years, \
+     dedupe_window up to 24 h, factor_percent at least 100, jitter_percent at most 100, at most 15 different filter_shapes, texts up to 1,024 bytes"
+        .to_owned()
+}
+
+struct Setting {
+    name: &'static str,
+    value: String,
+}
+
+/// What differs between two settings of a queue: `setting: before -> after`, one line a setting.
+pub fn differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
+    let pairs = settings_of(before).into_iter().zip(settings_of(after));
+    let line = |(before, after): (Setting, Setting)| {
+        (before.value != after.value).then(|| format!("{}: {} -> {}", before.name, before.value, after.value))
+    };
+    pairs.filter_map(line).collect()
+}
+
+/// What differs and may not on a live queue, whatever it holds.
+pub fn fixed_differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
+    let is_fixed = |line: &String| line.starts_with("shards:") || line.starts_with("template_for:");
+    differences(before, after).into_iter().filter(is_fixed).collect()
+}
+
+fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
+    let QueueSpec { name: _, description, template_for, shards, settings, enqueue_blocked, dequeue_blocked } = spec;
+    let time = |time: Duration| duration_text(time);
+    let text = |text: Option<&str>| text.map_or("none".to_owned(), str::to_owned);
+    let retry = &settings.retry;
+    let class = |class: &PriorityClass| format!("{} {}ms {:?}", class.name, class.offset_ms, class.tag);
+    let shape = |keys: &ShapeKeys| keys.iter().collect::<Vec<_>>().join("+");
+    let exclusivity = settings.exclusivity.as_ref();
+    let values = [
+        ("description", format!("{description:?}")),
+        ("type", if exclusivity.is_some() { "EXCLUSIVE" } else { "SIMPLE" }.to_owned()),
+        ("exclusivity_key", text(exclusivity.map(|exclusivity| &*exclusivity.key))),
+        ("max_in_flight_per_value", format!("{:?}", exclusivity.map(|own| own.max_in_flight_per_value))),
+        ("strict_order_per_value", format!("{:?}", exclusivity.map(|own| own.strict_order_per_value))),
+        ("shards", shards.to_string()),
+        ("template_for", text(template_for.as_deref())),
+        ("default_lease", time(settings.default_lease)),
+        ("max_run_time", time(settings.max_run_time)),
+        ("default_invisibility", time(settings.default_invisibility)),
+        ("default_max_attempts", settings.default_attempts.to_string()),
+        (
+            "retry_policy",
+            format!(
+                "{} x{}% up to {} +{}%",
+                time(retry.initial),
+                retry.factor_percent,
+                time(retry.max),
+                retry.jitter_percent
+            ),
+        ),
+        ("default_ttl", settings.default_ttl.map_or("none".to_owned(), time)),
+        ("retention.completed", time(settings.retention.completed)),
+        ("retention.canceled", time(settings.retention.canceled)),
+        ("retention.errored", time(settings.retention.errored)),
+        ("dedupe_window", time(settings.dedupe_window)),
+        ("dedupe_max_bytes", settings.dedupe_max_bytes.to_string()),
+        ("quota_messages", settings.quota_messages.to_string()),
+        ("quota_bytes", settings.quota_bytes.to_string()),
+        ("priority_classes", settings.classes.iter().map(class).collect::<Vec<_>>().join(", ")),
+        ("filter_shapes", settings.shapes.iter().map(shape).collect::<Vec<_>>().join(", ")),
+        ("enqueue_blocked", text(enqueue_blocked.as_deref())),
+        ("dequeue_blocked", text(dequeue_blocked.as_deref())),
+    ];
+    values.into_iter().map(|(name, value)| Setting { name, value }).collect()
+}
+
+/// The version of a queue that a caller read. Opaque outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueEtag {
+    queue: QueueId,
+    version: u64,
+}
+
+impl QueueEtag {
+    /// The etag of a queue as it is.
+    pub fn of(queue: &Queue) -> Self {
+        Self::of_version(queue.id, queue.version)
+    }
+
+    /// The etag that a queue has, or had, at a version.
+    pub fn of_version(queue: QueueId, version: u64) -> Self {
+        Self { queue, version }
+    }
+}
+
+impl fmt::Display for QueueEtag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.queue, self.version)
+    }
+}
+
+impl FromStr for QueueEtag {
+    type Err = Reject;
+
+    fn from_str(text: &str) -> Result<Self, Reject> {
+        let numbers = text.split_once('-').and_then(|(queue, version)| {
+            Some(Self { queue: QueueId(u128::from_str_radix(queue, 16).ok()?), version: version.parse().ok()? })
+        });
+        numbers.filter(|etag| etag.to_string() == text).ok_or_else(|| {
+            let shown: String = text.chars().take(64).collect();
+            Reject::new(Reason::EtagMismatch, format!("etag {shown:?} was not made by this service"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named() -> QueueDraft {
+        QueueDraft::of(QueueName::new("mail").expect("a valid name"))
+    }
+
+    #[test]
+    fn what_is_left_out_stays_and_is_the_default_at_first() {
+        let made = named().resolve(None, &[]).expect("a queue");
+        assert_eq!(made, QueueSpec::with_defaults(made.name.clone()));
+        let changed = QueueDraft { default_attempts: Some(5), ..named() }.resolve(Some(&made), &[]).expect("a queue");
+        assert_eq!(differences(&made, &changed), ["default_max_attempts: 3 -> 5"]);
+        let blocked = QueueDraft { dequeue_blocked: Some(Some("night".into())), ..named() };
+        let blocked = blocked.resolve(Some(&changed), &[]).expect("a queue");
+        assert_eq!(differences(&changed, &blocked), ["dequeue_blocked: none -> night"]);
+        let reset = named().resolve(Some(&blocked), &["default_max_attempts".to_owned()]).expect("a queue");
+        assert_eq!(reset.settings.default_attempts, 3);
+        let refused = named().resolve(Some(&made), &["shards".to_owned()]).expect_err("fixed");
+        assert_eq!(refused.reason, Reason::InvalidSettings);
+    }
+
+    #[test]
+    fn a_longer_window_keeps_results_as_long() {
+        let day = Duration::from_secs(86_400);
+        let made = QueueDraft { dedupe_window: Some(day), ..named() }.resolve(None, &[]).expect("a queue");
+        assert_eq!((made.settings.retention.completed, made.settings.retention.canceled), (day, day));
+        let short = QueueDraft { retention: [Some(Duration::from_secs(1)), None, None], ..named() };
+        assert!(short.resolve(None, &[]).expect_err("shorter than the window").message.contains("dedupe_window"));
+    }
+
+    #[test]
+    fn exclusive_queues_need_their_key_and_simple_ones_refuse_it() {
+        let exclusive = QueueDraft { exclusive: Some(true), ..named() };
+        assert!(exclusive.clone().resolve(None, &[]).is_err());
+        let made =
+            QueueDraft { exclusivity_key: Some("title".into()), ..exclusive }.resolve(None, &[]).expect("a queue");
+        assert_eq!(made.settings.exclusivity.as_ref().map(|own| own.max_in_flight_per_value), Some(1));
+        let raised = QueueDraft { max_in_flight_per_value: Some(3), ..named() };
+        let raised = raised.clone().resolve(Some(&made), &[]).expect("it is exclusive already");
+        assert_eq!(
+            raised.settings.exclusivity.map(|own| (own.key, own.max_in_flight_per_value)),
+            Some(("title".into(), 3))
+        );
+        let simple = QueueDraft { exclusivity_key: Some("title".into()), ..named() };
+        assert!(simple.resolve(None, &[]).is_err());
+    }
+
+    #[test]
+    fn only_what_was_sent_out_is_read_back_as_an_etag() {
+        let etag = QueueEtag::of_version(QueueId(7), 3);
+        assert_eq!(etag.to_string().parse(), Ok(etag));
+        for forged in ["", "7-3", "-", "00000000000000000000000000000007-03", "0000000000000000000000000000000G-3"] {
+            assert_eq!(forged.parse::<QueueEtag>().expect_err(forged).reason, Reason::EtagMismatch);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Taking messages in: name them, find their shard, send them there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::domain::Timestamp;
+use crate::domain::queue::command::{Invalid, NewMessage, Refusal};
+use crate::domain::queue::message::{MessageId, MessageKey, Metadata};
+use crate::domain::queue::route::{Route, route};
+use crate::domain::queue::{Command, QueueName, Reply, State};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::unexpected;
+use crate::ports::{MessageBody, ShardCommand};
+
+/// A message as a caller sends it.
+#[derive(Clone, Debug, Default)]
+pub struct SentMessage {
+    /// Its name, if the caller made one.
+    pub id: Option<MessageId>,
+    /// The time its name carries, if any.
+    pub token_time: Option<Timestamp>,
+    /// The payload.
+    pub payload: Bytes,
+    /// The priority.
+    pub priority: Option<i64>,
+    /// The priority class.
+    pub class: Option<Box<str>>,
+    /// The metadata.
+    pub metadata: Metadata,
+    /// The invisibility.
+    pub invisibility: Option<Duration>,
+    /// The lease it asks for.
+    pub lease_duration: Option<Duration>,
+    /// How often it may be tried.
+    pub max_attempts: Option<u32>,
+    /// The TTL.
+    pub ttl: Option<Duration>,
+    /// What selects its shard.
+    pub shard_key: Option<Box<str>>,
+    /// Its type.
+    pub kind: Option<Box<str>>,
+    /// Its trace.
+    pub trace_context: Option<Box<str>>,
+}
+
+/// What came of an enqueue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Enqueued {
+    /// The name.
+    pub id: MessageId,
+    /// The place.
+    pub key: MessageKey,
+    /// The state right after the first call.
+    pub state: State,
+    /// Whether an earlier call took it in.
+    pub already_enqueued: bool,
+    /// Whether a repeat would be recognised.
+    pub idempotent: bool,
+}
+
+impl Queues {
+    /// Takes a message in; creates the queue if a template says so.
+    pub async fn enqueue(&self, name: &QueueName, sent: SentMessage) -> Result<Enqueued, QueueError> {
+        let queue = self.queue_for_enqueue(name).await?;
+        self.enqueue_into(&queue, sent).await
+    }
+
+    /// Takes messages in, each with its own answer.
+    pub async fn batch_enqueue(
+        &self,
+        name: &QueueName,
+        sent: Vec<Result<SentMessage, QueueError>>,
+    ) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
+        let queue = self.queue_for_enqueue(name).await?;
+        let enqueues = sent.into_iter().map(|sent| {
+            let queue = &queue;
+            async move { self.enqueue_into(queue, sent?).await }
+        });
+        Ok(join_all(enqueues).await)
+    }
+
+    async fn enqueue_into(&self, queue: &Arc<LiveQueue>, sent: SentMessage) -> Result<Enqueued, QueueError> {
+        let idempotent = sent.id.is_some();
+        let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
+        let spec = queue.record.load();
+        let Route { routing, shard } =
+            route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata)?;
+        let payload_bytes = u32::try_from(sent.payload.len()).map_err(|_| Invalid::Payload)?;
+        let fingerprint = fingerprint_of(&sent);
+        let message = NewMessage {
+            id: id.clone(),
+            token_time: sent.token_time,
+            routing,
+            metadata: sent.metadata,
+            payload_bytes,
+            fingerprint,
+            priority: sent.priority,
+            class: sent.class,
+            invisibility: sent.invisibility,
+            lease_duration: sent.lease_duration,
+            max_attempts: sent.max_attempts,
+            ttl: sent.ttl,
+        };
+        let body = MessageBody { payload: sent.payload, kind: sent.kind, trace_context: sent.trace_context };
+        let command = ShardCommand { command: Command::Enqueue(Box::new(message)), body };
+        let answer = self.shared.call(queue, shard, command).await?;
+        let reply = answer.reply.map_err(|refusal| match refusal {
+            Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: answer.at },
+            refusal => refusal.into(),
+        })?;
+        match reply {
+            Reply::Enqueued { key, state, already_enqueued } => {
+                let stats = &self.shared.stats;
+                if already_enqueued {
+                    stats.messages_repeated.one();
+                } else {
+                    stats.messages_enqueued.one();
+                }
+                Ok(Enqueued { id, key, state, already_enqueued, idempotent })
+            }
+            other => Err(unexpected("enqueue", &other)),
+        }
+    }
+
+    /// A name for a message that brings none: a UUIDv7.
+    fn server_made_id(&self) -> MessageId {
+        let millis = u64::try_from(self.shared.now().millis()).unwrap_or(0);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.shared.random()).into_uuid();
+        MessageId::new(&uuid.to_string()).expect("36 letters and digits are an id")
+    }
+}
+
+/// A hash over everything a caller sent but the name, in which every part says where it ends.
+fn fingerprint_of(sent: &SentMessage) -> u64 {
+    let mut hash = Xxh3::new();
+    let mut part = |bytes: Option<&[u8]>| {
+        hash.update(&bytes.map_or(u64::MAX, |bytes| bytes.len() as u64).to_be_bytes());
+        hash.update(bytes.unwrap_or_default());
+    };
+    part(Some(&sent.payload));
+    for (key, value) in sent.metadata.pairs() {
+        part(Some(key.as_bytes()));
+        part(Some(value.as_bytes()));
+    }
+    part(None);
+    for text in [&sent.class, &sent.shard_key, &sent.kind] {
+        part(text.as_deref().map(str::as_bytes));
+    }
+    part(sent.priority.map(i64::to_be_bytes).as_ref().map(|bytes| &bytes[..]));
+    part(sent.max_attempts.map(u32::to_be_bytes).as_ref().map(|bytes| &bytes[..]));
+    for time in [sent.invisibility, sent.lease_duration, sent.ttl] {
+        part(time.map(|time| time.as_micros().to_be_bytes()).as_ref().map(|bytes| &bytes[..]));
+    }
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeat_has_the_same_fingerprint_and_other_content_another() {
+        let sent = || SentMessage { payload: Bytes::from_static(b"x"), ..SentMessage::default() };
+        let pairs = |pairs: [(&str, &str); 1]| Metadata::new(pairs).expect("valid pairs");
+        let others = [
+            SentMessage { payload: Bytes::new(), ..sent() },
+            SentMessage { priority: Some(0), ..sent() },
+            SentMessage { max_attempts: Some(1), ..sent() },
+            SentMessage { invisibility: Some(Duration::ZERO), ..sent() },
+            SentMessage { ttl: Some(Duration::ZERO), ..sent() },
+            SentMessage { class: Some("x".into()), ..sent() },
+            SentMessage { kind: Some("x".into()), ..sent() },
+            SentMessage { metadata: pairs([("a", "b")]), ..sent() },
+            SentMessage { metadata: pairs([("ab", "")]), ..sent() },
+        ];
+        let mut all: Vec<u64> = others.iter().map(fingerprint_of).chain([fingerprint_of(&sent())]).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), others.len() + 1);
+        let renamed = SentMessage { id: MessageId::new("other").ok(), trace_context: Some("t".into()), ..sent() };
+        assert_eq!(fingerprint_of(&renamed), fingerprint_of(&sent()), "a retry may come within another trace");
+    }
+}

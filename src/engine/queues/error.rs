@@ -1,0 +1,214 @@
+//! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
+
+use crate::domain::queue::command::{Invalid, Refusal};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::counting::reason_of_store;
+use crate::ports::{StoreError, StoreErrorKind};
+
+/// Why a queue call was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// An argument is invalid, or the catalog does not allow it.
+    #[error(transparent)]
+    Reject(#[from] Reject),
+    /// No such queue.
+    #[error("queue {name} does not exist; create it first, for example with tallystone queue create {name}")]
+    QueueNotFound {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// The shard refused the command.
+    #[error("{}", refusal_text(.0))]
+    Refused(Refusal),
+    /// The time of the message's id is too far ahead.
+    #[error("the id's time is more than 60 s ahead of the server's clock; nothing was enqueued")]
+    FutureTime {
+        /// The server's clock.
+        server_time: Timestamp,
+    },
+    /// The server is busy and did nothing.
+    #[error("too many calls of this queue wait for the store; nothing was done: retry with the same id")]
+    RetryLater,
+    /// The server is stopping.
+    #[error("the server is stopping; nothing was done")]
+    ShuttingDown,
+    /// No such operation.
+    #[error("operation {id} is not known: it ended long ago, or its server was started anew since")]
+    OperationNotFound {
+        /// The name that was asked for.
+        id: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Refusal> for QueueError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Invalid> for QueueError {
+    fn from(invalid: Invalid) -> Self {
+        Self::Refused(Refusal::Invalid(invalid))
+    }
+}
+
+impl QueueError {
+    /// The reason, from the closed list.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Reject(reject) => reject.reason,
+            Self::QueueNotFound { .. } => Reason::QueueNotFound,
+            Self::Refused(refusal) => reason_of(refusal),
+            Self::FutureTime { .. } => Reason::InvalidFutureTime,
+            Self::RetryLater => Reason::RetryLater,
+            Self::ShuttingDown => Reason::ShuttingDown,
+            Self::OperationNotFound { .. } => Reason::OperationNotFound,
+            Self::Store(error) => reason_of_store(error),
+        }
+    }
+
+    /// The field of the request that is at fault, where one is.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(Refusal::Invalid(invalid)) => Some(field_of(*invalid)),
+            Self::FutureTime { .. } => Some("message.generation_time"),
+            _ => None, // every other case is about more than one argument
+        }
+    }
+
+    /// Values that a program may want, beside the text.
+    pub fn metadata(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Refused(Refusal::WrongState(state)) => vec![("state", state.to_string())],
+            Self::Refused(Refusal::VersionMismatch(version)) => vec![("version", version.to_string())],
+            Self::Refused(Refusal::EnqueueBlocked(why) | Refusal::DequeueBlocked(why)) => {
+                vec![("blocked_reason", why.to_string())]
+            }
+            Self::QueueNotFound { name } => vec![("queue", name.clone())],
+            _ => Vec::new(), // the text says it all
+        }
+    }
+
+    /// The server's clock, where the caller needs it to correct its own.
+    pub fn server_time(&self) -> Option<Timestamp> {
+        match self {
+            Self::FutureTime { server_time } => Some(*server_time),
+            _ => None, // no other case is about clocks
+        }
+    }
+
+    /// Whether another server changed the catalog, or the queue went, between look and act.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind == StoreErrorKind::Conflict)
+    }
+}
+
+fn reason_of(refusal: &Refusal) -> Reason {
+    match refusal {
+        Refusal::Invalid(invalid) => reason_of_invalid(*invalid),
+        Refusal::NotFound => Reason::MessageNotFound,
+        Refusal::WrongState(_) => Reason::WrongMessageState,
+        Refusal::VersionMismatch(_) => Reason::EtagMismatch,
+        Refusal::LeaseLost => Reason::LeaseLost,
+        Refusal::TokenReused => Reason::TokenReused,
+        Refusal::TokenExpired => Reason::TokenExpired,
+        Refusal::NotEmpty => Reason::SettingIsFixed,
+        Refusal::ValueHeld => Reason::ValueHeld,
+        Refusal::Deleted => Reason::QueueNotFound,
+        Refusal::EnqueueBlocked(_) => Reason::EnqueueBlocked,
+        Refusal::DequeueBlocked(_) => Reason::DequeueBlocked,
+        Refusal::ResourceExhausted => Reason::QueueFull,
+    }
+}
+
+fn reason_of_invalid(invalid: Invalid) -> Reason {
+    match invalid {
+        Invalid::MessageId => Reason::InvalidMessageId,
+        Invalid::Invisibility | Invalid::Lease | Invalid::Ttl | Invalid::Count => Reason::InvalidRange,
+        Invalid::TokenTime => Reason::InvalidFutureTime,
+        Invalid::Settings | Invalid::ValueLimit | Invalid::Shape => Reason::InvalidSettings,
+        Invalid::Filter => Reason::InvalidFilter,
+        Invalid::Routing
+        | Invalid::Metadata
+        | Invalid::Payload
+        | Invalid::Priority
+        | Invalid::PriorityClass
+        | Invalid::Attempts
+        | Invalid::ExclusivityValue
+        | Invalid::ShardKey
+        | Invalid::ErrorText => Reason::InvalidMessage,
+    }
+}
+
+fn field_of(invalid: Invalid) -> &'static str {
+    match invalid {
+        Invalid::MessageId => "message.message_id",
+        Invalid::Routing | Invalid::ShardKey => "message.shard_key",
+        Invalid::Metadata | Invalid::ExclusivityValue => "message.metadata",
+        Invalid::Payload => "message.payload",
+        Invalid::Priority => "message.priority",
+        Invalid::PriorityClass => "message.priority_class",
+        Invalid::Invisibility => "message.invisibility",
+        Invalid::Lease => "lease_duration",
+        Invalid::Attempts => "message.max_attempts",
+        Invalid::Ttl => "message.ttl",
+        Invalid::TokenTime => "message.generation_time",
+        Invalid::Count => "max_messages",
+        Invalid::ValueLimit => "limit",
+        Invalid::Filter => "filter",
+        Invalid::ErrorText => "error",
+        Invalid::Settings | Invalid::Shape => "queue",
+    }
+}
+
+fn refusal_text(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Invalid(invalid) => return invalid_text(*invalid).to_owned(),
+        Refusal::WrongState(state) => return format!("the message is {state}, so this cannot be done to it"),
+        Refusal::VersionMismatch(version) => {
+            return format!("the message is at version {version}, the call expects another one");
+        }
+        Refusal::EnqueueBlocked(why) => return format!("enqueues are blocked: {why}"),
+        Refusal::DequeueBlocked(why) => return format!("dequeues are blocked: {why}"),
+        Refusal::NotFound => "there is no such message: it never was, or its retention is over",
+        Refusal::LeaseLost => "the lease is over or was never given; nothing was changed",
+        Refusal::TokenReused => "a message of this id was enqueued with other content",
+        Refusal::TokenExpired => "the id's time is older than what is left of the dedupe window; nothing was enqueued",
+        Refusal::NotEmpty => "this setting changes only while the queue holds no message",
+        Refusal::ValueHeld => "other messages of its exclusivity value are in flight or come first",
+        Refusal::Deleted => "the queue was deleted",
+        Refusal::ResourceExhausted => "the queue is full: of messages, of bytes, or of answers kept for repeats",
+    }
+    .to_owned()
+}
+
+fn invalid_text(invalid: Invalid) -> &'static str {
+    match invalid {
+        Invalid::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
+        Invalid::Routing => "a shard key has 1 to 256 bytes",
+        Invalid::Metadata => {
+            "metadata has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256, and no key comes twice"
+        }
+        Invalid::Payload => "the payload is larger than 32,768 bytes; store it elsewhere and send its address",
+        Invalid::Priority => "the priority lies beyond -2^53 to 2^53",
+        Invalid::PriorityClass => "the queue has no such priority class",
+        Invalid::Invisibility => "an invisibility or delay is at most 10 years",
+        Invalid::Lease => "a lease lasts 1 s to 12 h",
+        Invalid::Attempts => "max_attempts must be 1 to 10,000",
+        Invalid::Ttl => "a TTL is at most 10 years",
+        Invalid::TokenTime => "the id's time is more than 60 s ahead of the server's clock",
+        Invalid::Count => "the number of messages must be 1 to 100",
+        Invalid::ExclusivityValue => {
+            "the queue is exclusive: the metadata must hold its exclusivity key with a value of 1 to 256 bytes"
+        }
+        Invalid::ShardKey => "an exclusive queue routes by its exclusivity value and takes no shard key",
+        Invalid::ValueLimit => "a limit is 0 to 10,000 and belongs to an exclusive queue",
+        Invalid::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
+        Invalid::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
+        Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
+        Invalid::Settings => "the settings leave their ranges or contradict each other",
+    }
+}

@@ -1,0 +1,166 @@
+//! A queue that is served: its settings of the moment, and what its shards have to offer.
+//!
+//! The views of the shards are exact as far as commands of this server go, because each answer brings one and no other
+//! server writes to this store; what time alone changes is known by the moment of the next event. So a look that finds
+//! nothing costs the store nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use crate::domain::limits::SHARD_WALKS_MAX;
+use crate::domain::queue::command::Cursor;
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::{Queue, QueueSpec, ShardId};
+use crate::engine::queues::calls::Calls;
+use crate::engine::queues::waiters::Waiters;
+use crate::ports::ShardView;
+
+/// A queue that is served.
+pub struct LiveQueue {
+    /// The queue as the catalog has it.
+    pub record: ArcSwap<Queue>,
+    /// Who waits for its messages.
+    pub waiters: Waiters,
+    shards: Box<[LiveShard]>,
+}
+
+/// One shard of it.
+pub struct LiveShard {
+    /// Which.
+    pub id: ShardId,
+    /// The way to it.
+    pub calls: Calls,
+    /// Where walks of filters stand.
+    pub walks: Walks,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    view: ShardView,
+    /// When time alone changes something, by elapsed time.
+    due: Option<Duration>,
+}
+
+/// Where the walks of filters without an index stand in a shard: the next dequeue of the same filter goes on there, so
+/// that any number of messages is looked through in bounded steps. What is forgotten begins anew.
+#[derive(Default)]
+pub struct Walks {
+    cursors: Mutex<VecDeque<(Filter, Cursor)>>,
+}
+
+impl Walks {
+    /// Takes the place where a walk stands. O(walks).
+    pub fn cursor(&self, filter: &Filter) -> Option<Cursor> {
+        if filter.is_empty() {
+            return None;
+        }
+        let mut cursors = self.cursors.lock();
+        let at = cursors.iter().position(|(other, _)| other == filter)?;
+        cursors.remove(at).map(|(_, cursor)| cursor)
+    }
+
+    /// Keeps the place where a walk stands now; the oldest walks are forgotten.
+    pub fn keep(&self, filter: Filter, cursor: Option<Cursor>) {
+        let Some(cursor) = cursor else { return };
+        let mut cursors = self.cursors.lock();
+        cursors.push_back((filter, cursor));
+        if cursors.len() > SHARD_WALKS_MAX {
+            cursors.pop_front();
+        }
+    }
+}
+
+/// What a shard may have for a dequeue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Offer {
+    /// The priority of its best message; the greatest if only time may have made one.
+    pub head: i64,
+    /// The shard.
+    pub shard: u32,
+}
+
+impl LiveQueue {
+    /// A queue whose shards have said nothing yet.
+    pub fn new(queue: Queue) -> Self {
+        let shard = |number| LiveShard {
+            id: ShardId { queue: queue.id, number },
+            calls: Calls::default(),
+            walks: Walks::default(),
+            seen: Mutex::default(),
+        };
+        Self {
+            shards: (0..queue.spec.shards).map(shard).collect(),
+            record: ArcSwap::from_pointee(queue),
+            waiters: Waiters::default(),
+        }
+    }
+
+    /// The settings of the moment.
+    pub fn spec(&self) -> QueueSpec {
+        self.record.load().spec.clone()
+    }
+
+    /// How many shards it has.
+    pub fn shards(&self) -> u32 {
+        u32::try_from(self.shards.len()).unwrap_or(u32::MAX)
+    }
+
+    /// One of its shards.
+    pub fn shard(&self, number: u32) -> &LiveShard {
+        &self.shards[number as usize]
+    }
+
+    /// Takes in what a shard has to offer; answers when it has to be swept next, if the view was news.
+    pub fn note(&self, shard: u32, view: ShardView, now: Duration) -> Option<Option<Duration>> {
+        let mut seen = self.shard(shard).seen.lock();
+        if view.step <= seen.view.step && seen.view.step > 0 {
+            return None;
+        }
+        let before = servable(&seen.view);
+        seen.due = view.next_event_in.map(|time| now + time);
+        seen.view = view;
+        let due = seen.due;
+        // Under the lock of the shard, so that the changes of one shard are told in their order.
+        self.waiters.changed(servable(&view) - before);
+        Some(due)
+    }
+
+    /// The shards that may have messages, best first.
+    pub fn offers(&self, now: Duration) -> Vec<Offer> {
+        let offer = |live: &LiveShard| {
+            let seen = live.seen.lock();
+            let is_due = seen.due.is_some_and(|due| due <= now);
+            let head = match seen.view.head {
+                Some(head) => head,
+                None if is_due => i64::MAX,
+                None => return None,
+            };
+            (!seen.view.blocked).then_some(Offer { head, shard: live.id.number })
+        };
+        let mut offers: Vec<Offer> = self.shards.iter().filter_map(offer).collect();
+        offers.sort_unstable();
+        offers
+    }
+
+    /// The shards that time has changed already.
+    pub fn overdue(&self, now: Duration) -> Vec<u32> {
+        let is_due = |live: &&LiveShard| live.seen.lock().due.is_some_and(|due| due <= now);
+        self.shards.iter().filter(is_due).map(|live| live.id.number).collect()
+    }
+
+    /// When time alone changes something next, from now.
+    pub fn next_event_in(&self, now: Duration) -> Option<Duration> {
+        let dues = self.shards.iter().filter_map(|live| live.seen.lock().due);
+        dues.min().map(|due| due.saturating_sub(now))
+    }
+}
+
+/// How many messages of a shard can be had, at most.
+fn servable(view: &ShardView) -> i64 {
+    let some = view.head.is_some() && !view.blocked;
+    if some { i64::try_from(view.ready).unwrap_or(i64::MAX) } else { 0 }
+}

@@ -1,0 +1,152 @@
+//! Looking into queues: single messages, the next ones, pages, totals.
+//!
+//! A look first lets the shard do what time has asked for, so that it shows no window or lease that is over.
+
+use std::sync::Arc;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::totals::Total;
+use crate::domain::queue::{Command, QueueName, State};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
+
+/// The sweeps a look waits for in one shard; what is left over then is the sweeper's.
+const SWEEPS_BEFORE_A_LOOK: usize = 4;
+
+/// A message that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The message.
+    pub message: StoredMessage,
+    /// The shard's time.
+    pub at: Timestamp,
+}
+
+/// Where the next page of a list begins.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ListCursor {
+    /// The shard.
+    pub shard: u32,
+    /// After this sequence.
+    pub after: u64,
+}
+
+/// How many messages there are.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Depth {
+    /// By state, in the order of `State::ALL`, for each shard.
+    pub by_shard: Vec<[Total; State::ALL.len()]>,
+}
+
+impl Depth {
+    /// The messages of a state in all shards.
+    pub fn of(&self, state: State) -> u64 {
+        self.by_shard.iter().map(|totals| totals[state as usize].messages).sum()
+    }
+
+    /// The bytes of all payloads.
+    pub fn bytes(&self) -> u64 {
+        self.by_shard.iter().flatten().map(|total| total.bytes).sum()
+    }
+}
+
+impl Queues {
+    /// Reads a message.
+    pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<Found, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let shard = self.shard_of(&queue, &message)?;
+        self.catch_up(&queue, &[shard]).await?;
+        let found = self.shared.stores.shards.get(queue.shard(shard).id, message).await;
+        let found = found.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
+        found.map(|(message, at)| Found { message, at }).ok_or(QueueError::Refused(Refusal::NotFound))
+    }
+
+    /// Shows the next messages, best priority first.
+    pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<Found>, QueueError> {
+        let queue = self.shared.queue(name)?;
+        self.catch_up_all(&queue).await?;
+        let mut all: Vec<Found> = Vec::new();
+        for number in 0..queue.shards() {
+            let read = self.shared.stores.shards.peek(queue.shard(number).id, limit).await;
+            let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
+            all.extend(messages.into_iter().map(|message| Found { message, at }));
+        }
+        all.sort_by_key(|found| found.message.head.priority);
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    /// Lists messages of a state, shard by shard; and where the next page begins, if there is more.
+    pub async fn list_messages(
+        &self,
+        name: &QueueName,
+        state: State,
+        from: ListCursor,
+        limit: usize,
+    ) -> Result<(Vec<Found>, Option<ListCursor>), QueueError> {
+        let queue = self.shared.queue(name)?;
+        self.catch_up_all(&queue).await?;
+        let (mut page, mut bytes, mut cursor) = (Vec::new(), 0, from);
+        while cursor.shard < queue.shards() {
+            let id = queue.shard(cursor.shard).id;
+            let wanted = (limit - page.len()).min(LIST_STEP_MESSAGES_MAX);
+            let read = self.shared.stores.shards.list(id, state, cursor.after, wanted).await;
+            let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
+            let ended = messages.len() < wanted;
+            for message in messages {
+                bytes += message.body.payload.len();
+                cursor.after = message.head.key.sequence;
+                page.push(Found { message, at });
+                if page.len() == limit || bytes >= QUEUE_REPLY_BYTES_MAX {
+                    return Ok((page, Some(cursor)));
+                }
+            }
+            if ended {
+                cursor = ListCursor { shard: cursor.shard + 1, after: 0 };
+            }
+        }
+        Ok((page, None))
+    }
+
+    /// Counts the messages of a queue: the totals that the store keeps.
+    pub async fn depth(&self, name: &QueueName) -> Result<Depth, QueueError> {
+        let queue = self.shared.queue(name)?;
+        self.depth_of(&queue).await
+    }
+
+    pub(super) async fn depth_of(&self, queue: &Arc<LiveQueue>) -> Result<Depth, QueueError> {
+        self.catch_up_all(queue).await?;
+        let mut depth = Depth::default();
+        for number in 0..queue.shards() {
+            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
+            let read = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
+            depth.by_shard.push(State::ALL.map(|state| read.totals.of(state)));
+        }
+        Ok(depth)
+    }
+
+    async fn catch_up_all(&self, queue: &Arc<LiveQueue>) -> Result<(), QueueError> {
+        let overdue = queue.overdue(self.shared.clock.elapsed());
+        self.catch_up(queue, &overdue).await
+    }
+
+    /// Lets shards do what time has asked for by now, within a bound.
+    async fn catch_up(&self, queue: &Arc<LiveQueue>, shards: &[u32]) -> Result<(), QueueError> {
+        for _ in 0..SWEEPS_BEFORE_A_LOOK {
+            let mut overdue = queue.overdue(self.shared.clock.elapsed());
+            overdue.retain(|shard| shards.contains(shard));
+            if overdue.is_empty() {
+                return Ok(());
+            }
+            for shard in overdue {
+                let sweep = Command::Sweep { max: crate::domain::limits::BULK_MESSAGES_MAX };
+                self.shared.call(queue, shard, ShardCommand::of(sweep)).await?;
+            }
+        }
+        Ok(())
+    }
+}

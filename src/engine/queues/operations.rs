@@ -1,0 +1,332 @@
+//! Purges and redrives: work that goes on after its call, with progress and an end that anyone may bring about.
+//!
+//! An operation touches what the queue held when it began: each shard up to the sequence it had then. It lives in the
+//! memory of its server; after a restart a purge or redrive is asked for again, which touches only what is left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::limits::{BULK_MESSAGES_MAX, OPERATION_KEPT, OPERATIONS_MAX, REQUEST_TOKEN_BYTES_MAX};
+use crate::domain::queue::command::{Bulk, MessageRef, Refusal};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::{Command, QueueName, Reply, State};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::{Queues, unexpected};
+use crate::ports::ShardCommand;
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Purge,
+    Redrive,
+}
+
+/// How far an operation is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OperationState {
+    /// It goes on.
+    Running,
+    /// It is done.
+    Done,
+    /// It was cancelled.
+    Cancelled,
+    /// It failed, for this reason and in these words.
+    Failed(Reason, String),
+}
+
+/// An operation as it is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its name.
+    pub id: String,
+    /// The queue.
+    pub queue: QueueName,
+    /// `purge` or `redrive`.
+    pub kind: &'static str,
+    /// How far it is.
+    pub state: OperationState,
+    /// The messages touched so far.
+    pub done: u64,
+    /// About how many it will touch.
+    pub total: u64,
+    /// When it began.
+    pub began: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+}
+
+/// What a redrive is asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct Redrive {
+    /// One message; all that are errored without.
+    pub message: Option<MessageRef>,
+    /// What they must have.
+    pub filter: Filter,
+    /// At most so many a second; 0 for as fast as possible.
+    pub rate: u32,
+    /// Whether to count only.
+    pub dry_run: bool,
+    /// The caller's name of the request.
+    pub token: Option<String>,
+}
+
+/// The operations of a server.
+#[derive(Default)]
+pub struct Operations {
+    by_id: Mutex<HashMap<String, Arc<Running>>>,
+}
+
+struct Running {
+    id: String,
+    queue: QueueName,
+    kind: Kind,
+    bulk: Bulk,
+    rate: u32,
+    done: AtomicU64,
+    total: u64,
+    began: Timestamp,
+    began_elapsed: Duration,
+    cancel: CancellationToken,
+    end: watch::Sender<Option<(OperationState, Timestamp, Duration)>>,
+}
+
+impl Running {
+    fn show(&self) -> Operation {
+        let end = self.end.borrow().clone();
+        let (state, ended) = match end {
+            Some((state, ended, _)) => (state, Some(ended)),
+            None => (OperationState::Running, None),
+        };
+        Operation {
+            id: self.id.clone(),
+            queue: self.queue.clone(),
+            kind: match self.kind {
+                Kind::Purge => "purge",
+                Kind::Redrive => "redrive",
+            },
+            state,
+            done: self.done.load(Ordering::Relaxed),
+            total: self.total,
+            began: self.began,
+            ended,
+        }
+    }
+}
+
+impl Operations {
+    fn get(&self, id: &str) -> Option<Arc<Running>> {
+        self.by_id.lock().get(id).cloned()
+    }
+
+    /// Keeps an operation; an earlier one of the same name is answered instead. Forgets those that ended long ago.
+    fn put(&self, made: Running, now: Duration) -> Result<(Arc<Running>, bool), QueueError> {
+        let mut by_id = self.by_id.lock();
+        if let Some(known) = by_id.get(&made.id) {
+            return Ok((Arc::clone(known), false));
+        }
+        by_id.retain(|_, known| {
+            known.end.borrow().as_ref().is_none_or(|(_, _, ended)| now.saturating_sub(*ended) < OPERATION_KEPT)
+        });
+        if by_id.len() >= OPERATIONS_MAX {
+            return Err(QueueError::RetryLater);
+        }
+        let made = Arc::new(made);
+        by_id.insert(made.id.clone(), Arc::clone(&made));
+        Ok((made, true))
+    }
+}
+
+impl Queues {
+    /// Cancels what a queue holds; waits for the end so long.
+    pub async fn purge(
+        &self,
+        name: &QueueName,
+        token: Option<String>,
+        patience: Duration,
+    ) -> Result<Operation, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let depth = self.depth_of(&queue).await?;
+        let total = depth.of(State::Pending) + depth.of(State::Invisible);
+        let running = self.begin(&queue, Kind::Purge, Bulk::default(), 0, total, token)?;
+        let mut end = running.end.subscribe();
+        tokio::select! {
+            _ = end.wait_for(Option::is_some) => {}
+            () = self.shared.clock.sleep(patience) => {}
+        }
+        Ok(running.show())
+    }
+
+    /// Gives errored messages their attempts back.
+    pub async fn redrive(&self, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
+        let queue = self.shared.queue(name)?;
+        if let Some(message) = asked.message {
+            return self.redrive_message(name, message, asked.dry_run).await;
+        }
+        let total = self.depth_of(&queue).await?.of(State::Errored);
+        let bulk = Bulk { filter: asked.filter, dry_run: asked.dry_run, ..Bulk::default() };
+        let running = self.begin(&queue, Kind::Redrive, bulk, asked.rate, total, asked.token)?;
+        if asked.dry_run {
+            // Nobody asks again how far a count is.
+            let _ = running.end.subscribe().wait_for(Option::is_some).await;
+        }
+        Ok(running.show())
+    }
+
+    /// Reads how far an operation is.
+    pub fn operation(&self, id: &str) -> Result<Operation, QueueError> {
+        self.running(id).map(|running| running.show())
+    }
+
+    /// Ends an operation.
+    pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
+        let running = self.running(id)?;
+        running.cancel.cancel();
+        // The sender lives as long as the operation that is held here.
+        let _ = running.end.subscribe().wait_for(Option::is_some).await;
+        Ok(running.show())
+    }
+
+    fn running(&self, id: &str) -> Result<Arc<Running>, QueueError> {
+        let shown: String = id.chars().take(REQUEST_TOKEN_BYTES_MAX).collect();
+        self.shared.operations.get(id).ok_or(QueueError::OperationNotFound { id: shown })
+    }
+
+    async fn redrive_message(
+        &self,
+        name: &QueueName,
+        message: MessageRef,
+        dry_run: bool,
+    ) -> Result<Operation, QueueError> {
+        let began = self.shared.now();
+        if dry_run {
+            let state = self.get_message(name, message).await?.message.head.state;
+            if state != State::Errored {
+                return Err(Refusal::WrongState(state).into());
+            }
+        } else {
+            self.redrive_one(name, message).await?;
+        }
+        let (kind, state) = ("redrive", OperationState::Done);
+        let ended = Some(self.shared.now());
+        Ok(Operation { id: String::new(), queue: name.clone(), kind, state, done: 1, total: 1, began, ended })
+    }
+
+    fn begin(
+        &self,
+        queue: &Arc<LiveQueue>,
+        kind: Kind,
+        bulk: Bulk,
+        rate: u32,
+        total: u64,
+        token: Option<String>,
+    ) -> Result<Arc<Running>, QueueError> {
+        let record = queue.record.load();
+        if token.as_ref().is_some_and(|token| !(1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
+            let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
+            return Err(Reject::new(Reason::InvalidToken, what).into());
+        }
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
+        let made = Running {
+            id: format!("{}.{}", record.id, token.unwrap_or_else(unnamed)),
+            queue: record.spec.name.clone(),
+            kind,
+            bulk,
+            rate,
+            done: AtomicU64::new(0),
+            total,
+            began: self.shared.now(),
+            began_elapsed: self.shared.clock.elapsed(),
+            cancel: CancellationToken::new(),
+            end: watch::Sender::new(None),
+        };
+        let (running, is_new) = self.shared.operations.put(made, self.shared.clock.elapsed())?;
+        if running.kind != kind {
+            return Err(Refusal::TokenReused.into());
+        }
+        if is_new {
+            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
+            self.shared.driver.start_once(async move { queues.work_off(&queue, &work).await });
+        }
+        Ok(running)
+    }
+
+    async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Running) {
+        let state = match self.walk(queue, running).await {
+            Ok(true) => OperationState::Done,
+            Ok(false) => OperationState::Cancelled,
+            Err(error) => OperationState::Failed(error.reason(), error.to_string()),
+        };
+        running.end.send_replace(Some((state, self.shared.now(), self.shared.clock.elapsed())));
+    }
+
+    /// Walks over all shards; says whether it came to the end.
+    async fn walk(&self, queue: &Arc<LiveQueue>, running: &Running) -> Result<bool, QueueError> {
+        let mut ends = Vec::new();
+        for number in 0..queue.shards() {
+            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
+            ends.push(read.map_err(|error| self.shared.not_found_if_gone(queue, error))?.sequence);
+        }
+        for (number, through) in (0..queue.shards()).zip(ends) {
+            let mut after = Some(0);
+            while let Some(from) = after {
+                if running.cancel.is_cancelled() || self.shared.drain.is_cancelled() {
+                    return Ok(false);
+                }
+                self.keep_rate(running).await;
+                after = self.step(queue, running, number, from, through).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn step(
+        &self,
+        queue: &Arc<LiveQueue>,
+        running: &Running,
+        shard: u32,
+        after: u64,
+        through: u64,
+    ) -> Result<Option<u64>, QueueError> {
+        // With a rate, a tenth of a second's worth at a time.
+        let max = match usize::try_from(running.rate.div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
+            0 => BULK_MESSAGES_MAX,
+            some => some.min(BULK_MESSAGES_MAX),
+        };
+        let bulk = Bulk { after, through, max, ..running.bulk.clone() };
+        let command = match running.kind {
+            Kind::Purge => Command::Purge(bulk),
+            Kind::Redrive => Command::RedriveAll(bulk),
+        };
+        let answer = self.shared.call(queue, shard, ShardCommand::of(command)).await?;
+        match answer.reply? {
+            Reply::Walked { count, next } => {
+                running.done.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(next)
+            }
+            other => Err(unexpected("bulk operation", &other)),
+        }
+    }
+
+    /// Waits until the operation may go on without being faster than it should.
+    async fn keep_rate(&self, running: &Running) {
+        if running.rate == 0 {
+            return;
+        }
+        let done = running.done.load(Ordering::Relaxed);
+        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(running.rate));
+        let pause = due.saturating_sub(self.shared.clock.elapsed());
+        tokio::select! {
+            () = self.shared.clock.sleep(pause) => {}
+            () = running.cancel.cancelled() => {}
+            () = self.shared.drain.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Ending and moving leases; changing messages that nobody has.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
+use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, Verb};
+use crate::domain::queue::message::{LeaseToken, MessageKey, WorkError};
+use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::{Queues, unexpected};
+use crate::ports::ShardCommand;
+
+/// How a lease is to end.
+#[derive(Clone, Debug)]
+pub struct SentSettlement {
+    /// The lease, as text.
+    pub token: String,
+    /// How.
+    pub verb: Verb,
+    /// With Fail: when to try again.
+    pub delay: Option<Duration>,
+    /// With Fail: what happened.
+    pub error: Option<WorkError>,
+}
+
+/// How long a lease goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extended {
+    /// From the answer on; 0 if it is over.
+    pub expires_in: Duration,
+    /// Whether somebody asked to cancel the message.
+    pub cancel_requested: bool,
+}
+
+/// A running message that somebody asked to cancel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CancelNews {
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its place.
+    pub key: MessageKey,
+}
+
+/// How a message is to change.
+#[derive(Clone, Debug, Default)]
+pub struct SentUpdate {
+    /// The new priority.
+    pub priority: Option<i64>,
+    /// From when on it may be served.
+    pub visible_at: Option<Timestamp>,
+    /// The same from now.
+    pub invisibility: Option<Duration>,
+    /// Whether a time that is not sooner leaves everything as it is.
+    pub only_if_sooner: bool,
+    /// The version it must have.
+    pub expected_version: Option<u64>,
+}
+
+impl Queues {
+    /// Ends a lease.
+    pub async fn settle(&self, name: &QueueName, sent: SentSettlement) -> Result<Settlement, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let token = self.lease_token(&queue, &sent.token)?;
+        let draw = u32::from_be_bytes(self.shared.random());
+        let failure = match sent.verb {
+            Verb::Fail => Failure { delay: sent.delay, draw, error: sent.error },
+            Verb::Complete | Verb::Cancel | Verb::Release => Failure::default(),
+        };
+        let command = Command::Settle { token, verb: sent.verb, failure };
+        let answer = self.shared.call(&queue, token.key.shard, ShardCommand::of(command)).await?;
+        match answer.reply? {
+            Reply::Settled(settlement) => {
+                self.shared.stats.leases_settled.one();
+                Ok(settlement)
+            }
+            other => Err(unexpected("settle", &other)),
+        }
+    }
+
+    /// Ends leases, each with its own answer.
+    pub async fn settle_all(
+        &self,
+        name: &QueueName,
+        sent: Vec<Result<SentSettlement, QueueError>>,
+    ) -> Result<Vec<Result<Settlement, QueueError>>, QueueError> {
+        self.shared.queue(name)?;
+        Ok(join_all(sent.into_iter().map(|sent| async move { self.settle(name, sent?).await })).await)
+    }
+
+    /// Moves the end of a lease to so long from now; the queue's default lease if nothing is said.
+    pub async fn extend(&self, name: &QueueName, token: &str, lease: Option<Duration>) -> Result<Extended, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let token = self.lease_token(&queue, token)?;
+        let lease = lease.unwrap_or(queue.record.load().spec.settings.default_lease);
+        if lease > LEASE_MAX {
+            return Err(Invalid::Lease.into());
+        }
+        let command = Command::Extend { token, lease };
+        let answer = self.shared.call(&queue, token.key.shard, ShardCommand::of(command)).await?;
+        match answer.reply? {
+            Reply::Extended { expires_in, cancel_requested } => Ok(Extended { expires_in, cancel_requested }),
+            other => Err(unexpected("extend", &other)),
+        }
+    }
+
+    /// Changes a message that nobody has.
+    pub async fn update_message(
+        &self,
+        name: &QueueName,
+        message: MessageRef,
+        sent: SentUpdate,
+    ) -> Result<Settlement, QueueError> {
+        let visible_at = sent.visible_at.or_else(|| sent.invisibility.map(|time| self.shared.now() + time));
+        let update = Update {
+            priority: sent.priority,
+            visible_at,
+            only_if_sooner: sent.only_if_sooner,
+            expected_version: sent.expected_version,
+        };
+        self.settled(name, message.clone(), Command::Update { message, update }).await
+    }
+
+    /// Cancels a message, or asks its worker to.
+    pub async fn cancel_message(
+        &self,
+        name: &QueueName,
+        message: MessageRef,
+        reason: &str,
+    ) -> Result<Settlement, QueueError> {
+        if reason.len() > DESCRIPTION_BYTES_MAX {
+            let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
+            return Err(Reject::new(Reason::InvalidArgument, what).into());
+        }
+        let reason = reason.into();
+        self.settled(name, message.clone(), Command::CancelMessage { message, reason }).await
+    }
+
+    /// Gives one errored message its attempts back.
+    pub(super) async fn redrive_one(&self, name: &QueueName, message: MessageRef) -> Result<Settlement, QueueError> {
+        self.settled(name, message.clone(), Command::Redrive { message }).await
+    }
+
+    async fn settled(&self, name: &QueueName, message: MessageRef, command: Command) -> Result<Settlement, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let shard = self.shard_of(&queue, &message)?;
+        let answer = self.shared.call(&queue, shard, ShardCommand::of(command)).await?;
+        for row in answer
+            .transitions
+            .iter()
+            .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(State::Running))
+        {
+            // Nobody may be there to hear it.
+            let _ = self.shared.cancels.send(CancelNews { queue: name.clone(), key: row.key });
+        }
+        match answer.reply? {
+            Reply::Settled(settlement) => Ok(settlement),
+            other => Err(unexpected("change of a message", &other)),
+        }
+    }
+
+    /// Reads a lease token; one of another queue is refused, one of a shard that never was is lost.
+    fn lease_token(
+        &self,
+        queue: &crate::engine::queues::live::LiveQueue,
+        text: &str,
+    ) -> Result<LeaseToken, QueueError> {
+        let token = LeaseToken::parse(text, queue.record.load().id.0)
+            .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;
+        if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
+    }
+}

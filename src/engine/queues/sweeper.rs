@@ -1,0 +1,66 @@
+//! Sweeps shards when time alone changes something in them: windows and leases that are over, TTLs, retention.
+//!
+//! A sweep is idempotent and bounded; a shard that is not done says so by its view, whose next event is then at once. A
+//! sweep that fails is tried again after a pause.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+
+use crate::domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
+use crate::domain::queue::{Command, ShardId};
+use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::queues::core::Shared;
+use crate::ports::ShardCommand;
+
+/// Events that fall into this time are swept together.
+const GRAIN: Duration = Duration::from_millis(2);
+/// A shard that could not be swept is tried again after this time.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// The sweeper.
+pub struct Sweeper {
+    shared: Arc<Shared>,
+}
+
+impl Sweeper {
+    /// Sweeps the shards of these queues.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn sweep(&self, shard: ShardId) {
+        let Some(queue) = self.shared.by_id(shard.queue) else { return };
+        let sweep = ShardCommand::of(Command::Sweep { max: BULK_MESSAGES_MAX });
+        if let Err(error) = self.shared.call(&queue, shard.number, sweep).await {
+            tracing::debug!(%error, "a shard cannot be swept yet");
+            self.shared.alarms.set(shard, Some(self.shared.clock.elapsed() + RETRY_PAUSE));
+        }
+    }
+}
+
+#[async_trait]
+impl Activity for Sweeper {
+    fn name(&self) -> &'static str {
+        "queue sweeper"
+    }
+
+    async fn woken(&self) {
+        self.shared.alarms.sooner().await;
+    }
+
+    async fn activate(&mut self) -> Next {
+        let now = self.shared.clock.elapsed();
+        let (due, next) = self.shared.alarms.take(now, SWEEPS_OF_A_ROUND_MAX);
+        if !due.is_empty() {
+            stream::iter(&due).for_each_concurrent(SWEEPS_AT_ONCE_MAX, |shard| self.sweep(*shard)).await;
+            return Next::After(GRAIN);
+        }
+        match next {
+            Some(next) => Next::AfterOrWoken(next.saturating_sub(now).max(GRAIN)),
+            None => Next::Woken,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What callers get wrong about queues: each with its reason, nothing applied.
+
+use serde_json::{Value, json};
+use tallystone::domain::Reason;
+
+use super::{Wire, at, enqueue, lease, settle, with_mail};
+
+/// The mail queue with one message that is changed so.
+fn message(change: impl FnOnce(&mut Value)) -> Value {
+    let mut body = json!({"queue": "mail", "message": {"message_id": "a", "payload": "aGk="}});
+    change(&mut body["message"]);
+    body
+}
+
+#[tokio::test]
+async fn every_bad_part_of_a_message_has_its_reason() {
+    let server = with_mail().await;
+    let pairs = |count: usize| -> Value { (0..count).map(|n| (format!("k{n}"), json!("v"))).collect() };
+    let long = |bytes: usize| "x".repeat(bytes);
+    let base64 = |bytes: usize| {
+        use base64::Engine as _;
+        base64::engine::general_purpose::STANDARD.encode(vec![7; bytes])
+    };
+    let century = "3155760000s";
+    let cases: Vec<(Value, Reason)> = vec![
+        (message(|m| m["payload"] = json!(base64(32_769))), Reason::InvalidMessage),
+        (message(|m| m["metadata"] = pairs(5)), Reason::InvalidMessage),
+        (message(|m| m["metadata"] = json!({"k": long(257)})), Reason::InvalidMessage),
+        (message(|m| m["metadata"] = json!({long(65): "v"})), Reason::InvalidMessage),
+        (message(|m| m["priority"] = json!("9007199254740993")), Reason::InvalidMessage),
+        (message(|m| m["priority"] = json!("-9007199254740993")), Reason::InvalidMessage),
+        (message(|m| m["priority"] = json!("9223372036854775808")), Reason::InvalidJson),
+        (message(|m| m["invisibility"] = json!("-1s")), Reason::InvalidRange),
+        (message(|m| m["invisibility"] = json!(century)), Reason::InvalidRange),
+        (message(|m| m["ttl"] = json!("-0.5s")), Reason::InvalidRange),
+        (message(|m| m["ttl"] = json!(century)), Reason::InvalidRange),
+        (message(|m| m["lease_duration"] = json!("0.5s")), Reason::InvalidRange),
+        (message(|m| m["lease_duration"] = json!("43201s")), Reason::InvalidRange),
+        (message(|m| m["max_attempts"] = json!(0)), Reason::InvalidMessage),
+        (message(|m| m["max_attempts"] = json!(-1)), Reason::InvalidMessage),
+        (message(|m| m["max_attempts"] = json!(10_001)), Reason::InvalidMessage),
+        (message(|m| m["message_id"] = json!(long(65))), Reason::InvalidMessageId),
+        (message(|m| m["message_id"] = json!("m.1.1.1")), Reason::InvalidMessageId),
+        (message(|m| m["shard_key"] = json!(long(257))), Reason::InvalidMessage),
+        (message(|m| m["type"] = json!(long(257))), Reason::InvalidMessage),
+        (message(|m| m["generation_time"] = json!(at(90.0).to_string())), Reason::InvalidFutureTime),
+        (message(|m| m["generation_time"] = json!(at(-7_200.0).to_string())), Reason::TokenExpired),
+        (json!({"queue": "mail"}), Reason::InvalidMessage),
+        (json!({"queue": "mail", "message": {"generation_time": at(0.0).to_string()}}), Reason::InvalidGenerationTime),
+        (json!({"queue": "mail", "message": {"paylod": "aGk="}}), Reason::InvalidField),
+        (json!({"queue": "absent", "message": {}}), Reason::QueueNotFound),
+    ];
+    for (body, reason) in cases {
+        server.refused("Enqueue", body, reason).await;
+    }
+    assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "0", "nothing was taken in");
+    for bytes in [0, 32_768] {
+        let id = format!("of-{bytes}");
+        let fits = json!({"queue": "mail", "message": {"message_id": id, "payload": base64(bytes)}});
+        server.done("Enqueue", fits).await;
+        let found = server.done("GetMessage", json!({"queue": "mail", "message_id": id})).await;
+        assert_eq!(
+            (&found["message"]["payload"], &found["message"]["payloadBytes"]),
+            (&json!(base64(bytes)), &json!(bytes))
+        );
+    }
+}
+
+#[tokio::test]
+async fn names_of_queues_are_checked_before_anything_else() {
+    let server = with_mail().await;
+    for name in ["", "a{b}", "a\u{0}", "a\r\nb", " mail", ".mail", &"q".repeat(129), &"q".repeat(1 << 20)] {
+        for method in ["Enqueue", "Dequeue", "GetQueue", "GetDepth", "PurgeQueue", "DeleteQueue", "ExplainQueue"] {
+            server.refused(method, json!({"queue": name}), Reason::InvalidQueueName).await;
+        }
+        server.refused("CreateQueue", json!({"queue": {"name": name}}), Reason::InvalidQueueName).await;
+    }
+}
+
+#[tokio::test]
+async fn settings_out_of_their_ranges_are_refused() {
+    let server = Wire::start().await;
+    for setting in [
+        json!({"shards": 3}),
+        json!({"shards": 512}),
+        json!({"shards": -1}),
+        json!({"default_lease": "0.1s"}),
+        json!({"default_max_attempts": 0}),
+        json!({"dedupe_window": "86401s"}),
+        json!({"retention": {"completed": "1s"}}),
+        json!({"retry_policy": {"initial": "1s", "factor_percent": 50}}),
+        json!({"retry_policy": {"initial": "1s", "jitter_percent": 101}}),
+        json!({"default_ttl": "-1s"}),
+        json!({"type": "QUEUE_TYPE_EXCLUSIVE"}),
+        json!({"exclusivity_key": "title"}),
+        json!({"enqueue_blocked_reason": "why"}),
+        json!({"quota_messages": "-1"}),
+    ] {
+        let mut queue = setting;
+        queue["name"] = json!("mail");
+        server.refused("CreateQueue", json!({"queue": queue}), Reason::InvalidSettings).await;
+    }
+    server.refused("GetQueue", json!({"queue": "mail"}), Reason::QueueNotFound).await;
+}
+
+#[tokio::test]
+async fn an_exclusive_queue_wants_its_value_and_no_shard_key() {
+    let server = Wire::start().await;
+    let queue = json!({"name": "mail", "type": "EXCLUSIVE", "exclusivity_key": "title"});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    server.refused("Enqueue", message(|_| ()), Reason::InvalidMessage).await;
+    let both = message(|m| {
+        m["metadata"] = json!({"title": "x"});
+        m["shard_key"] = json!("y");
+    });
+    server.refused("Enqueue", both, Reason::InvalidMessage).await;
+}
+
+#[tokio::test]
+async fn stale_forged_and_foreign_lease_tokens_change_nothing() {
+    let server = with_mail().await;
+    server.done("CreateQueue", json!({"queue": {"name": "other"}})).await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let stale = lease(&server).await;
+    server.done("Release", settle(&stale)).await;
+    let held = lease(&server).await;
+    for verb in ["Complete", "Cancel", "Fail", "ExtendLease"] {
+        server.refused(verb, settle(&stale), Reason::LeaseLost).await;
+        for forged in ["", "forged", "{}", "m.0.1.1"] {
+            server.refused(verb, json!({"queue": "mail", "lease_token": forged}), Reason::InvalidLeaseToken).await;
+        }
+        let foreign = json!({"queue": "other", "lease_token": held["leaseToken"]});
+        server.refused(verb, foreign, Reason::InvalidLeaseToken).await;
+    }
+    let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+    assert_eq!(found["message"]["state"], "MESSAGE_STATE_RUNNING");
+    let mut century = settle(&held);
+    century["lease_duration"] = json!("3155760000s");
+    server.refused("ExtendLease", century, Reason::InvalidRange).await;
+    let mut long = settle(&held);
+    long["error"] = json!({"text": "x".repeat(1_025)});
+    server.refused("Fail", long, Reason::InvalidMessage).await;
+    assert_eq!(server.done("Complete", settle(&held)).await["state"], "MESSAGE_STATE_COMPLETED");
+}
+
+#[tokio::test]
+async fn counts_batches_and_pages_have_their_bounds() {
+    let server = with_mail().await;
+    for count in [-1, 101] {
+        server.refused("Dequeue", json!({"queue": "mail", "max_messages": count}), Reason::InvalidRange).await;
+        server.refused("PeekMessages", json!({"queue": "mail", "max_messages": count}), Reason::InvalidRange).await;
+    }
+    server.refused("Dequeue", json!({"queue": "mail", "wait": "-1s"}), Reason::InvalidRange).await;
+    server.refused("Dequeue", json!({"queue": "mail", "lease_duration": "0.5s"}), Reason::InvalidRange).await;
+    let many: Vec<Value> = (0..101).map(|_| json!({})).collect();
+    for messages in [json!([]), json!(many)] {
+        server.refused("BatchEnqueue", json!({"queue": "mail", "messages": messages}), Reason::InvalidBatchSize).await;
+        server.refused("SettleMessages", json!({"queue": "mail", "items": messages}), Reason::InvalidBatchSize).await;
+    }
+    server.refused("ListMessages", json!({"queue": "mail", "page_token": "x"}), Reason::InvalidPageToken).await;
+    server.refused("ListMessages", json!({"queue": "mail", "page_size": -1}), Reason::InvalidPageSize).await;
+    server.refused("RedriveMessages", json!({"queue": "mail", "rate": -1}), Reason::InvalidRange).await;
+    server.refused("GetOperation", json!({"operation_id": "none"}), Reason::OperationNotFound).await;
+    let token = "x".repeat(65);
+    server.refused("PurgeQueue", json!({"queue": "mail", "request_token": token}), Reason::InvalidToken).await;
+}
