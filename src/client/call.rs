@@ -21,7 +21,8 @@ pub(super) enum Hedge {
 }
 
 impl Client {
-    /// Makes a call that changes nothing until it succeeds, is refused for good, or the budget is spent.
+    /// Makes a call that changes nothing until it succeeds, is refused for good, or the budget is spent. `call` is asked for
+    /// each attempt; it takes `counters()` or `namespaces()` anew, because another server may be preferred by then.
     pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
     where
         Q: Clone,
@@ -31,7 +32,7 @@ impl Client {
     }
 
     /// Makes a call that changes the same thing however often it is made, until it succeeds, is refused for good, or the
-    /// budget is spent.
+    /// budget is spent. `call` as for `asked`.
     pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
     where
         Q: Clone,

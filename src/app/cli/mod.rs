@@ -13,9 +13,9 @@ macro_rules! call {
     };
     ($session:expr, $how:ident, $service:ident . $method:ident, $request:expr) => {{
         let session = &$session;
-        let client = session.client.$service();
         let answer = session.client.$how($request, |request| {
-            let mut client = client.clone();
+            // Anew for each attempt: another server may be preferred by then.
+            let mut client = session.client.$service();
             async move { client.$method(request).await }
         });
         answer.await.map_err(|error| session.failed(&error))
@@ -88,7 +88,8 @@ struct CompletionArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 struct ClientArgs {
-    /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
+    /// The server, HOST:PORT; of several with commas between, the next is asked when one fails [env: TALLYSTONE_SERVER]
+    /// [default: 127.0.0.1:7450].
     #[arg(long, global = true, value_name = "HOST:PORT")]
     server: Option<String>,
     /// How long a call may take, its retries counted [default: 10s].
@@ -110,7 +111,8 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 pub struct BeforeNoun {
-    /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
+    /// The server, HOST:PORT; of several with commas between, the next is asked when one fails [env: TALLYSTONE_SERVER]
+    /// [default: 127.0.0.1:7450].
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
     /// How long a call may take, its retries counted [default: 10s].
@@ -175,7 +177,12 @@ impl ClientArgs {
         let mut policy = RetryPolicy::default();
         policy.total = self.timeout.or(before.timeout).unwrap_or(policy.total);
         let server = server_of(self.server.as_ref(), before);
-        let client = Client::new(&server, policy).map_err(|error| Failure::usage(error.to_string()))?;
+        let servers: Vec<&str> = server.split(',').map(str::trim).collect();
+        if servers.len() > 1 {
+            // One that hangs leaves time for the others.
+            policy.attempt_max = policy.total / u32::try_from(servers.len()).unwrap_or(u32::MAX);
+        }
+        let client = Client::of(&servers, policy).map_err(|error| Failure::usage(error.to_string()))?;
         // Who calls: the user of this machine, as far as the environment knows.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
         let output = self.output.or(&before.output());

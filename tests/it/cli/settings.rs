@@ -110,3 +110,18 @@ fn a_first_start_without_room_says_once_why_and_what_to_do() {
     assert_eq!(ran.err.matches("the store has no room left").count(), 1, "{}", ran.err);
     assert!(ran.err.contains("or lower storage.reserve_bytes"), "{}", ran.err);
 }
+
+#[test]
+fn of_several_servers_the_next_one_is_asked_when_one_fails() {
+    let desk = Desk::set();
+    // Nobody listens on port 1.
+    let servers = format!("127.0.0.1:1, {}", desk.server.address);
+    for command in [&["counter", "add", "views", "5"][..], &["counter", "get", "views", "--fresh"], &["ns", "ls"]] {
+        desk.run(&[command, &["--server", &servers]].concat()).ok();
+    }
+    let applied = desk.run(&["apply", "-f", "views.toml", "--server", &servers]);
+    assert_eq!(applied.code, 0, "{}", applied.err);
+    let ran = desk.run(&["ns", "ls", "--server", "127.0.0.1:1,127.0.0.1:1", "--timeout", "1s"]);
+    assert_eq!(ran.code, 5, "{}{}", ran.out, ran.err);
+    assert_eq!(desk.run(&["ns", "ls", "--server", "127.0.0.1:1,"]).code, 2);
+}
