@@ -33,6 +33,32 @@ fn without_its_reserve_the_store_refuses_writes_and_serves_reads() {
     assert_eq!(count(&Launch::dev(&data).start(), "views"), Ok(2));
 }
 
+#[test]
+fn without_its_reserve_the_store_refuses_enqueues_and_serves_reads() {
+    const SERVICE: &str = "/tallystone.queue.v1.QueueService";
+    let enqueue = |server: &Server, id: &str| {
+        let message = format!(r#"{{"queue": "mail", "message": {{"message_id": "{id}", "payload": "aGVsbG8="}}}}"#);
+        server.post(&format!("{SERVICE}/Enqueue"), &message)
+    };
+    let (_folder, data) = data_directory();
+    let server = Launch::dev(&data).start();
+    let created = server.post(&format!("{SERVICE}/CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
+    assert_eq!((created.status, enqueue(&server, "a").status), (200, 200), "{created:?}");
+    assert!(server.stop().success());
+
+    let more_than_any_disk = (1_u64 << 60).to_string();
+    let full = Launch::dev(&data).env("TALLYSTONE__STORAGE__RESERVE_BYTES", &more_than_any_disk).start();
+    let refused = enqueue(&full, "b");
+    assert!(is_full(&refused), "{refused:?}");
+    let peeked = full.post(&format!("{SERVICE}/PeekMessages"), r#"{"queue": "mail", "max_messages": 9}"#);
+    assert!(peeked.status == 200 && peeked.body.contains("aGVsbG8=") && !peeked.body.contains("\"b\""), "{peeked:?}");
+    assert!(full.stop().success());
+    let server = Launch::dev(&data).start();
+    let repeated = enqueue(&server, "a");
+    assert!(repeated.status == 200 && repeated.body.replace(' ', "").contains("\"alreadyEnqueued\":true"), "{repeated:?}");
+    assert_eq!(enqueue(&server, "b").status, 200, "what was refused was not applied, and is taken later");
+}
+
 /// On a small file system of its own, which needs the right to mount one: as root, or in a user namespace.
 #[test]
 fn writes_stop_before_the_disk_is_full_and_return_with_the_space() {

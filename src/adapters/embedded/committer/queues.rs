@@ -101,7 +101,7 @@ impl Committer {
         room: Room,
     ) -> Result<ShardAnswer, StoreError> {
         let is_intake = is_intake(&sent.command);
-        if room < if is_intake { Room::Plenty } else { Room::Reserve } {
+        if room < room_for(&sent.command) {
             return Err(StoreError::not_applied(StoreErrorKind::Full, APPLY));
         }
         if !self.queues.table.shards.contains_key(&shard) {
@@ -296,6 +296,23 @@ impl Committer {
         if !new.is_empty() {
             self.queues.listeners.admit(new, &self.queues.table);
         }
+    }
+}
+
+/// What room a command needs. What operators do about a shard as a whole is small and rare, and a server that starts
+/// does it again; it must not be kept from starting.
+fn room_for(command: &QueueCommand) -> Room {
+    let of_whole_shard = matches!(
+        command,
+        QueueCommand::Block { .. }
+            | QueueCommand::Configure(_)
+            | QueueCommand::SetValueLimit { .. }
+            | QueueCommand::Delete
+    );
+    match (is_intake(command), of_whole_shard) {
+        (true, _) => Room::Plenty,
+        (false, true) => Room::Exhausted,
+        (false, false) => Room::Reserve,
     }
 }
 

@@ -182,6 +182,9 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("no room at all");
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
     assert_eq!(stores.shards.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
+    let block = Command::Block { enqueue: Some("no room".into()), dequeue: None };
+    let blocked = one(&stores, SHARD, ShardCommand::of(block)).await;
+    assert!(matches!(blocked, Ok(Reply::Blocked)), "what a server does that starts: {blocked:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,410 @@
+//! Queues, killed at any moment: no acknowledged enqueue is lost, no acknowledged completion is served again, attempts are
+//! exact, and a lease that was given holds over the restart, for its worker and against everyone else.
+//!
+//! Leases last longer than the test, so a message that was leased may come out again only after somebody was about to
+//! give it back, and a message that runs without a lease that anyone knows of was leased by a call that got no answer.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone::proto::queue::v1::{
+    CompleteRequest, CreateQueueRequest, DequeueRequest, EnqueueRequest, FailRequest, GetMessageRequest, Lease,
+    Message, MessageState, Queue,
+};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use uuid::Uuid;
+
+use super::{Chance, World, rounds, start_under};
+use crate::harness::{Launch, Server};
+use crate::powerloss::Moment;
+
+const QUEUE: &str = "crash";
+const PRODUCERS: u64 = 4;
+const WORKERS: u64 = 8;
+const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
+
+type Client = QueueServiceClient<Channel>;
+
+/// What is known of one message.
+#[derive(Clone, Default, Debug)]
+struct Known {
+    /// Its enqueue was acknowledged.
+    enqueued: bool,
+    /// How many of its leases were acknowledged.
+    leases: i32,
+    /// The lease it should have.
+    open: Option<String>,
+    /// It may have been given back.
+    failing: bool,
+    completing: bool,
+    /// Its completion was acknowledged.
+    completed: bool,
+}
+
+type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
+
+#[test]
+fn no_kill_loses_a_message_or_serves_a_completed_one() {
+    let mut world = World::new("no_kill_loses_a_message_or_serves_a_completed_one");
+    let ledger = Ledger::default();
+    for round in 0..rounds(20, 100) {
+        world.round = round;
+        if round % 5 == 4 {
+            world.kill_in_recovery();
+        }
+        let server = Launch::dev(&world.data).start();
+        if let Err(wrong) = on_runtime(check(&server, &ledger)) {
+            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+        }
+        let acknowledgements = 1 + world.chance.below(600);
+        let seed = world.chance.below(u64::MAX);
+        let loaded = on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGKILL)));
+        if let Err(wrong) = loaded {
+            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+        }
+        server.kill();
+    }
+    finish(world, &ledger);
+}
+
+#[test]
+fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
+    let mut world = World::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
+    let ledger = Ledger::default();
+    for round in 0..rounds(15, 100) {
+        world.round = round;
+        let cut = world.power_cut();
+        let Some(mut server) = start_under(&world.data, &cut) else {
+            continue; // the power went before it was ready
+        };
+        let on_signal = matches!(cut.moment, Moment::OnSignal);
+        let acknowledgements = if on_signal { 1 + world.chance.below(600) } else { 5_000 };
+        let seed = world.chance.below(u64::MAX);
+        let checked = on_runtime(check(&server, &ledger));
+        let loaded = match checked {
+            Ok(()) => on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGUSR2))),
+            Err(Broken::NoAnswer(_)) => Ok(()), // the power went while we asked
+            Err(wrong) => Err(wrong),
+        };
+        if let Err(wrong) = loaded {
+            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+        }
+        server.signal(libc::SIGUSR2); // the workers may have given up before there were enough answers
+        let status = server.wait();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
+    }
+    finish(world, &ledger);
+}
+
+/// After the last round: every message, those that wait are worked off, and an orderly stop changes nothing.
+fn finish(mut world: World, ledger: &Ledger) {
+    let server = Launch::dev(&world.data).start();
+    let work_off = async {
+        check(&server, ledger).await?;
+        complete_open(&server, ledger).await?;
+        drain(&server, ledger).await?;
+        check(&server, ledger).await
+    };
+    if let Err(wrong) = on_runtime(work_off) {
+        world.fail(&format!("in the end: {wrong}\n{}", server.printed()));
+    }
+    assert!(server.stop().success(), "an orderly stop");
+    let server = Launch::dev(&world.data).start();
+    if let Err(wrong) = on_runtime(check(&server, ledger)) {
+        world.fail(&format!("after an orderly stop: {wrong}\n{}", server.printed()));
+    }
+    let completed = ledger.lock().values().filter(|known| known.completed).count();
+    assert!(completed > 300, "the rounds had load: {completed} completed");
+}
+
+/// What ended a look at the server.
+#[derive(Debug)]
+enum Broken {
+    /// It is gone.
+    NoAnswer(String),
+    /// It says what cannot be.
+    Wrong(String),
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::NoAnswer(text) | Self::Wrong(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<Status> for Broken {
+    fn from(status: Status) -> Self {
+        Self::NoAnswer(status.to_string())
+    }
+}
+
+fn wrong(text: String) -> Result<(), Broken> {
+    Err(Broken::Wrong(text))
+}
+
+fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+    Runtime::new().expect("a runtime").block_on(work)
+}
+
+async fn connect(server: &Server) -> Result<Client, Broken> {
+    let endpoint = Endpoint::from_shared(server.url()).expect("an address");
+    let channel = endpoint.connect().await.map_err(|error| Broken::NoAnswer(error.to_string()))?;
+    Ok(QueueServiceClient::new(channel))
+}
+
+/// Compares every message with what is known of it, and takes in what became of calls that got no answer.
+async fn check(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+    let mut client = connect(server).await?;
+    let queue = Queue { name: QUEUE.to_owned(), shards: 2, ..Queue::default() };
+    client.create_queue(CreateQueueRequest { queue: Some(queue), reason: String::new() }).await?;
+    let all: Vec<String> = ledger.lock().keys().cloned().collect();
+    for id in all {
+        let asked = GetMessageRequest { queue: QUEUE.to_owned(), message_id: id.clone(), shard_key: String::new() };
+        let found = match client.get_message(asked).await {
+            Ok(found) => found.into_inner().message,
+            Err(status) if status.code() == Code::NotFound => None,
+            Err(status) => return Err(status.into()),
+        };
+        let mut ledger = ledger.lock();
+        let known = ledger.get_mut(&id).expect("it is asked for");
+        if let Err(why) = compare(known, found.as_ref()) {
+            return wrong(format!("message {id}: {why}; known {known:?}, found {found:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn compare(known: &mut Known, found: Option<&Message>) -> Result<(), &'static str> {
+    let Some(found) = found else {
+        return if known.enqueued { Err("an acknowledged enqueue is lost") } else { Ok(()) };
+    };
+    known.enqueued = true;
+    let (state, attempts) = (found.state(), found.attempt_number);
+    let of_unknown_call = state == MessageState::Running && attempts == known.leases + 1;
+    match state {
+        _ if known.completed && state != MessageState::Completed => return Err("a completion is lost"),
+        MessageState::Completed if known.completed => {}
+        MessageState::Completed if known.completing => (known.completed, known.open) = (true, None),
+        MessageState::Completed => return Err("completed by nobody"),
+        // It may have been given back and leased again by a call that got no answer.
+        MessageState::Running if of_unknown_call && (known.open.is_none() || known.failing) => {
+            known.open = None;
+            return Ok(());
+        }
+        MessageState::Running if known.open.is_some() => (known.failing, known.completing) = (false, false),
+        MessageState::Running => return Err("it runs without a lease"),
+        MessageState::Pending if known.open.is_none() || known.failing => {
+            (known.open, known.failing) = (None, false);
+        }
+        MessageState::Pending => return Err("a lease is lost"),
+        // Nothing here waits, cancels or runs out of attempts.
+        _ => return Err("a state that nobody brought about"),
+    }
+    if attempts == known.leases { Ok(()) } else { Err("attempts are not exact") }
+}
+
+/// Loads the server until it has acknowledged so many calls and is ended, or is gone by itself.
+async fn load(
+    server: &Server,
+    ledger: &Ledger,
+    seed: u64,
+    acknowledgements: u64,
+    end: impl FnOnce(&Server),
+) -> Result<(), Broken> {
+    let enough = Arc::new(Enough { left: AtomicU64::new(acknowledgements), reached: Notify::new() });
+    let mut tasks = JoinSet::new();
+    for number in 0..PRODUCERS + WORKERS {
+        let Ok(client) = connect(server).await else { continue };
+        let (ledger, enough) = (Arc::clone(ledger), Arc::clone(&enough));
+        let chance = Chance::new(seed ^ number);
+        let caller = Caller { client, ledger, enough, chance };
+        if number < PRODUCERS {
+            tasks.spawn(caller.produce())
+        } else {
+            tasks.spawn(caller.work())
+        };
+    }
+    let all = gather(&mut tasks);
+    tokio::pin!(all);
+    tokio::select! {
+        () = enough.reached.notified() => end(server),
+        done = &mut all => return done,
+    }
+    all.await
+}
+
+async fn gather(tasks: &mut JoinSet<Result<(), Broken>>) -> Result<(), Broken> {
+    let mut first = Ok(());
+    while let Some(joined) = tasks.join_next().await {
+        match joined.expect("no caller panics") {
+            Err(Broken::NoAnswer(_)) | Ok(()) => {} // the server is gone
+            Err(wrong) => first = first.and(Err(wrong)),
+        }
+    }
+    first
+}
+
+struct Enough {
+    left: AtomicU64,
+    reached: Notify,
+}
+
+struct Caller {
+    client: Client,
+    ledger: Ledger,
+    enough: Arc<Enough>,
+    chance: Chance,
+}
+
+impl Caller {
+    fn acknowledged(&self) {
+        if self.enough.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.enough.reached.notify_one();
+        }
+    }
+
+    /// Enqueues until the server is gone, every message twice.
+    async fn produce(mut self) -> Result<(), Broken> {
+        loop {
+            let id = Uuid::now_v7().to_string();
+            self.ledger.lock().insert(id.clone(), Known::default());
+            let message = Message {
+                message_id: id.clone(),
+                payload: id.clone().into_bytes(),
+                priority: Some(i64::try_from(self.chance.below(5)).expect("small")),
+                max_attempts: Some(10_000),
+                ..Message::default()
+            };
+            for _ in 0..2 {
+                let request = EnqueueRequest { queue: QUEUE.to_owned(), message: Some(message.clone()) };
+                self.client.enqueue(request).await?;
+                self.ledger.lock().get_mut(&id).expect("it is noted").enqueued = true;
+                self.acknowledged();
+            }
+        }
+    }
+
+    /// Dequeues until the server is gone; of what it gets it completes most, gives some back and keeps some.
+    async fn work(mut self) -> Result<(), Broken> {
+        loop {
+            let max_messages = 1 + i32::try_from(self.chance.below(4)).expect("small");
+            let request = DequeueRequest {
+                queue: QUEUE.to_owned(),
+                max_messages,
+                lease_duration: Some(HOUR),
+                ..DequeueRequest::default()
+            };
+            let leases = self.client.dequeue(request).await?.into_inner().leases;
+            for lease in &leases {
+                note_lease(&self.ledger, lease)?;
+                self.acknowledged();
+            }
+            for lease in leases {
+                let id = lease.message.as_ref().map(|message| message.message_id.clone()).unwrap_or_default();
+                match self.chance.below(10) {
+                    0 => {}
+                    1 | 2 => give_back(&mut self.client, &self.ledger, &id, lease.lease_token).await?,
+                    _ => complete(&mut self.client, &self.ledger, &id, lease.lease_token).await?, // most
+                }
+                self.acknowledged();
+            }
+        }
+    }
+}
+
+/// Notes a lease, which must be of a message that nobody has.
+fn note_lease(ledger: &Ledger, lease: &Lease) -> Result<(), Broken> {
+    let message = lease.message.clone().unwrap_or_default();
+    let mut ledger = ledger.lock();
+    let Some(known) = ledger.get_mut(&message.message_id) else {
+        return wrong(format!("a message that nobody sent: {message:?}"));
+    };
+    let held = known.open.is_some() && !known.failing;
+    if known.completed || known.completing || held {
+        return wrong(format!("served although it is not to be: {known:?}, {lease:?}"));
+    }
+    known.leases += 1;
+    known.enqueued = true;
+    if lease.attempt_number != known.leases || message.payload != message.message_id.as_bytes() {
+        return wrong(format!("another attempt or payload than was to come: {known:?}, {lease:?}"));
+    }
+    (known.open, known.failing) = (Some(lease.lease_token.clone()), false);
+    Ok(())
+}
+
+async fn complete(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), Broken> {
+    ledger.lock().get_mut(id).expect("it is noted").completing = true;
+    let request = CompleteRequest { queue: QUEUE.to_owned(), lease_token: token };
+    client.complete(request).await.map_err(settled_or_gone)?;
+    let mut ledger = ledger.lock();
+    let known = ledger.get_mut(id).expect("it is noted");
+    (known.completed, known.open) = (true, None);
+    Ok(())
+}
+
+async fn give_back(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), Broken> {
+    ledger.lock().get_mut(id).expect("it is noted").failing = true;
+    let delay = Some(prost_types::Duration::default());
+    let request = FailRequest { queue: QUEUE.to_owned(), lease_token: token.clone(), delay, error: None };
+    client.fail(request).await.map_err(settled_or_gone)?;
+    let mut ledger = ledger.lock();
+    let known = ledger.get_mut(id).expect("it is noted");
+    // Somebody else may have it already.
+    if known.open.as_ref() == Some(&token) {
+        (known.open, known.failing) = (None, false);
+    }
+    Ok(())
+}
+
+/// A settlement of a lease that holds is never refused.
+fn settled_or_gone(status: Status) -> Broken {
+    match status.code() {
+        Code::FailedPrecondition | Code::NotFound | Code::InvalidArgument => {
+            Broken::Wrong(format!("a settlement of a lease that holds was refused: {status}"))
+        }
+        _ => Broken::NoAnswer(status.to_string()), // the server is gone
+    }
+}
+
+/// Completes with the leases of all rounds: each holds over every restart since.
+async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+    let mut client = connect(server).await?;
+    let open: Vec<(String, String)> =
+        ledger.lock().iter().filter_map(|(id, known)| Some((id.clone(), known.open.clone()?))).collect();
+    assert!(!open.is_empty(), "some leases were kept");
+    for (id, token) in open {
+        complete(&mut client, ledger, &id, token).await?;
+    }
+    Ok(())
+}
+
+/// Completes whatever waits.
+async fn drain(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+    let mut client = connect(server).await?;
+    loop {
+        let request = DequeueRequest {
+            queue: QUEUE.to_owned(),
+            max_messages: 100,
+            lease_duration: Some(HOUR),
+            ..DequeueRequest::default()
+        };
+        let leases = client.dequeue(request).await?.into_inner().leases;
+        if leases.is_empty() {
+            return Ok(());
+        }
+        for lease in leases {
+            note_lease(ledger, &lease)?;
+            let id = lease.message.map(|message| message.message_id).unwrap_or_default();
+            complete(&mut client, ledger, &id, lease.lease_token).await?;
+        }
+    }
+}
