@@ -275,7 +275,8 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         | Reason::TokenExpired
         | Reason::EnqueueBlocked
         | Reason::DequeueBlocked
-        | Reason::QueueFull => None,
+        | Reason::QueueFull
+        | Reason::FilterNotDeclared => None,
     }
 }
 
@@ -340,7 +341,8 @@ fn advice(reason: Reason) -> Option<&'static str> {
         | Reason::WrongMessageState
         | Reason::ValueHeld
         | Reason::EnqueueBlocked
-        | Reason::DequeueBlocked => None,
+        | Reason::DequeueBlocked
+        | Reason::FilterNotDeclared => None,
     }
 }
 

@@ -195,6 +195,8 @@ pub enum Reason {
     DequeueBlocked,
     /// `QUEUE_FULL`
     QueueFull,
+    /// `FILTER_NOT_DECLARED`
+    FilterNotDeclared,
 }
 
 impl Reason {
@@ -259,6 +261,7 @@ impl Reason {
         Self::EnqueueBlocked,
         Self::DequeueBlocked,
         Self::QueueFull,
+        Self::FilterNotDeclared,
     ];
 
     /// What the reason means.

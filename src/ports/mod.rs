@@ -34,8 +34,8 @@ pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, 
 pub use progress::Progress;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueRecord};
 pub use queue_store::{
-    MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, ShardView,
-    StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
+    ShardView, StoredMessage,
 };
 pub use rollup_signal::{RollupSignal, Signal};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};

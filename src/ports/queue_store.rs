@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::shard::NotDeclared;
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, State, Transition};
 use crate::domain::time::Timestamp;
@@ -88,6 +90,9 @@ pub struct MessagesAt {
     pub at: Timestamp,
 }
 
+/// How many messages of each state meet a filter, or which shape is nearest to one that is not declared.
+pub type FilteredDepth = Result<[u64; State::ALL.len()], NotDeclared>;
+
 /// Who is told what a shard has to offer.
 pub trait QueueListener: Send + Sync + 'static {
     /// Takes the news of a shard. Called from any thread, never blocks, may come late and out of order: the view's step
@@ -140,6 +145,10 @@ pub trait QueueStore: Send + Sync + 'static {
 
     /// Reads the totals of a shard, the sequence of its newest message, and its view.
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError>;
+
+    /// Counts the messages of a shard that meet a filter, by state in the order of `State::ALL`: exact, and answered for
+    /// declared shapes that are filled only.
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError>;
 
     /// Adds a listener; before anything else, and before a later call is answered, it is told the view of every shard
     /// there is.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
-use tallystone::domain::queue::message::MessageId;
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Shard, ShardId, State, Trigger};
+use tallystone::domain::queue::filter::{Filter, ShapeKeys};
+use tallystone::domain::queue::message::{MessageId, Metadata};
+use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shard, ShardId, State, Trigger};
 use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
@@ -238,6 +239,31 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
         let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
         let (held, at) = shards.get(SHARD, MessageRef::Key(lease.token.key)).await.expect("a read").expect("it runs");
         assert_eq!((held.head.state, at), (State::Running, T0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
+    on_every_queue_store(async |bench| {
+        let shards = &bench.stores.shards;
+        let shape = ShapeKeys::new(["team"]).expect("a valid shape");
+        let settings = Settings { shapes: vec![shape.clone()], ..settings() };
+        shards.create(QueueId(8), 1, settings).await.expect("a new queue");
+        let shard = ShardId { queue: QueueId(8), number: 0 };
+        for (id, team) in [("a", "red"), ("b", "blue"), ("c", "red")] {
+            let mut sent = enqueue(id, 1, b"");
+            let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+            message.metadata = Metadata::new([("team", team)]).expect("valid pairs");
+            bench.one(shard, sent).await;
+        }
+        let filter = |pairs: &[(&str, &str)]| Filter::new(pairs.iter().copied()).expect("a valid filter");
+        let red = shards.depth(shard, filter(&[("team", "red")])).await.expect("a read").expect("it is declared");
+        assert_eq!(red[State::Pending as usize], 2);
+        let other = shards.depth(shard, filter(&[("zone", "a")])).await.expect("a read").expect_err("it is not");
+        assert_eq!(other.nearest, Some(shape));
+        let all = shards.depth(shard, Filter::default()).await.expect("a read").expect("no filter needs no shape");
+        assert_eq!(all[State::Pending as usize], 3);
     })
     .await;
 }

@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::{Command, Message, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, ShardView,
-    StoreError, StoreErrorKind, StoredMessage,
+    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
+    ShardView, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The epoch of every shard: nothing here ever goes back, so it never rises.
@@ -194,6 +195,10 @@ impl QueueStore for Queues {
             sequence: kept.core.sequence(),
             view: kept.view,
         })
+    }
+
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
+        self.read(shard, |kept, _| kept.core.depth(&filter))
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

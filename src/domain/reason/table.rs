@@ -3,7 +3,7 @@
 use super::{Code, Effect, ReasonInfo, Retry};
 
 /// One row for each reason, in the order of the enum.
-pub(super) const TABLE: [ReasonInfo; 59] = [
+pub(super) const TABLE: [ReasonInfo; 60] = [
     ReasonInfo {
         name: "INVALID_NAMESPACE",
         code: Code::InvalidArgument,
@@ -475,5 +475,13 @@ pub(super) const TABLE: [ReasonInfo; 59] = [
         retry: Retry::SameToken,
         effect: Effect::Nothing,
         help: "The queue holds as many messages, bytes or kept answers as its quota_messages, quota_bytes and dedupe_max_bytes allow, or the catalog as many queues. Let workers catch up, shorten the retention, or raise the quota.",
+    },
+    ReasonInfo {
+        name: "FILTER_NOT_DECLARED",
+        code: Code::FailedPrecondition,
+        http: 412,
+        retry: Retry::Never,
+        effect: Effect::Nothing,
+        help: "Declare the keys in filter_shapes of the queue, or ask with the shape that the message names; a shape that was declared just now is used when it is filled.",
     },
 ];

@@ -68,6 +68,13 @@ impl Queues {
         self.finish(async move { queues.create_now(draft, &author).await }).await
     }
 
+    /// Creates a queue or template unless its name was ever taken: what users changed or deleted stays so.
+    pub async fn ensure(&self, draft: QueueDraft, author: Author) -> Result<(), QueueError> {
+        let known = self.shared.find(&draft.name).is_some()
+            || !self.shared.stores.catalog.history(&draft.name, 0, 1).await?.is_empty();
+        if known { Ok(()) } else { self.create(draft, author).await.map(drop) }
+    }
+
     /// Changes the settings that the draft names; `expected` is what the caller read.
     pub async fn update(
         &self,

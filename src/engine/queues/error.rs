@@ -1,6 +1,7 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
 use crate::domain::queue::command::{Invalid, Refusal};
+use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::ports::{StoreError, StoreErrorKind};
@@ -32,6 +33,12 @@ pub enum QueueError {
     /// The server is stopping.
     #[error("the server is stopping; nothing was done")]
     ShuttingDown,
+    /// No index counts this filter.
+    #[error("{}", not_declared_text(.nearest.as_ref()))]
+    FilterNotDeclared {
+        /// The shape that is nearest to it.
+        nearest: Option<ShapeKeys>,
+    },
     /// No such operation.
     #[error("operation {id} is not known: it ended long ago, or its server was started anew since")]
     OperationNotFound {
@@ -65,6 +72,7 @@ impl QueueError {
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::RetryLater => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
+            Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => reason_of_store(error),
         }
@@ -103,6 +111,14 @@ impl QueueError {
     /// Whether another server changed the catalog, or the queue went, between look and act.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind == StoreErrorKind::Conflict)
+    }
+}
+
+fn not_declared_text(nearest: Option<&ShapeKeys>) -> String {
+    let what = "the queue declares no filter shape of these keys";
+    match nearest {
+        Some(keys) => format!("{what}; the nearest is {}", keys.iter().collect::<Vec<_>>().join(", ")),
+        None => format!("{what}, and no other that is filled"),
     }
 }
 

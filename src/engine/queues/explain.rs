@@ -1,10 +1,12 @@
 //! Why is this message not being served; why does this dequeue get nothing: one sentence and a next step for each cause.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
 use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::CanceledBy;
 use crate::domain::queue::{Message, QueueName, State};
 use crate::engine::namespaces::duration_text;
@@ -85,11 +87,11 @@ impl Queues {
     }
 
     /// Says why a dequeue gets nothing.
-    pub async fn explain_queue(&self, name: &QueueName) -> Result<Vec<Explanation>, QueueError> {
+    pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<Explanation>, QueueError> {
         let queue = self.shared.queue(name)?;
         let spec = queue.spec();
+        let mut causes = self.explain_filter(&queue, filter).await?;
         let depth = self.depth_of(&queue).await?;
-        let mut causes = Vec::new();
         if let Some(why) = &spec.dequeue_blocked {
             causes.push(blocked("dequeue", why));
         }
@@ -125,6 +127,35 @@ impl Queues {
             causes.push(because("empty", "no message waits: check that producers enqueue into this queue"));
         }
         Ok(causes)
+    }
+}
+
+impl Queues {
+    /// Says what stands against a filter, if it has any pairs.
+    async fn explain_filter(&self, queue: &Arc<LiveQueue>, filter: Filter) -> Result<Vec<Explanation>, QueueError> {
+        if filter.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.depth_by(queue, filter).await {
+            Ok(depth) if depth.of(State::Pending) > 0 => {
+                let count = depth.of(State::Pending);
+                Ok(vec![because("next", format!("{count} pending messages meet the filter"))])
+            }
+            Ok(depth) => {
+                let text = format!(
+                    "no pending message meets the filter; of those that do, {} are invisible and {} are leased",
+                    depth.of(State::Invisible),
+                    depth.of(State::Running)
+                );
+                Ok(vec![because("filter_not_met", text)])
+            }
+            Err(QueueError::FilterNotDeclared { .. }) => {
+                let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer \
+                            PARTIAL: call again, or declare its keys in filter_shapes";
+                Ok(vec![because("filter_not_declared", text)])
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::shard::NotDeclared;
 use crate::domain::queue::totals::Total;
 use crate::domain::queue::{Command, QueueName, State};
 use crate::engine::queues::Queues;
@@ -113,9 +115,22 @@ impl Queues {
     }
 
     /// Counts the messages of a queue: the totals that the store keeps.
-    pub async fn depth(&self, name: &QueueName) -> Result<Depth, QueueError> {
+    pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
         let queue = self.shared.queue(name)?;
-        self.depth_of(&queue).await
+        if filter.is_empty() { self.depth_of(&queue).await } else { self.depth_by(&queue, filter).await }
+    }
+
+    /// Counts the messages that meet a filter whose shape is declared; their bytes are not known.
+    pub(super) async fn depth_by(&self, queue: &Arc<LiveQueue>, filter: Filter) -> Result<Depth, QueueError> {
+        self.catch_up_all(queue).await?;
+        let mut depth = Depth::default();
+        for number in 0..queue.shards() {
+            let read = self.shared.stores.shards.depth(queue.shard(number).id, filter.clone()).await;
+            let counts = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
+            let counts = counts.map_err(|NotDeclared { nearest }| QueueError::FilterNotDeclared { nearest })?;
+            depth.by_shard.push(counts.map(|messages| Total { messages, bytes: 0 }));
+        }
+        Ok(depth)
     }
 
     pub(super) async fn depth_of(&self, queue: &Arc<LiveQueue>) -> Result<Depth, QueueError> {

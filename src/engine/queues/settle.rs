@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
 use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, Verb};
-use crate::domain::queue::message::{LeaseToken, MessageKey, WorkError};
+use crate::domain::queue::message::{LeaseToken, MessageKey, Routing, WorkError};
+use crate::domain::queue::route::shard_of;
 use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
@@ -136,6 +137,23 @@ impl Queues {
         }
         let reason = reason.into();
         self.settled(name, message.clone(), Command::CancelMessage { message, reason }).await
+    }
+
+    /// Gives an exclusivity value a limit of its own; none takes it back.
+    pub async fn set_value_limit(
+        &self,
+        name: &QueueName,
+        value: Routing,
+        limit: Option<u32>,
+    ) -> Result<(), QueueError> {
+        let queue = self.shared.queue(name)?;
+        let shard = shard_of(queue.shards(), value.as_str());
+        let command = Command::SetValueLimit { value, limit };
+        let answer = self.shared.call(&queue, shard, ShardCommand::of(command)).await?;
+        match answer.reply? {
+            Reply::ValueLimitSet => Ok(()),
+            other => Err(unexpected("limit of a value", &other)),
+        }
     }
 
     /// Gives one errored message its attempts back.

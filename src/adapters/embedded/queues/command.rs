@@ -5,9 +5,9 @@ use tokio::sync::oneshot;
 use super::time::Moment;
 use crate::adapters::embedded::command::{Answer, Class};
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::{Command, Message, QueueId, Settings, ShardId, State};
+use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
-use crate::ports::{QueueRecord, ShardAnswer, ShardCommand, ShardTotals, StoreError};
+use crate::ports::{FilteredDepth, QueueRecord, ShardAnswer, ShardCommand, ShardTotals, StoreError};
 
 /// The way to the caller of commands, who gets an answer for each.
 pub type ApplyAnswer = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
@@ -56,6 +56,8 @@ pub enum Read {
     These(Vec<u64>),
     /// The totals only.
     Totals,
+    /// How many messages meet a filter.
+    Depth(Filter),
 }
 
 /// What was seen of a shard at one moment.
@@ -66,6 +68,8 @@ pub struct Seen {
     pub at: Timestamp,
     /// What the shard holds.
     pub totals: ShardTotals,
+    /// How many messages meet the filter, if one was asked about.
+    pub depth: Option<FilteredDepth>,
 }
 
 impl Ask {

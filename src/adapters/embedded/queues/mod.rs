@@ -33,11 +33,11 @@ use super::error::ReadError;
 use crate::adapters::stored::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::{Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
+use crate::domain::queue::{Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore, ShardAnswer,
-    ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore,
+    ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 use catalog::Catalog;
 use command::{Apply, Ask, Read, Seen};
@@ -220,6 +220,11 @@ impl QueueStore for Queues {
 
     async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
         self.messages(shard, Read::List(state, after, limit)).await
+    }
+
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
+        let seen = self.see(shard, Read::Depth(filter)).await?;
+        Ok(seen.depth.expect("a read of the depth answers it"))
     }
 
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {

@@ -79,11 +79,15 @@ impl Kept {
             Read::These(sequences) => {
                 sequences.iter().filter_map(|sequence| self.core.message(*sequence)).cloned().collect()
             }
-            Read::Totals => Vec::new(),
+            Read::Totals | Read::Depth(_) => Vec::new(),
         };
         let totals = *self.core.totals();
         let totals = ShardTotals { totals, sequence: self.core.sequence(), view: self.view };
-        Seen { heads, at: at.max(self.header.clock), totals }
+        let depth = match read {
+            Read::Depth(filter) => Some(self.core.depth(filter)),
+            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals => None,
+        };
+        Seen { heads, at: at.max(self.header.clock), totals, depth }
     }
 
     /// The sequences of all its messages. O(n).

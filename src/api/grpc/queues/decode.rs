@@ -104,6 +104,18 @@ pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter
     Ok(Filter::new(sent.iter().map(|(key, value)| (key.as_str(), value.as_str())))?)
 }
 
+/// An exclusivity value.
+pub fn exclusivity_value(sent: &str) -> Result<Routing, QueueError> {
+    Routing::new(sent).map_err(|_invalid| {
+        Reject::new(Reason::InvalidArgument, "value is no exclusivity value; send 1 to 256 bytes").into()
+    })
+}
+
+/// The limit of an exclusivity value.
+pub fn value_limit(sent: i32) -> Result<u32, QueueError> {
+    u32::try_from(sent).map_err(|_negative| Invalid::ValueLimit.into())
+}
+
 /// How many messages; 0 is the default.
 pub fn count(sent: i32, default: usize) -> Result<usize, QueueError> {
     match usize::try_from(sent) {

@@ -27,9 +27,9 @@ pub fn state(state: State) -> i32 {
 /// Whether an answer is the whole truth.
 pub fn completeness(completeness: Completeness) -> i32 {
     let completeness = match completeness {
-        Completeness::Complete => wire::Completeness::Complete,
-        Completeness::More => wire::Completeness::More,
-        Completeness::Partial => wire::Completeness::Partial,
+        Completeness::Complete => wire::dequeue_response::Completeness::Complete,
+        Completeness::More => wire::dequeue_response::Completeness::More,
+        Completeness::Partial => wire::dequeue_response::Completeness::Partial,
     };
     completeness.into()
 }

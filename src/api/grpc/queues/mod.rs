@@ -278,6 +278,18 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
     }
 
+    async fn set_value_limit(
+        &self,
+        request: Request<wire::SetValueLimitRequest>,
+    ) -> Answer<wire::SetValueLimitResponse> {
+        let wire::SetValueLimitRequest { queue, value, limit } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let value = decode::exclusivity_value(&value).map_err(status)?;
+        let limit = limit.map(decode::value_limit).transpose().map_err(status)?;
+        self.queues.set_value_limit(&name, value, limit).await.map_err(status)?;
+        Ok(Response::new(wire::SetValueLimitResponse {}))
+    }
+
     async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> Answer<wire::GetMessageResponse> {
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
@@ -312,8 +324,10 @@ impl QueueService for QueuesApi {
     }
 
     async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> Answer<wire::GetDepthResponse> {
-        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
-        let depth = self.queues.depth(&name).await.map_err(status)?;
+        let wire::GetDepthRequest { queue, filter } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let filter = decode::filter(&filter).map_err(status)?;
+        let depth = self.queues.depth(&name, filter).await.map_err(status)?;
         Ok(Response::new(encode::depth(&depth)))
     }
 
@@ -363,8 +377,10 @@ impl QueueService for QueuesApi {
     }
 
     async fn explain_queue(&self, request: Request<wire::ExplainQueueRequest>) -> Answer<wire::ExplainQueueResponse> {
-        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
-        let causes = self.queues.explain_queue(&name).await.map_err(status)?;
+        let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
+        let name = decode::queue(&queue).map_err(status)?;
+        let filter = decode::filter(&filter).map_err(status)?;
+        let causes = self.queues.explain_queue(&name, filter).await.map_err(status)?;
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 

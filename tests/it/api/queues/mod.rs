@@ -76,7 +76,7 @@ async fn a_message_is_taken_in_leased_and_completed() {
     assert_eq!(enqueued["state"], "MESSAGE_STATE_PENDING");
     assert_eq!((&enqueued["alreadyEnqueued"], &enqueued["idempotent"]), (&json!(false), &json!(true)));
     let answer = server.done("Dequeue", json!({"queue": "mail", "maxMessages": 10})).await;
-    assert_eq!(answer["completeness"], "COMPLETENESS_COMPLETE");
+    assert_eq!(answer["completeness"], "COMPLETE");
     let lease = &answer["leases"][0];
     assert_eq!((&lease["attemptNumber"], &lease["leaseExpiresIn"]), (&json!(1), &json!("60s")));
     let message = &lease["message"];
@@ -291,7 +291,7 @@ async fn several_shards_are_one_queue() {
         leased += count;
     }
     let empty = server.done("Dequeue", json!({"queue": "mail", "max_messages": 25})).await;
-    assert_eq!((&empty["leases"], &empty["completeness"]), (&json!([]), &json!("COMPLETENESS_COMPLETE")));
+    assert_eq!((&empty["leases"], &empty["completeness"]), (&json!([]), &json!("COMPLETE")));
 }
 
 #[tokio::test]
@@ -398,8 +398,51 @@ async fn a_filter_gets_its_messages_whether_or_not_it_has_an_index() {
         let leases = answer["leases"].as_array().expect("leases");
         assert_eq!((leases.len(), &leases[0]["message"]["priority"]), (1, &json!("299")), "{shapes}: {answer}");
         let empty = server.done("Dequeue", ask).await;
-        assert_eq!((&empty["leases"], &empty["completeness"]), (&json!([]), &json!("COMPLETENESS_COMPLETE")));
+        assert_eq!((&empty["leases"], &empty["completeness"]), (&json!([]), &json!("COMPLETE")));
         let pairs: Value = (0..5).map(|n| (format!("k{n}"), json!("v"))).collect();
         server.refused("Dequeue", json!({"queue": "mail", "filter": pairs}), Reason::InvalidFilter).await;
+        let is_declared = shapes != json!([]);
+        let ask = json!({"queue": "mail", "filter": {"team": "blue"}});
+        if is_declared {
+            let depth = server.done("GetDepth", ask.clone()).await;
+            assert_eq!((&depth["pending"], &depth["running"]), (&json!("299"), &json!("0")));
+            let red = json!({"queue": "mail", "filter": {"team": "red"}});
+            assert_eq!(server.done("GetDepth", red.clone()).await["running"], "1");
+            assert_eq!(server.done("ExplainQueue", red).await["explanations"][0]["cause"], "filter_not_met");
+            let other = json!({"queue": "mail", "filter": {"team": "red", "n": "1"}});
+            let refused = server.refused("GetDepth", other, Reason::FilterNotDeclared).await;
+            assert!(refused["message"].as_str().expect("a text").contains("the nearest is team"), "{refused}");
+        } else {
+            server.refused("GetDepth", ask.clone(), Reason::FilterNotDeclared).await;
+            assert_eq!(server.done("ExplainQueue", ask).await["explanations"][0]["cause"], "filter_not_declared");
+        }
     }
+}
+
+#[tokio::test]
+async fn a_value_gets_a_limit_of_its_own_while_the_queue_runs() {
+    let server = Wire::start().await;
+    let queue = json!({"name": "mail", "type": "EXCLUSIVE", "exclusivity_key": "title"});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    for number in 0..4 {
+        let message = json!({"priority": number.to_string(), "metadata": {"title": "a"}});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    let leased = async |max: u32| {
+        let answer = server.done("Dequeue", json!({"queue": "mail", "max_messages": max})).await;
+        answer["leases"].as_array().expect("leases").len()
+    };
+    assert_eq!(leased(10).await, 1);
+    server.done("SetValueLimit", json!({"queue": "mail", "value": "a", "limit": 3})).await;
+    assert_eq!(leased(10).await, 2);
+    server.done("SetValueLimit", json!({"queue": "mail", "value": "a"})).await;
+    assert_eq!(leased(10).await, 0, "the limit of the queue holds again, and no lease is revoked");
+    for limit in [-1, 10_001] {
+        let body = json!({"queue": "mail", "value": "a", "limit": limit});
+        server.refused("SetValueLimit", body, Reason::InvalidSettings).await;
+    }
+    server.refused("SetValueLimit", json!({"queue": "mail"}), Reason::InvalidArgument).await;
+    server.done("CreateQueue", json!({"queue": {"name": "plain"}})).await;
+    let simple = json!({"queue": "plain", "value": "a", "limit": 2});
+    server.refused("SetValueLimit", simple, Reason::InvalidSettings).await;
 }

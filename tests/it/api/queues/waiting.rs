@@ -83,7 +83,7 @@ async fn a_wait_ends_empty_before_the_deadline_of_its_call() {
     request.set_timeout(Duration::from_millis(600));
     let answer = server.queues().await.dequeue(request).await.expect("an answer, not a deadline").into_inner();
     assert!(answer.leases.is_empty());
-    assert_eq!(answer.completeness(), wire::Completeness::Complete);
+    assert_eq!(answer.completeness(), wire::dequeue_response::Completeness::Complete);
 }
 
 #[tokio::test]
