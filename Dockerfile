@@ -4,11 +4,8 @@
 # keeps its data in /data.
 FROM rust:1.95-bookworm AS build
 WORKDIR /source
-COPY Cargo.toml Cargo.lock build.rs ./
-COPY proto proto
-COPY src src
-COPY loadtest loadtest
-COPY examples examples
+# All of it: the manifest names tests and the load tool, and a build without them is refused.
+COPY . .
 RUN cargo build --profile dist --locked --bin tallystone
 
 FROM debian:bookworm-slim
