@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
@@ -193,7 +194,9 @@ impl Queues {
         let is_template = queue.spec.template_for.is_some();
         if !is_template {
             self.shared.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
-            self.block(&live).await?;
+            if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
+                self.block(&live).await?;
+            }
         }
         let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
         if let Err(error) = self.shared.stores.catalog.commit(record).await {
@@ -295,18 +298,21 @@ impl Queues {
     /// Brings the settings of the catalog to every shard.
     async fn bring(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
         let settings = live.record.load().spec.shard_settings();
-        for shard in 0..live.shards() {
-            let configure = Command::Configure(Box::new(settings.clone()));
-            self.shared.call(live, shard, ShardCommand::of(configure)).await?.reply?;
-        }
+        self.on_every_shard(live, &Command::Configure(Box::new(settings))).await?;
         self.block(live).await
     }
 
     async fn block(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
         let spec = live.spec();
-        for shard in 0..live.shards() {
-            let (enqueue, dequeue) = (spec.enqueue_blocked.clone(), spec.dequeue_blocked.clone());
-            self.shared.call(live, shard, ShardCommand::of(Command::Block { enqueue, dequeue })).await?.reply?;
+        let (enqueue, dequeue) = (spec.enqueue_blocked, spec.dequeue_blocked);
+        self.on_every_shard(live, &Command::Block { enqueue, dequeue }).await
+    }
+
+    /// Sends a command to all shards at once, so that they share the commits of the store.
+    async fn on_every_shard(&self, live: &Arc<LiveQueue>, command: &Command) -> Result<(), QueueError> {
+        let send = |shard| self.shared.call(live, shard, ShardCommand::of(command.clone()));
+        for answer in join_all((0..live.shards()).map(send)).await {
+            answer?.reply?;
         }
         Ok(())
     }

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
@@ -72,8 +74,8 @@ impl Queues {
         let queue = self.shared.queue(name)?;
         self.catch_up_all(&queue).await?;
         let mut all: Vec<Found> = Vec::new();
-        for number in 0..queue.shards() {
-            let read = self.shared.stores.shards.peek(queue.shard(number).id, limit).await;
+        let reads = (0..queue.shards()).map(|number| self.shared.stores.shards.peek(queue.shard(number).id, limit));
+        for read in join_all(reads).await {
             let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
             all.extend(messages.into_iter().map(|message| Found { message, at }));
         }
@@ -124,8 +126,9 @@ impl Queues {
     pub(super) async fn depth_by(&self, queue: &Arc<LiveQueue>, filter: Filter) -> Result<Depth, QueueError> {
         self.catch_up_all(queue).await?;
         let mut depth = Depth::default();
-        for number in 0..queue.shards() {
-            let read = self.shared.stores.shards.depth(queue.shard(number).id, filter.clone()).await;
+        let shards = &self.shared.stores.shards;
+        let reads = (0..queue.shards()).map(|number| shards.depth(queue.shard(number).id, filter.clone()));
+        for read in join_all(reads).await {
             let counts = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
             let counts = counts.map_err(|NotDeclared { nearest }| QueueError::FilterNotDeclared { nearest })?;
             depth.by_shard.push(counts.map(|messages| Total { messages, bytes: 0 }));
@@ -136,8 +139,8 @@ impl Queues {
     pub(super) async fn depth_of(&self, queue: &Arc<LiveQueue>) -> Result<Depth, QueueError> {
         self.catch_up_all(queue).await?;
         let mut depth = Depth::default();
-        for number in 0..queue.shards() {
-            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
+        let reads = (0..queue.shards()).map(|number| self.shared.stores.shards.totals(queue.shard(number).id));
+        for read in join_all(reads).await {
             let read = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
             depth.by_shard.push(State::ALL.map(|state| read.totals.of(state)));
         }

@@ -55,7 +55,10 @@ fn without_its_reserve_the_store_refuses_enqueues_and_serves_reads() {
     assert!(full.stop().success());
     let server = Launch::dev(&data).start();
     let repeated = enqueue(&server, "a");
-    assert!(repeated.status == 200 && repeated.body.replace(' ', "").contains("\"alreadyEnqueued\":true"), "{repeated:?}");
+    assert!(
+        repeated.status == 200 && repeated.body.replace(' ', "").contains("\"alreadyEnqueued\":true"),
+        "{repeated:?}"
+    );
     assert_eq!(enqueue(&server, "b").status, 200, "what was refused was not applied, and is taken later");
 }
 

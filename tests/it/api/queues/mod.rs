@@ -446,3 +446,14 @@ async fn a_value_gets_a_limit_of_its_own_while_the_queue_runs() {
     let simple = json!({"queue": "plain", "value": "a", "limit": 2});
     server.refused("SetValueLimit", simple, Reason::InvalidSettings).await;
 }
+
+#[tokio::test]
+async fn a_queue_of_the_most_shards_is_made_changed_and_counted_within_a_call() {
+    let server = Wire::start().await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "shards": 256}})).await;
+    server.done("UpdateQueue", json!({"queue": {"name": "mail", "default_lease": "60s"}})).await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    assert_eq!(lease(&server).await["leaseExpiresIn"], "60s", "the setting is in every shard");
+    let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
+    assert_eq!((depth["byShard"].as_array().map(Vec::len), &depth["running"]), (Some(256), &json!("1")));
+}
