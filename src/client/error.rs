@@ -62,6 +62,12 @@ pub struct WriteError {
 }
 
 impl CallError {
+    /// The failure of a call that changes something and was made once.
+    pub fn of_one(status: Status) -> Self {
+        let may_be_applied = may_be_applied(&status);
+        Self { status: Box::new(status), attempts: 1, may_be_applied }
+    }
+
     /// The reason from the service's closed list; none if the service was not reached.
     pub fn reason(&self) -> Option<String> {
         reason_of(&self.status)

@@ -28,6 +28,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
+use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use retry::RetryPolicy;
@@ -101,6 +102,17 @@ impl Client {
     pub fn namespaces(&self) -> NamespaceServiceClient<Channel> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         NamespaceServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// The queue service of the server that is asked first, call by call without retries.
+    pub fn queues(&self) -> QueueServiceClient<Channel> {
+        let channel = self.endpoints.channel(self.endpoints.preferred());
+        QueueServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Makes a name for a message that nobody else has: a UUIDv7, under which its enqueue can be repeated.
+    pub fn message_id(&self) -> String {
+        self.tokens.make().token
     }
 }
 

@@ -6,6 +6,7 @@ use crate::api::documents;
 use crate::app::suggestions::meant;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1::Freshness;
+use crate::proto::queue::v1::MessageState;
 
 /// A time on the command line: absolute, or so long before now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,24 @@ pub fn total(text: &str) -> Result<(String, i64), String> {
     Ok((name.to_owned(), total))
 }
 
+/// Reads `KEY=VALUE`; the value may hold equals signs.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    match key.is_empty() {
+        true => Err("the key is empty; write it as KEY=VALUE".to_owned()),
+        false => Ok((key.to_owned(), value.to_owned())),
+    }
+}
+
+/// Reads the state of a message, with or without its prefix, in any letter case.
+pub fn message_state(text: &str) -> Result<MessageState, String> {
+    let name = text.to_ascii_uppercase();
+    let name = if name.starts_with("MESSAGE_STATE_") { name } else { format!("MESSAGE_STATE_{name}") };
+    MessageState::from_str_name(&name)
+        .filter(|state| *state != MessageState::Unspecified)
+        .ok_or_else(|| "none of INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED, ERRORED".to_owned())
+}
+
 /// Reads a reason of a refusal.
 pub fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| {
@@ -112,6 +131,21 @@ mod tests {
         for text in ["", "UNSPECIFIED", "FRESHNESS_UNSPECIFIED", "new"] {
             assert!(freshness(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_first_equals_sign_ends_a_key() {
+        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
+        assert!(pair("a").is_err() && pair("=b").is_err() && pair("").is_err());
+    }
+
+    #[test]
+    fn states_come_with_and_without_their_prefix() {
+        for text in ["errored", "ERRORED", "MESSAGE_STATE_ERRORED"] {
+            assert_eq!(message_state(text), Ok(MessageState::Errored), "{text}");
+        }
+        assert!(message_state("unspecified").is_err() && message_state("dead").is_err());
     }
 
     #[test]

@@ -25,10 +25,14 @@ macro_rules! call {
 mod apply;
 mod arguments;
 mod counter;
+mod dead_letters;
 mod failure;
+mod message;
 mod namespaces;
+mod operations;
 pub(crate) mod output;
 mod plan;
+mod queue;
 mod reasons;
 mod server;
 
@@ -71,6 +75,12 @@ enum Command {
     Ns(namespaces::NsArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Counter(Box<counter::CounterArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Queue(Box<queue::QueueArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Msg(Box<message::MsgArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Dlq(Box<dead_letters::DlqArgs>),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
@@ -220,6 +230,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Apply(args) => on_a_runtime(args.run(&before)),
         Command::Ns(args) => on_a_runtime(args.run(&before)),
         Command::Counter(args) => on_a_runtime(args.run(&before)),
+        Command::Queue(args) => on_a_runtime(args.run(&before)),
+        Command::Msg(args) => on_a_runtime(args.run(&before)),
+        Command::Dlq(args) => on_a_runtime(args.run(&before)),
         Command::Plan(args) => {
             before.only("plan", &["--output"])?;
             args.run(&before.output())

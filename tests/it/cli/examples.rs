@@ -28,10 +28,20 @@ fn every_example_of_the_help_does_what_it_shows() {
         desk.run(&["apply", "-f", "views.toml"]).ok();
         desk.run(&["counter", "add", "views", "-n", "views"]).ok();
         desk.run(&["counter", "add", "views"]).ok();
+        fill(&desk);
         let ran = desk.shell(example);
         assert_eq!(ran.code, 0, "{example}\n{}{}", ran.out, ran.err);
         let is_silent = [">", " rm ", "wait-ready"].iter().any(|word| example.contains(word));
         assert!(is_silent || !ran.out.is_empty(), "{example} prints nothing");
+    }
+}
+
+/// A queue `emails` as new, with two messages; it may not be there yet, or be blocked.
+fn fill(desk: &Desk) {
+    desk.run(&["queue", "rm", "emails", "--yes"]);
+    desk.run(&["queue", "create", "emails"]).ok();
+    for id in ["order-17", "order-18"] {
+        desk.run(&["msg", "push", "-q", "emails", "hello", "--id", id]).ok();
     }
 }
 

@@ -6,6 +6,7 @@ mod exits;
 mod gone_readers;
 mod help;
 mod hung;
+mod queues;
 mod settings;
 
 use std::fs;

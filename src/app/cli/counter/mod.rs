@@ -6,6 +6,8 @@ mod write;
 
 use clap::{Args, Subcommand};
 
+pub use write::all_or_partial;
+
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 
 /// Add to counters, read them, clear them, explain them.

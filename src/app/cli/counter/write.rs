@@ -230,7 +230,7 @@ fn settling(namespace: &str, name: &str, token: &pb::IdempotencyToken) -> String
 }
 
 /// Fails if any item was refused: with the code for half-done work, or with that of the refusal if nothing was done.
-pub(super) fn all_or_partial(refused: &[&ItemError], of: usize, what: &str) -> Result<(), Failure> {
+pub fn all_or_partial(refused: &[&ItemError], of: usize, what: &str) -> Result<(), Failure> {
     match refused.first() {
         None => Ok(()),
         Some(first) if refused.len() == of => {

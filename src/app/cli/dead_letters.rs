@@ -1,0 +1,112 @@
+//! `dlq`: messages that are out of attempts: list them, give them their attempts back.
+
+use clap::{Args, Subcommand};
+
+use crate::app::cli::arguments::pair;
+use crate::app::cli::operations::Following;
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::proto::queue::v1 as pb;
+
+/// List messages that are out of attempts, and give them their attempts back.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone dlq ls -q emails")]
+pub struct DlqArgs {
+    #[command(subcommand)]
+    command: DlqCommand,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum DlqCommand {
+    /// List errored messages, shard by shard in the order of their arrival.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone dlq ls -q emails --limit 10")]
+    Ls(LsArgs),
+    /// Give errored messages their attempts back, and follow how far that is.
+    #[command(after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run")]
+    Redrive(RedriveArgs),
+    /// End a redrive or purge; what it did stays done.
+    #[command(
+        after_help = "Example:\n  tallystone dlq cancel $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
+    )]
+    Cancel(CancelArgs),
+}
+
+#[derive(Debug, Args)]
+struct LsArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    limit: usize,
+}
+
+#[derive(Debug, Args)]
+struct RedriveArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// One message, by its id or key; without it, all that are errored now.
+    #[arg(default_value = "", hide_default_value = true, value_name = "MESSAGE")]
+    message_id: String,
+    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
+    shard_key: String,
+    /// Only messages with this metadata; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
+    /// At most so many messages a second [default: as fast as possible].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    rate: Option<i32>,
+    /// Only count.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not follow it to its end.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+struct CancelArgs {
+    /// The operation, as `dlq redrive` or `queue purge` shows it.
+    operation_id: String,
+}
+
+impl DlqArgs {
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
+        match self.command {
+            DlqCommand::Ls(args) => session.list_messages(args.queue, pb::MessageState::Errored, args.limit).await,
+            DlqCommand::Redrive(args) => session.redrive(args).await,
+            DlqCommand::Cancel(args) => session.cancel_operation(args.operation_id).await,
+        }
+    }
+}
+
+impl Session {
+    async fn redrive(&self, args: RedriveArgs) -> Result<(), Failure> {
+        let request = pb::RedriveMessagesRequest {
+            queue: args.queue,
+            filter: args.meta.into_iter().collect(),
+            message_id: args.message_id,
+            shard_key: args.shard_key,
+            rate: args.rate.unwrap_or_default(),
+            dry_run: args.dry_run,
+            request_token: self.client.message_id(),
+        };
+        let redriven = call!(self, queues.redrive_messages, &request)?;
+        let operation = redriven.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        match args.no_wait {
+            true => Following::new(self).print(operation),
+            false => Following::new(self).to_its_end(operation).await,
+        }
+    }
+
+    async fn cancel_operation(&self, operation_id: String) -> Result<(), Failure> {
+        let request = pb::CancelOperationRequest { operation_id };
+        let answer = call!(self, queues.cancel_operation, &request)?;
+        let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        Following::new(self).shown(&operation)
+    }
+}

@@ -1,0 +1,243 @@
+//! Commands that look at messages, and re-time them.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{duration, message_state};
+use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
+use crate::app::cli::queue::{explanation_rows, full_name};
+use crate::app::cli::{Failure, Session};
+use crate::app::notices::note;
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+    /// Print the payload only, byte by byte as it is.
+    #[arg(long)]
+    payload: bool,
+}
+
+/// A message.
+#[derive(Debug, Args)]
+pub struct WhichArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// The message, by its id or key.
+    #[arg(value_name = "MESSAGE")]
+    message_id: String,
+    /// What routed it, if its id did not: its shard key or exclusivity value.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
+    shard_key: String,
+}
+
+#[derive(Debug, Args)]
+pub struct PeekArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// How many at most.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
+    max: i32,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    pub queue: String,
+    /// The state: INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED.
+    #[arg(long, default_value = "PENDING", value_parser = message_state)]
+    pub state: pb::MessageState,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    pub limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+    /// The new priority.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "invisibility")]
+    priority: Option<i64>,
+    /// How long it is invisible from now on; 0s for not at all.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    invisibility: Option<Duration>,
+    /// Leave everything as it is unless it would be served sooner.
+    #[arg(long, requires = "invisibility")]
+    only_if_sooner: bool,
+    /// Only this version of the message, as `msg get` shows it.
+    #[arg(long, value_name = "N")]
+    expected_version: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    which: WhichArgs,
+}
+
+const LISTED: &[&str] = &[
+    "message_id",
+    "state",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
+impl Session {
+    pub(super) async fn get_message(&self, args: GetArgs) -> Result<(), Failure> {
+        let WhichArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::GetMessageRequest { queue, message_id, shard_key };
+        let found = call!(ask self, queues.get_message, &request)?;
+        let message = found.message.as_ref();
+        let message = message.ok_or_else(|| Failure::other("the server answered without a message"))?;
+        if args.payload {
+            return self.output.bytes(&message.payload);
+        }
+        let rows = Rows { columns: &["field", "value"], cells: fields(message) };
+        self.output.answer(&Answer::one(&full_name("GetMessageResponse"), &found), &rows)
+    }
+
+    pub(super) async fn peek(&self, args: PeekArgs) -> Result<(), Failure> {
+        let request = pb::PeekMessagesRequest { queue: args.queue, max_messages: args.max };
+        let next = call!(ask self, queues.peek_messages, &request)?;
+        let rows = Rows { columns: LISTED, cells: next.messages.iter().map(cells).collect() };
+        self.output.answer(&Answer::many(&full_name("PeekMessagesResponse"), &next, "messages"), &rows)
+    }
+
+    pub(in crate::app::cli) async fn list_messages(
+        &self,
+        queue: String,
+        state: pb::MessageState,
+        limit: usize,
+    ) -> Result<(), Failure> {
+        let mut whole = pb::ListMessagesResponse::default();
+        let mut request = pb::ListMessagesRequest { queue, state: state.into(), ..Default::default() };
+        while whole.messages.len() < limit {
+            let rows = (limit - whole.messages.len()).min(PAGE_ROWS_MAX);
+            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+            let page = call!(ask self, queues.list_messages, &request)?;
+            whole.messages.extend(page.messages);
+            whole.next_page_token.clone_from(&page.next_page_token);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        if !whole.next_page_token.is_empty() {
+            note("there are more; --limit N shows them");
+        }
+        let rows = Rows { columns: LISTED, cells: whole.messages.iter().map(cells).collect() };
+        self.output.answer(&Answer::many(&full_name("ListMessagesResponse"), &whole, "messages"), &rows)
+    }
+
+    pub(super) async fn update_message(&self, args: UpdateArgs) -> Result<(), Failure> {
+        let WhichArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::UpdateMessageRequest {
+            queue,
+            message_id: message_id.clone(),
+            shard_key,
+            priority: args.priority,
+            invisibility: args.invisibility.map(write_duration),
+            only_if_sooner: args.only_if_sooner,
+            expected_version: args.expected_version,
+            ..Default::default()
+        };
+        let updated = call!(self, queues.update_message, &request)?;
+        let cells = vec![vec![message_id, state(updated.state), updated.version.to_string()]];
+        let rows = Rows { columns: &["message_id", "state", "version"], cells };
+        self.output.answer(&Answer::one(&full_name("UpdateMessageResponse"), &updated), &rows)
+    }
+
+    pub(super) async fn explain_message(&self, args: ExplainArgs) -> Result<(), Failure> {
+        let WhichArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::ExplainMessageRequest { queue, message_id, shard_key };
+        let explained = call!(ask self, queues.explain_message, &request)?;
+        let rows = explanation_rows(&explained.explanations);
+        self.output.answer(&Answer::many(&full_name("ExplainMessageResponse"), &explained, "explanations"), &rows)
+    }
+}
+
+/// The state of a message as a word.
+pub fn state(number: i32) -> String {
+    word::<pb::MessageState>(number, "MESSAGE_STATE_", pb::MessageState::as_str_name)
+}
+
+/// A payload in a cell: as text if it is text.
+pub fn payload_cell(payload: &[u8]) -> String {
+    match std::str::from_utf8(payload) {
+        Ok(text) => text.to_owned(),
+        Err(_binary) => format!("({} bytes)", payload.len()),
+    }
+}
+
+/// The metadata in a cell, in the order of the keys.
+fn metadata_cell(message: &pb::Message) -> String {
+    let mut pairs: Vec<_> = message.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    pairs.join(" ")
+}
+
+fn error_cell(message: &pb::Message) -> String {
+    let error = message.error.clone().unwrap_or_default();
+    match (error.signature.as_str(), error.text.as_str()) {
+        (signature, "") => signature.to_owned(),
+        ("", text) => text.to_owned(),
+        (signature, text) => format!("{signature}: {text}"),
+    }
+}
+
+fn cells(message: &pb::Message) -> Vec<String> {
+    vec![
+        message.message_id.clone(),
+        state(message.state),
+        message.priority().to_string(),
+        message.attempt_number.to_string(),
+        message.attempts_left.to_string(),
+        time_cell(message.enqueue_time.as_ref()),
+        metadata_cell(message),
+        message.payload_bytes.to_string(),
+        error_cell(message),
+    ]
+}
+
+/// All that is known of a message; what is not known is left out.
+fn fields(message: &pb::Message) -> Vec<Vec<String>> {
+    let rows = [
+        ("message_id", message.message_id.clone()),
+        ("message_key", message.message_key.clone()),
+        ("state", state(message.state)),
+        ("version", message.version.to_string()),
+        ("priority", message.priority().to_string()),
+        ("metadata", metadata_cell(message)),
+        ("shard_key", message.shard_key.clone()),
+        ("type", message.r#type.clone()),
+        ("attempt_number", message.attempt_number.to_string()),
+        ("attempts_left", message.attempts_left.to_string()),
+        ("lease_duration", duration_cell(message.lease_duration.as_ref())),
+        ("ttl_left", duration_cell(message.ttl_left.as_ref())),
+        ("enqueue_time", time_cell(message.enqueue_time.as_ref())),
+        ("visible_time", time_cell(message.visible_time.as_ref())),
+        ("first_lease_time", time_cell(message.first_lease_time.as_ref())),
+        ("lease_start_time", time_cell(message.lease_start_time.as_ref())),
+        ("lease_expire_time", time_cell(message.lease_expire_time.as_ref())),
+        ("cancel_requested", if message.cancel_requested { "true".to_owned() } else { String::new() }),
+        ("cancel_reason", message.cancel_reason.clone()),
+        ("error", error_cell(message)),
+        ("payload_bytes", message.payload_bytes.to_string()),
+        ("payload", payload_cell(&message.payload)),
+    ];
+    let known = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    known.map(|(field, value)| vec![field.to_owned(), value]).collect()
+}

@@ -1,0 +1,224 @@
+//! `msg push`: messages into a queue. Each has an id over all retries, so that it is taken in once; when an enqueue fails
+//! for good and may have been applied, the id is shown.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{duration, pair, time};
+use crate::app::cli::counter::all_or_partial;
+use crate::app::cli::message::look::state;
+use crate::app::cli::output::{Answer, Rows, progress};
+use crate::app::cli::queue::full_name;
+use crate::app::cli::{Exit, Failure, Session};
+use crate::app::notices::{for_shell, note};
+use crate::domain::Timestamp;
+use crate::domain::limits::{BODY_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct PushArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// The payload.
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_hyphen_values = true)]
+    payload: Option<String>,
+    /// Read the payload from a file; - reads stdin.
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+    /// Each line of the file is the payload of a message of its own.
+    #[arg(long, requires = "file", conflicts_with_all = ["id", "generation_time"])]
+    lines: bool,
+    /// The id of the message: a UUIDv7, or any 1 to 64 bytes; without it, one is made.
+    #[arg(long)]
+    id: Option<String>,
+    /// When the message was made, for an id that is no UUIDv7: a repeat is recognised for the dedupe window.
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "id")]
+    generation_time: Option<Timestamp>,
+    #[command(flatten)]
+    message: MessageArgs,
+}
+
+/// What a message is sent with beside its payload.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Message")]
+struct MessageArgs {
+    /// Lower is served first [default: now in milliseconds, plus the offset of its class].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// The priority class, as the queue names it.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME", conflicts_with = "priority")]
+    class: String,
+    /// A pair of metadata, for filters and exclusivity; may be repeated, up to 4.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
+    /// How long it is invisible.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    invisibility: Option<Duration>,
+    /// The lease of a dequeue that asks for none.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// How often it may be tried.
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<i32>,
+    /// When it is canceled if nobody has it.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    ttl: Option<Duration>,
+    /// What selects its shard in place of its id.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
+    shard_key: String,
+    /// Its type.
+    #[arg(long = "type", default_value = "", hide_default_value = true, value_name = "TEXT")]
+    kind: String,
+}
+
+const PUSHED: &[&str] = &["message_id", "state", "already_enqueued", "message_key"];
+
+impl MessageArgs {
+    fn message(self) -> pb::Message {
+        pb::Message {
+            priority: self.priority,
+            priority_class: self.class,
+            metadata: self.meta.into_iter().collect(),
+            invisibility: self.invisibility.map(write_duration),
+            lease_duration: self.lease.map(write_duration),
+            max_attempts: self.max_attempts,
+            ttl: self.ttl.map(write_duration),
+            shard_key: self.shard_key,
+            r#type: self.kind,
+            ..Default::default()
+        }
+    }
+}
+
+impl Session {
+    pub(super) async fn push(&self, args: PushArgs) -> Result<(), Failure> {
+        let like = args.message.message();
+        if let (true, Some(file)) = (args.lines, &args.file) {
+            return self.push_lines(&args.queue, &like, file).await;
+        }
+        let payload = match (args.payload, &args.file) {
+            (Some(payload), _) => payload.into_bytes(),
+            (None, Some(file)) => read(file)?,
+            (None, None) => return Err(Failure::usage("give a payload, or --file")),
+        };
+        let message = pb::Message {
+            message_id: args.id.unwrap_or_else(|| self.client.message_id()),
+            generation_time: args.generation_time.map(crate::api::time::write),
+            payload,
+            ..like
+        };
+        let request = pb::EnqueueRequest { queue: args.queue, message: Some(message) };
+        let pushed = self.client.retried(&request, |request| {
+            let mut client = self.client.queues();
+            async move { client.enqueue(request).await }
+        });
+        let pushed = pushed.await.map_err(|error| {
+            let id = request.message.as_ref().map_or("", |message| message.message_id.as_str());
+            let failure = self.failed(&error);
+            match error.may_be_applied {
+                true => failure
+                    .hint(format!("it may be in the queue; its id is {id}"))
+                    .hint(format!("push it again with --id {}, and it is there once", for_shell(id))),
+                false => failure,
+            }
+        })?;
+        let cells = vec![cells(&pushed.message_id, pushed.state, pushed.already_enqueued, &pushed.message_key)];
+        let rows = Rows { columns: PUSHED, cells };
+        self.output.answer(&Answer::one(&full_name("EnqueueResponse"), &pushed), &rows)
+    }
+
+    /// Pushes the lines batch by batch, each with an id of its own.
+    async fn push_lines(&self, queue: &str, like: &pb::Message, file: &Path) -> Result<(), Failure> {
+        let mut lines = lines_of(file)?;
+        let mut whole = pb::BatchEnqueueResponse::default();
+        loop {
+            let mut messages = Vec::with_capacity(QUEUE_BATCH_ITEMS_MAX);
+            while messages.len() < QUEUE_BATCH_ITEMS_MAX {
+                let Some(payload) = next_line(&mut lines)? else { break };
+                messages.push(pb::Message { message_id: self.client.message_id(), payload, ..like.clone() });
+            }
+            if messages.is_empty() {
+                break;
+            }
+            let request = pb::BatchEnqueueRequest { queue: queue.to_owned(), messages };
+            let done = whole.results.len();
+            let answer = call!(self, queues.batch_enqueue, &request);
+            whole
+                .results
+                .extend(answer.map_err(|failure| failure.hint(format!("{done} lines were pushed before")))?.results);
+            progress(&format!("{} messages", whole.results.len()));
+        }
+        let mut refused = Vec::new();
+        let mut rows = Rows { columns: PUSHED, cells: Vec::new() };
+        for (line, result) in whole.results.iter().enumerate() {
+            match &result.error {
+                Some(error) => {
+                    note(&format!("line {}: {} ({})", line + 1, error.message, error.reason));
+                    refused.push(error);
+                }
+                None => rows.cells.push(cells(
+                    &result.message_id,
+                    result.state,
+                    result.already_enqueued,
+                    &result.message_key,
+                )),
+            }
+        }
+        self.output.answer(&Answer::many(&full_name("BatchEnqueueResponse"), &whole, "results"), &rows)?;
+        all_or_partial(&refused, whole.results.len(), "messages were refused")
+    }
+}
+
+fn cells(id: &str, number: i32, already_enqueued: bool, key: &str) -> Vec<String> {
+    vec![id.to_owned(), state(number), already_enqueued.to_string(), key.to_owned()]
+}
+
+fn open(file: &Path) -> Result<Box<dyn Read>, Failure> {
+    if file == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    match std::fs::File::open(file) {
+        Ok(opened) => Ok(Box::new(opened)),
+        Err(error) => Err(Failure::usage(format!("cannot read {}: {error}", file.display()))),
+    }
+}
+
+/// A whole file; the server refuses a payload that is too long, so no more is read than tells that it is.
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut payload = Vec::new();
+    let most = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
+    open(file)?.take(most).read_to_end(&mut payload).map_err(|error| unreadable(file, &error))?;
+    Ok(payload)
+}
+
+/// The lines of a file that is read as they are asked for.
+struct Lines<'a> {
+    file: &'a Path,
+    reader: BufReader<Box<dyn Read>>,
+}
+
+fn lines_of(file: &Path) -> Result<Lines<'_>, Failure> {
+    Ok(Lines { file, reader: BufReader::new(open(file)?) })
+}
+
+fn next_line(lines: &mut Lines) -> Result<Option<Vec<u8>>, Failure> {
+    let mut line = Vec::new();
+    let most = u64::try_from(QUEUE_MESSAGE_BYTES_MAX).unwrap_or(u64::MAX);
+    let mut bounded = lines.reader.by_ref().take(most);
+    let read = bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(lines.file, &error))?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if read == QUEUE_MESSAGE_BYTES_MAX {
+        return Err(Failure::new(Exit::Usage, "a line is longer than a message can be"));
+    }
+    Ok((read > 0).then_some(line))
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::usage(format!("cannot read {}: {error}", file.display()))
+}

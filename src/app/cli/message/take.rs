@@ -1,0 +1,279 @@
+//! Commands that lease messages and settle them. A dequeue is sent once: a repeat would lease others, and hold those of the
+//! lost answer back until their leases end. A settlement is repeated: it answers as the first did.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::Request;
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{duration, pair};
+use crate::app::cli::counter::all_or_partial;
+use crate::app::cli::message::look::{payload_cell, state};
+use crate::app::cli::output::{Answer, Parts, Rows, duration_cell};
+use crate::app::cli::queue::full_name;
+use crate::app::cli::{Exit, Failure, Session};
+use crate::app::notices::note;
+use crate::client::CallError;
+use crate::domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// How many at most.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
+    max: i32,
+    /// How long the leases last [default: as the message or the queue says].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// How long to wait for the first message, up to 20s.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// Only messages with this metadata; may be repeated, up to 4.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
+    /// This message and no other, by its id or key.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "MESSAGE")]
+    id: String,
+    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
+    shard_key: String,
+    /// Print the lease tokens only, one a line, for other commands.
+    #[arg(long)]
+    tokens: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SettleArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// The lease tokens, as `msg pull` shows them.
+    #[arg(required = true, value_name = "LEASE")]
+    leases: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// The lease tokens, as `msg pull` shows them.
+    #[arg(required_unless_present = "id", conflicts_with = "id", value_name = "LEASE")]
+    leases: Vec<String>,
+    /// A message by its id or key; the worker of one that runs is asked to give it up.
+    #[arg(long, value_name = "MESSAGE")]
+    id: Option<String>,
+    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
+    shard_key: String,
+    /// Why; shown with the message.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", requires = "id")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct FailArgs {
+    #[command(flatten)]
+    settle: SettleArgs,
+    /// When to try again, from now [default: by the retry policy of the queue].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    delay: Option<Duration>,
+    /// What happened; shown with the message.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    error: String,
+    /// What kind of failure it is, to group by.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    signature: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    #[command(flatten)]
+    settle: SettleArgs,
+    /// How long they last from now; 0s ends them [default: as the queue says].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+}
+
+const LEASED: &[&str] = &["message_id", "attempt_number", "lease_expires_in", "payload", "fence", "lease_token"];
+const SETTLED: &[&str] = &["lease_token", "state", "version"];
+const EXTENDED: &[&str] = &["lease_token", "lease_expires_in", "cancel_requested"];
+
+impl Session {
+    pub(super) async fn pull(&self, args: PullArgs) -> Result<(), Failure> {
+        if args.wait.is_some_and(|wait| wait > DEQUEUE_WAIT_MAX) {
+            return Err(Failure::usage(format!("--wait is at most {DEQUEUE_WAIT_MAX:?}; pull again to wait on")));
+        }
+        let request = pb::DequeueRequest {
+            queue: args.queue,
+            max_messages: args.max,
+            lease_duration: args.lease.map(write_duration),
+            wait: args.wait.map(write_duration),
+            filter: args.meta.into_iter().collect(),
+            message_id: args.id,
+            shard_key: args.shard_key,
+        };
+        let within = self.timeout + args.wait.unwrap_or_default();
+        let pulled = self.dequeue(request, within).await.map_err(|error| {
+            let failure = self.failed(&error);
+            match error.may_be_applied {
+                true => failure.hint("messages may have been leased; they come back when their leases end"),
+                false => failure,
+            }
+        })?;
+        if pulled.leases.is_empty() {
+            note(match pulled.completeness().as_str_name().contains("PARTIAL") {
+                true => "nothing yet: the filter was not looked up to the end; pull again",
+                false => "no message is ready; `tallystone queue explain` says why",
+            });
+        }
+        if args.tokens {
+            let tokens = pulled.leases.iter().map(|lease| format!("{}\n", lease.lease_token));
+            return self.output.bytes(tokens.collect::<String>().as_bytes());
+        }
+        let rows = Rows { columns: LEASED, cells: pulled.leases.iter().map(lease_cells).collect() };
+        self.output.answer(&Answer::many(&full_name("DequeueResponse"), &pulled, "leases"), &rows)
+    }
+
+    /// Asks for messages once, within a time; where no server was reached, once more of one that answers a question.
+    pub(in crate::app::cli) async fn dequeue(
+        &self,
+        request: pb::DequeueRequest,
+        within: Duration,
+    ) -> Result<pb::DequeueResponse, CallError> {
+        match self.dequeue_once(request.clone(), within).await {
+            Err(error) if error.is_unreachable() && self.depth(&request.queue).await.is_ok() => {
+                self.dequeue_once(request, within).await
+            }
+            answer => answer, // of a server
+        }
+    }
+
+    async fn dequeue_once(
+        &self,
+        request: pb::DequeueRequest,
+        within: Duration,
+    ) -> Result<pb::DequeueResponse, CallError> {
+        let mut request = Request::new(request);
+        request.set_timeout(within);
+        let mut client = self.client.queues();
+        let answer = tokio::time::timeout(within, client.dequeue(request)).await;
+        let answer = answer.unwrap_or_else(|_elapsed| Err(crate::client::late()));
+        answer.map(tonic::Response::into_inner).map_err(CallError::of_one)
+    }
+
+    pub(super) async fn complete(&self, args: SettleArgs) -> Result<(), Failure> {
+        self.settle(args, &pb::Settlement { verb: pb::Verb::Complete.into(), ..Default::default() }).await
+    }
+
+    pub(super) async fn release(&self, args: SettleArgs) -> Result<(), Failure> {
+        self.settle(args, &pb::Settlement { verb: pb::Verb::Release.into(), ..Default::default() }).await
+    }
+
+    pub(super) async fn fail(&self, args: FailArgs) -> Result<(), Failure> {
+        let error = pb::WorkerError { signature: args.signature, text: args.error };
+        let settlement = pb::Settlement {
+            verb: pb::Verb::Fail.into(),
+            delay: args.delay.map(write_duration),
+            error: (error != pb::WorkerError::default()).then_some(error),
+            ..Default::default()
+        };
+        self.settle(args.settle, &settlement).await
+    }
+
+    pub(super) async fn cancel(&self, args: CancelArgs) -> Result<(), Failure> {
+        let Some(message_id) = args.id else {
+            let settle = SettleArgs { queue: args.queue, leases: args.leases };
+            return self.settle(settle, &pb::Settlement { verb: pb::Verb::Cancel.into(), ..Default::default() }).await;
+        };
+        let request = pb::CancelMessageRequest {
+            queue: args.queue,
+            message_id: message_id.clone(),
+            shard_key: args.shard_key,
+            reason: args.reason,
+        };
+        let canceled = call!(self, queues.cancel_message, &request)?;
+        if canceled.state() == pb::MessageState::Running {
+            note("it is running; its worker is asked to give it up");
+        }
+        let cells = vec![vec![message_id, state(canceled.state), canceled.version.to_string()]];
+        let rows = Rows { columns: &["message_id", "state", "version"], cells };
+        self.output.answer(&Answer::one(&full_name("CancelMessageResponse"), &canceled), &rows)
+    }
+
+    /// Settles all leases in the same way, as many in one call as it takes.
+    async fn settle(&self, args: SettleArgs, like: &pb::Settlement) -> Result<(), Failure> {
+        let mut whole = pb::SettleMessagesResponse::default();
+        for leases in args.leases.chunks(QUEUE_BATCH_ITEMS_MAX) {
+            let items =
+                leases.iter().map(|lease| pb::Settlement { lease_token: lease.clone(), ..like.clone() }).collect();
+            let request = pb::SettleMessagesRequest { queue: args.queue.clone(), items };
+            whole.results.extend(call!(self, queues.settle_messages, &request)?.results);
+        }
+        let mut refused = Vec::new();
+        let mut rows = Rows { columns: SETTLED, cells: Vec::new() };
+        for result in &whole.results {
+            match &result.error {
+                Some(error) => {
+                    note(&format!("{}: {} ({})", result.lease_token, error.message, error.reason));
+                    refused.push(error);
+                }
+                None => {
+                    rows.cells.push(vec![result.lease_token.clone(), state(result.state), result.version.to_string()]);
+                }
+            }
+        }
+        self.output.answer(&Answer::many(&full_name("SettleMessagesResponse"), &whole, "results"), &rows)?;
+        all_or_partial(&refused, whole.results.len(), "leases could not be settled")
+    }
+
+    pub(super) async fn extend(&self, args: ExtendArgs) -> Result<(), Failure> {
+        let mut parts = Parts::list(self.output);
+        let (mut extended, mut first_failure) = (0, None);
+        for lease_token in args.settle.leases {
+            let request = pb::ExtendLeaseRequest {
+                queue: args.settle.queue.clone(),
+                lease_token: lease_token.clone(),
+                lease_duration: args.lease.map(write_duration),
+            };
+            match call!(self, queues.extend_lease, &request) {
+                Ok(answer) => {
+                    extended += 1;
+                    let cells = vec![
+                        lease_token,
+                        duration_cell(answer.lease_expires_in.as_ref()),
+                        answer.cancel_requested.to_string(),
+                    ];
+                    let rows = Rows { columns: EXTENDED, cells: vec![cells] };
+                    parts.print(&[Answer::one(&full_name("ExtendLeaseResponse"), &answer).json()], &rows)?;
+                }
+                Err(failure) => {
+                    note(&format!("{lease_token}: {failure}"));
+                    first_failure.get_or_insert(failure);
+                }
+            }
+        }
+        parts.end(EXTENDED)?;
+        match first_failure {
+            None => Ok(()),
+            Some(failure) if extended == 0 => Err(failure),
+            Some(_) => Err(Failure::new(Exit::Partial, "some leases could not be extended")),
+        }
+    }
+}
+
+fn lease_cells(lease: &pb::Lease) -> Vec<String> {
+    let message = lease.message.clone().unwrap_or_default();
+    vec![
+        message.message_id,
+        lease.attempt_number.to_string(),
+        duration_cell(lease.lease_expires_in.as_ref()),
+        payload_cell(&message.payload),
+        lease.fence.to_string(),
+        lease.lease_token.clone(),
+    ]
+}

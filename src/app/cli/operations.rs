@@ -1,0 +1,75 @@
+//! Work of the server that goes on after its call: followed to its end, with progress where somebody looks.
+//!
+//! A command that is interrupted leaves the operation to the server; it is shown under its name at the end, whatever that is.
+
+use std::time::Duration;
+
+use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
+use crate::app::cli::queue::full_name;
+use crate::app::cli::{Failure, Session};
+use crate::proto::queue::v1 as pb;
+
+/// The pause between two questions how far an operation is.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+const OPERATION: &[&str] = &["operation_id", "kind", "queue", "state", "done", "total", "start_time", "end_time"];
+
+/// Follows operations.
+pub struct Following<'a> {
+    session: &'a Session,
+}
+
+impl<'a> Following<'a> {
+    /// Follows operations over the session.
+    pub fn new(session: &'a Session) -> Self {
+        Self { session }
+    }
+
+    /// Asks until the operation is over, then prints it; fails if it did.
+    pub async fn to_its_end(&self, mut operation: pb::Operation) -> Result<(), Failure> {
+        while operation.state() == pb::OperationState::Running {
+            progress(&format!("{}: {} of about {}", operation.kind, operation.done, operation.total));
+            tokio::time::sleep(ASK_EVERY).await;
+            let request = pb::GetOperationRequest { operation_id: operation.operation_id.clone() };
+            let session = self.session;
+            let answer = call!(ask session, queues.get_operation, &request)?;
+            operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        }
+        self.print(operation)
+    }
+
+    /// Shows an operation as it is.
+    pub fn shown(&self, operation: &pb::Operation) -> Result<(), Failure> {
+        let rows = Rows { columns: OPERATION, cells: vec![cells(operation)] };
+        self.session.output.answer(&Answer::one(&full_name("Operation"), operation), &rows)
+    }
+
+    /// Shows an operation; fails if it did, or was cancelled.
+    pub fn print(&self, operation: pb::Operation) -> Result<(), Failure> {
+        self.shown(&operation)?;
+        match (operation.state(), operation.error) {
+            (pb::OperationState::Failed, error) => {
+                let why = error.map(|error| error.message).unwrap_or_default();
+                Err(Failure::other(format!("the {} failed after {} messages: {why}", operation.kind, operation.done)))
+            }
+            (pb::OperationState::Cancelled, _) => {
+                let what = format!("the {} was cancelled after {} messages", operation.kind, operation.done);
+                Err(Failure::other(what))
+            }
+            (pb::OperationState::Unspecified | pb::OperationState::Running | pb::OperationState::Done, _) => Ok(()),
+        }
+    }
+}
+
+fn cells(operation: &pb::Operation) -> Vec<String> {
+    vec![
+        operation.operation_id.clone(),
+        operation.kind.clone(),
+        operation.queue.clone(),
+        word::<pb::OperationState>(operation.state, "OPERATION_STATE_", pb::OperationState::as_str_name),
+        operation.done.to_string(),
+        operation.total.to_string(),
+        time_cell(operation.start_time.as_ref()),
+        time_cell(operation.end_time.as_ref()),
+    ]
+}

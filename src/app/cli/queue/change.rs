@@ -1,0 +1,205 @@
+//! Commands that change queues. Each may be repeated: a queue that is as it is asked for is answered, a purge carries a token.
+
+use clap::Args;
+use tonic::Code;
+
+use crate::app::cli::namespaces::confirm;
+use crate::app::cli::operations::Following;
+use crate::app::cli::output::{Answer, Rows};
+use crate::app::cli::queue::settings::{SettingsArgs, rows};
+use crate::app::cli::queue::{full_name, messages};
+use crate::app::cli::{Failure, Session};
+use crate::app::notices::note;
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The queue.
+    name: String,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The queue.
+    name: String,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// A setting that returns to its default, by its name as `queue describe` shows it; may be repeated.
+    #[arg(long, value_name = "SETTING")]
+    reset: Vec<String>,
+    /// Only this version: the etag that `queue describe` shows.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct BlockArgs {
+    /// The queue.
+    name: String,
+    #[command(flatten)]
+    sides: SidesArgs,
+    /// Why; every refusal repeats it.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct UnblockArgs {
+    /// The queue.
+    name: String,
+    #[command(flatten)]
+    sides: SidesArgs,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+/// Which side of a queue; both if none is named.
+#[derive(Clone, Copy, Debug, Args)]
+struct SidesArgs {
+    /// Enqueues only.
+    #[arg(long)]
+    enqueue: bool,
+    /// Dequeues only.
+    #[arg(long)]
+    dequeue: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PurgeArgs {
+    /// The queue.
+    name: String,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Only say what would be canceled.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// The queue.
+    name: String,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Only say what would be deleted.
+    #[arg(long)]
+    dry_run: bool,
+    /// Only this version: the etag that `queue describe` shows.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+impl SidesArgs {
+    /// Enqueues and dequeues.
+    fn chosen(self) -> (Option<bool>, Option<bool>) {
+        let both = !self.enqueue && !self.dequeue;
+        ((both || self.enqueue).then_some(true), (both || self.dequeue).then_some(true))
+    }
+}
+
+impl Session {
+    pub(super) async fn create_queue(&self, args: CreateArgs) -> Result<(), Failure> {
+        let request = pb::CreateQueueRequest { queue: Some(args.settings.queue(args.name)), reason: args.reason };
+        let created = call!(self, queues.create_queue, &request)?;
+        let rows = settings_of(created.queue.as_ref())?;
+        self.output.answer(&Answer::one(&full_name("CreateQueueResponse"), &created), &rows)
+    }
+
+    pub(super) async fn update_queue(&self, args: UpdateArgs) -> Result<(), Failure> {
+        let queue = pb::Queue { etag: args.etag, ..args.settings.queue(args.name) };
+        Box::pin(self.change(pb::UpdateQueueRequest { queue: Some(queue), reason: args.reason, reset: args.reset }))
+            .await
+    }
+
+    pub(super) async fn block_queue(&self, args: BlockArgs) -> Result<(), Failure> {
+        let (enqueue_blocked, dequeue_blocked) = args.sides.chosen();
+        let reason = |side: Option<bool>| side.map(|_| args.reason.clone()).unwrap_or_default();
+        let queue = pb::Queue {
+            name: args.name,
+            enqueue_blocked,
+            dequeue_blocked,
+            enqueue_blocked_reason: reason(enqueue_blocked),
+            dequeue_blocked_reason: reason(dequeue_blocked),
+            ..Default::default()
+        };
+        Box::pin(self.change(pb::UpdateQueueRequest { queue: Some(queue), reason: args.reason, ..Default::default() }))
+            .await
+    }
+
+    pub(super) async fn unblock_queue(&self, args: UnblockArgs) -> Result<(), Failure> {
+        let (enqueue, dequeue) = args.sides.chosen();
+        let queue = pb::Queue {
+            name: args.name,
+            enqueue_blocked: enqueue.map(|_| false),
+            dequeue_blocked: dequeue.map(|_| false),
+            ..Default::default()
+        };
+        Box::pin(self.change(pb::UpdateQueueRequest { queue: Some(queue), reason: args.reason, ..Default::default() }))
+            .await
+    }
+
+    async fn change(&self, request: pb::UpdateQueueRequest) -> Result<(), Failure> {
+        let updated = call!(self, queues.update_queue, &request)?;
+        let rows = settings_of(updated.queue.as_ref())?;
+        self.output.answer(&Answer::one(&full_name("UpdateQueueResponse"), &updated), &rows)
+    }
+
+    pub(super) async fn purge_queue(&self, args: PurgeArgs) -> Result<(), Failure> {
+        let depth = self.depth(&args.name).await?;
+        let what = format!("{} of queue {}", messages(depth.pending + depth.invisible), args.name);
+        if args.dry_run {
+            note(&format!("would cancel {what}; nothing was changed"));
+            return Ok(());
+        }
+        confirm(args.yes, &format!("cancel {what}"))?;
+        let request = pb::PurgeQueueRequest { queue: args.name, request_token: self.client.message_id() };
+        let purged = call!(self, queues.purge_queue, &request)?;
+        let operation = purged.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        Following::new(self).to_its_end(operation).await
+    }
+
+    pub(super) async fn remove_queue(&self, args: RmArgs) -> Result<(), Failure> {
+        let depth = self.depth(&args.name).await?;
+        let held = depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled;
+        let what = format!("queue {} with {}", args.name, messages(held));
+        if args.dry_run {
+            note(&format!("would delete {what}; nothing was changed"));
+            return Ok(());
+        }
+        confirm(args.yes, &format!("delete {what} for ever"))?;
+        let request = pb::DeleteQueueRequest { queue: args.name.clone(), etag: args.etag, reason: args.reason };
+        let deleted = self.client.retried(&request, |request| {
+            let mut client = self.client.queues();
+            async move { client.delete_queue(request).await }
+        });
+        match deleted.await {
+            Ok(deleted) => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
+            // The answer to an earlier attempt was lost, and that attempt did it.
+            Err(error) if error.may_be_applied && error.status.code() == Code::NotFound => {
+                note(&format!("deleted {what}"));
+            }
+            Err(error) => return Err(self.failed(&error)),
+        }
+        Ok(())
+    }
+}
+
+/// The settings of a queue that was answered.
+pub fn settings_of(queue: Option<&pb::Queue>) -> Result<Rows, Failure> {
+    let queue = queue.ok_or_else(|| Failure::other("the server answered without a queue"))?;
+    Ok(Rows { columns: &["setting", "value"], cells: rows(queue) })
+}

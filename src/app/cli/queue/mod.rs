@@ -1,0 +1,103 @@
+//! `queue`: create queues, change and block them, look at them, empty and delete them. `settings` reads what a queue is made
+//! of, `change` and `show` hold the commands.
+
+mod change;
+mod settings;
+mod show;
+
+use clap::{Args, Subcommand};
+
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::proto::queue::v1 as pb;
+
+pub(super) use show::explanation_rows;
+
+/// Create priority queues, change and block them, follow their depth, empty and delete them.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone queue create orders")]
+pub struct QueueArgs {
+    #[command(subcommand)]
+    command: QueueCommand,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum QueueCommand {
+    /// Create a queue; one that exists with the same settings is answered.
+    #[command(
+        after_help = "Example:\n  tallystone queue create payments --type exclusive --exclusivity-key account --max-attempts 5"
+    )]
+    Create(change::CreateArgs),
+    /// Change the settings that are given; all others stay.
+    #[command(after_help = "Example:\n  tallystone queue update emails --default-lease 1m --reset default_ttl")]
+    Update(change::UpdateArgs),
+    /// Refuse enqueues, dequeues or both, with a reason that every refusal repeats.
+    #[command(after_help = "Example:\n  tallystone queue block emails --dequeue --reason 'the mail server is down'")]
+    Block(change::BlockArgs),
+    /// Take enqueues and dequeues again.
+    #[command(after_help = "Example:\n  tallystone queue unblock emails")]
+    Unblock(change::UnblockArgs),
+    /// Cancel all messages that are pending or invisible.
+    #[command(after_help = "Example:\n  tallystone queue purge emails --yes")]
+    Purge(change::PurgeArgs),
+    /// Delete a queue with all its messages.
+    #[command(after_help = "Example:\n  tallystone queue rm emails --yes")]
+    Rm(change::RmArgs),
+    /// List queues by name.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone queue ls em")]
+    Ls(show::LsArgs),
+    /// Show all settings of a queue.
+    #[command(visible_alias = "get", after_help = "Example:\n  tallystone queue describe emails")]
+    Describe(show::NameArgs),
+    /// Count the messages of a queue by state: exact totals.
+    #[command(after_help = "Example:\n  tallystone queue depth emails --by-shard")]
+    Depth(show::DepthArgs),
+    /// Follow the depth of a queue. JSON is printed as lines, for it has no end.
+    #[command(after_help = "Example:\n  tallystone queue watch emails --readings 1")]
+    Watch(show::WatchArgs),
+    /// Say why a dequeue of this queue gets nothing, and what to do.
+    #[command(after_help = "Example:\n  tallystone queue explain emails")]
+    Explain(show::NameArgs),
+    /// Show who changed a queue, when and how, newest first.
+    #[command(after_help = "Example:\n  tallystone queue history emails")]
+    History(show::HistoryArgs),
+}
+
+impl QueueArgs {
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
+        match self.command {
+            QueueCommand::Create(args) => Box::pin(session.create_queue(args)).await,
+            QueueCommand::Update(args) => session.update_queue(args).await,
+            QueueCommand::Block(args) => session.block_queue(args).await,
+            QueueCommand::Unblock(args) => session.unblock_queue(args).await,
+            QueueCommand::Purge(args) => session.purge_queue(args).await,
+            QueueCommand::Rm(args) => session.remove_queue(args).await,
+            QueueCommand::Ls(args) => session.list_queues(args).await,
+            QueueCommand::Describe(args) => session.describe_queue(args.name).await,
+            QueueCommand::Depth(args) => session.depth_of_queue(args).await,
+            QueueCommand::Watch(args) => session.watch_queue(args).await,
+            QueueCommand::Explain(args) => session.explain_queue(args.name).await,
+            QueueCommand::History(args) => session.history_of_queue(args).await,
+        }
+    }
+}
+
+impl Session {
+    /// How many messages a queue holds in each state.
+    pub(super) async fn depth(&self, queue: &str) -> Result<pb::GetDepthResponse, Failure> {
+        let request = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };
+        call!(ask self, queues.get_depth, &request)
+    }
+}
+
+/// The full name of a message of the queue service.
+pub(super) fn full_name(message: &str) -> String {
+    format!("tallystone.queue.v1.{message}")
+}
+
+/// So many messages, in words.
+pub(super) fn messages(count: i64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+}

@@ -1,0 +1,255 @@
+//! What a queue is made of, on the command line and in a table.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{duration, pair};
+use crate::app::cli::output::{duration_cell, time_cell, word};
+use crate::proto::queue::v1 as pb;
+
+/// In which order a queue serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Kind {
+    /// By priority alone.
+    #[value(alias = "QUEUE_TYPE_SIMPLE", alias = "SIMPLE")]
+    Simple,
+    /// By priority, with a bounded number of leases for each exclusivity value.
+    #[value(alias = "QUEUE_TYPE_EXCLUSIVE", alias = "EXCLUSIVE")]
+    Exclusive,
+}
+
+/// The settings of a queue; what is left out is as it was, or as the defaults say.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Settings")]
+pub struct SettingsArgs {
+    /// In which order it serves [default: simple]. Changes only while the queue is empty.
+    #[arg(long = "type", value_enum)]
+    kind: Option<Kind>,
+    /// The metadata key whose value is the exclusivity value, on exclusive queues.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
+    exclusivity_key: String,
+    /// How many messages of one exclusivity value may be leased at once [default: 1].
+    #[arg(long, value_name = "N")]
+    max_in_flight_per_value: Option<i32>,
+    /// Whether an invisible or running message holds back those of its value behind it [default: false].
+    #[arg(long, value_name = "true|false")]
+    strict_order_per_value: Option<bool>,
+    /// What it is for.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    description: String,
+    /// How many shards it has, a power of two [default: 1]; fixed once it is created.
+    #[arg(long, value_name = "N")]
+    shards: Option<i32>,
+    /// What the names of queues begin with that enqueues create with these settings; makes it a template.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "PREFIX")]
+    template_for: String,
+    /// The lease of a message that asks for none [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    default_lease: Option<Duration>,
+    /// The time since its dequeue after which a lease can no longer be extended [default: 12h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    max_run_time: Option<Duration>,
+    /// How long a message without a window of its own is invisible [default: 0s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    default_invisibility: Option<Duration>,
+    /// How often a message may be tried unless it says otherwise [default: 3].
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<i32>,
+    /// When a message that nobody took is canceled [default: never].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    default_ttl: Option<Duration>,
+    /// When a failed message is tried again: first delay, growth in percent, longest delay, jitter in percent [default: 1s,200,5m,20].
+    #[arg(long, value_name = "TIME,PERCENT,TIME,PERCENT", value_parser = retry_policy)]
+    retry: Option<pb::RetryPolicy>,
+    /// How long completed messages are kept [default: 1h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    keep_completed: Option<Duration>,
+    /// How long canceled messages are kept [default: 1h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    keep_canceled: Option<Duration>,
+    /// How long errored messages are kept [default: 14d].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    keep_errored: Option<Duration>,
+    /// How long the answer to an enqueue is kept for repeats [default: 1h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    dedupe_window: Option<Duration>,
+    /// How many messages the queue holds, those that are over too [default: 100000000].
+    #[arg(long, value_name = "N")]
+    quota_messages: Option<i64>,
+    /// How many bytes of payload the queue holds [default: 64 GiB].
+    #[arg(long, value_name = "BYTES")]
+    quota_bytes: Option<i64>,
+    /// A named offset of the priority from now; may be repeated. With a metadata pair it is chosen by that.
+    #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
+    priority_class: Vec<pb::PriorityClass>,
+    /// A set of metadata keys whose filters have an index; may be repeated.
+    #[arg(long, value_name = "KEY[,KEY...]", value_parser = filter_shape)]
+    filter_shape: Vec<pb::FilterShape>,
+}
+
+impl SettingsArgs {
+    /// The queue that the API is asked for.
+    pub fn queue(self, name: String) -> pb::Queue {
+        let kept = [self.keep_completed, self.keep_canceled, self.keep_errored];
+        let [completed, canceled, errored] = kept.map(|kept| kept.map(write_duration));
+        let kind = match self.kind {
+            None => pb::QueueType::Unspecified,
+            Some(Kind::Simple) => pb::QueueType::Simple,
+            Some(Kind::Exclusive) => pb::QueueType::Exclusive,
+        };
+        pb::Queue {
+            name,
+            r#type: kind.into(),
+            exclusivity_key: self.exclusivity_key,
+            max_in_flight_per_value: self.max_in_flight_per_value,
+            strict_order_per_value: self.strict_order_per_value,
+            description: self.description,
+            shards: self.shards.unwrap_or_default(),
+            template_for: self.template_for,
+            default_lease: self.default_lease.map(write_duration),
+            max_run_time: self.max_run_time.map(write_duration),
+            default_invisibility: self.default_invisibility.map(write_duration),
+            default_max_attempts: self.max_attempts,
+            retry_policy: self.retry,
+            default_ttl: self.default_ttl.map(write_duration),
+            retention: kept.iter().any(Option::is_some).then_some(pb::Retention { completed, canceled, errored }),
+            dedupe_window: self.dedupe_window.map(write_duration),
+            quota_messages: self.quota_messages,
+            quota_bytes: self.quota_bytes,
+            priority_classes: self.priority_class,
+            filter_shapes: self.filter_shape,
+            ..Default::default()
+        }
+    }
+}
+
+/// Reads `1s,200,5m,20`.
+fn retry_policy(text: &str) -> Result<pb::RetryPolicy, String> {
+    let what = "write it as FIRST,PERCENT,LONGEST,PERCENT, like 1s,200,5m,20";
+    let parts: Vec<_> = text.split(',').collect();
+    let [initial, factor, max, jitter] = parts.as_slice() else { return Err(what.to_owned()) };
+    let percent = |text: &str| text.parse::<i32>().map_err(|_| what.to_owned());
+    Ok(pb::RetryPolicy {
+        initial: Some(write_duration(duration(initial)?)),
+        factor_percent: percent(factor)?,
+        max: Some(write_duration(duration(max)?)),
+        jitter_percent: percent(jitter)?,
+    })
+}
+
+/// Reads `NAME=MS` or `NAME=MS,KEY=VALUE`.
+fn priority_class(text: &str) -> Result<pb::PriorityClass, String> {
+    let what = "write it as NAME=MS or NAME=MS,KEY=VALUE";
+    let (class, tag) = text.split_once(',').map_or((text, None), |(class, tag)| (class, Some(tag)));
+    let (name, offset) = class.split_once('=').ok_or(what)?;
+    let offset_ms = offset.parse().map_err(|_| format!("{offset:?} is no whole number of milliseconds; {what}"))?;
+    let (tag_key, tag_value) = tag.map(pair).transpose()?.unwrap_or_default();
+    Ok(pb::PriorityClass { name: name.to_owned(), offset_ms, tag_key, tag_value })
+}
+
+/// Reads `KEY,KEY`.
+fn filter_shape(text: &str) -> Result<pb::FilterShape, String> {
+    match text.split(',').any(str::is_empty) {
+        true => Err("a key is empty; write it as KEY or KEY,KEY".to_owned()),
+        false => Ok(pb::FilterShape { keys: text.split(',').map(str::to_owned).collect() }),
+    }
+}
+
+/// All settings of a queue as rows of a table.
+pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
+    let retry = queue.retry_policy.unwrap_or_default();
+    let kept = queue.retention.unwrap_or_default();
+    let never = |time: Option<&prost_types::Duration>| time.map_or_else(|| "never".to_owned(), ToString::to_string);
+    let rows = [
+        ("name", queue.name.clone()),
+        ("id", queue.id.clone()),
+        ("etag", queue.etag.clone()),
+        ("version", queue.version.to_string()),
+        ("description", queue.description.clone()),
+        ("type", kind(queue.r#type)),
+        ("exclusivity_key", queue.exclusivity_key.clone()),
+        ("max_in_flight_per_value", number(queue.max_in_flight_per_value)),
+        ("strict_order_per_value", number(queue.strict_order_per_value)),
+        ("shards", queue.shards.to_string()),
+        ("template_for", queue.template_for.clone()),
+        ("default_lease", duration_cell(queue.default_lease.as_ref())),
+        ("max_run_time", duration_cell(queue.max_run_time.as_ref())),
+        ("default_invisibility", duration_cell(queue.default_invisibility.as_ref())),
+        ("default_max_attempts", number(queue.default_max_attempts)),
+        ("default_ttl", never(queue.default_ttl.as_ref())),
+        ("retry_policy.initial", duration_cell(retry.initial.as_ref())),
+        ("retry_policy.factor_percent", retry.factor_percent.to_string()),
+        ("retry_policy.max", duration_cell(retry.max.as_ref())),
+        ("retry_policy.jitter_percent", retry.jitter_percent.to_string()),
+        ("retention.completed", duration_cell(kept.completed.as_ref())),
+        ("retention.canceled", duration_cell(kept.canceled.as_ref())),
+        ("retention.errored", duration_cell(kept.errored.as_ref())),
+        ("dedupe_window", duration_cell(queue.dedupe_window.as_ref())),
+        ("dedupe_max_bytes", number(queue.dedupe_max_bytes)),
+        ("quota_messages", number(queue.quota_messages)),
+        ("quota_bytes", number(queue.quota_bytes)),
+        ("priority_classes", queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>().join("\n")),
+        ("filter_shapes", queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>().join("\n")),
+        ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
+        ("dequeue_blocked", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
+        ("create_time", time_cell(queue.create_time.as_ref())),
+        ("update_time", time_cell(queue.update_time.as_ref())),
+    ];
+    rows.into_iter().map(|(setting, value)| vec![setting.to_owned(), value]).collect()
+}
+
+/// The type of a queue as a word.
+pub fn kind(number: i32) -> String {
+    word::<pb::QueueType>(number, "QUEUE_TYPE_", pb::QueueType::as_str_name)
+}
+
+/// Whether something is blocked, and why.
+pub fn blocked(is_blocked: Option<bool>, reason: &str) -> String {
+    match (is_blocked.unwrap_or_default(), reason) {
+        (false, _) => "no".to_owned(),
+        (true, "") => "yes".to_owned(),
+        (true, reason) => format!("yes: {reason}"),
+    }
+}
+
+fn number(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn class_cell(class: &pb::PriorityClass) -> String {
+    let tag = if class.tag_key.is_empty() { String::new() } else { format!(",{}={}", class.tag_key, class.tag_value) };
+    format!("{}={}{tag}", class.name, class.offset_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_read_as_it_is_shown() {
+        for text in ["urgent=-60000", "studio=5,studio=main", "x=0,k=a=b"] {
+            assert_eq!(class_cell(&priority_class(text).expect("a class")), text);
+        }
+        for text in ["", "urgent", "urgent=soon", "urgent=1,k"] {
+            assert!(priority_class(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_retry_policy_has_four_parts() {
+        let policy = retry_policy("1s,200,5m,20").expect("a policy");
+        assert_eq!((policy.factor_percent, policy.jitter_percent), (200, 20));
+        assert_eq!(policy.max, Some(write_duration(Duration::from_secs(300))));
+        for text in ["", "1s", "1s,200,5m", "1s,200,5m,20,1", "1,200,5m,20", "1s,much,5m,20"] {
+            assert!(retry_policy(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_sent() {
+        let queue = SettingsArgs::default().queue("emails".to_owned());
+        assert_eq!(queue, pb::Queue { name: "emails".to_owned(), ..Default::default() });
+    }
+}

@@ -1,0 +1,202 @@
+//! Commands that look at queues.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::Request;
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::duration;
+use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell};
+use crate::app::cli::queue::change::settings_of;
+use crate::app::cli::queue::full_name;
+use crate::app::cli::queue::settings::{blocked, kind};
+use crate::app::cli::{Exit, Failure, Session};
+use crate::client::CallError;
+use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct NameArgs {
+    /// The queue.
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+}
+
+#[derive(Debug, Args)]
+pub struct DepthArgs {
+    /// The queue.
+    name: String,
+    /// One row for each shard.
+    #[arg(long)]
+    by_shard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// The queue.
+    name: String,
+    /// The least time between two readings, 100ms or more [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
+    /// End after so many readings; without it, watch until interrupted.
+    #[arg(long, value_name = "N")]
+    readings: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The queue, also one that was deleted.
+    name: String,
+    /// At most so many changes.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    limit: usize,
+}
+
+const DEPTH: &[&str] = &["invisible", "pending", "running", "errored", "completed", "canceled", "payload_bytes"];
+const SHARD_DEPTH: &[&str] = &["shard", "invisible", "pending", "running", "errored"];
+const WATCHED: &[&str] = &["watch_time", "invisible", "pending", "running", "errored", "waiting"];
+/// How wide the columns of a reading get for queues of up to ten million messages.
+const WATCHED_WIDTHS: &[usize] = &[30, 9, 8, 8, 8, 7];
+
+impl Session {
+    pub(super) async fn list_queues(&self, args: LsArgs) -> Result<(), Failure> {
+        let mut whole = pb::ListQueuesResponse::default();
+        let page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
+        let mut request = pb::ListQueuesRequest { page_size, prefix: args.prefix, page_token: String::new() };
+        loop {
+            let page = call!(ask self, queues.list_queues, &request)?;
+            whole.queues.extend(page.queues);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        let cells = whole.queues.iter().map(|queue| {
+            vec![
+                queue.name.clone(),
+                kind(queue.r#type),
+                queue.shards.to_string(),
+                blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason),
+                blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason),
+                queue.version.to_string(),
+                time_cell(queue.update_time.as_ref()),
+            ]
+        });
+        let columns = &["name", "type", "shards", "enqueue_blocked", "dequeue_blocked", "version", "update_time"];
+        let rows = Rows { columns, cells: cells.collect() };
+        self.output.answer(&Answer::many(&full_name("ListQueuesResponse"), &whole, "queues"), &rows)
+    }
+
+    pub(super) async fn describe_queue(&self, name: String) -> Result<(), Failure> {
+        let request = pb::GetQueueRequest { queue: name };
+        let found = call!(ask self, queues.get_queue, &request)?;
+        let rows = settings_of(found.queue.as_ref())?;
+        self.output.answer(&Answer::one(&full_name("GetQueueResponse"), &found), &rows)
+    }
+
+    pub(super) async fn depth_of_queue(&self, args: DepthArgs) -> Result<(), Failure> {
+        let depth = self.depth(&args.name).await?;
+        if args.by_shard {
+            let cells = depth.by_shard.iter().map(|shard| {
+                let counts =
+                    [shard.invisible, shard.pending, shard.running, shard.errored].map(|count| count.to_string());
+                [vec![shard.shard.to_string()], counts.to_vec()].concat()
+            });
+            let rows = Rows { columns: SHARD_DEPTH, cells: cells.collect() };
+            return self.output.answer(&Answer::many(&full_name("GetDepthResponse"), &depth, "byShard"), &rows);
+        }
+        let cells = [
+            depth.invisible,
+            depth.pending,
+            depth.running,
+            depth.errored,
+            depth.completed,
+            depth.canceled,
+            depth.payload_bytes,
+        ];
+        let rows = Rows { columns: DEPTH, cells: vec![cells.iter().map(ToString::to_string).collect()] };
+        self.output.answer(&Answer::one(&full_name("GetDepthResponse"), &depth), &rows)
+    }
+
+    /// A stream has no deadline, its first reading has.
+    pub(super) async fn watch_queue(&self, args: WatchArgs) -> Result<(), Failure> {
+        let request = pb::WatchQueueRequest { queue: args.name, interval: args.interval.map(write_duration) };
+        let fail = |status| self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false });
+        let mut client = self.client.queues();
+        let beginning = async {
+            let mut readings = client.watch_queue(Request::new(request)).await?.into_inner();
+            let first = readings.message().await?;
+            Ok((readings, first))
+        };
+        let beginning = tokio::time::timeout(self.timeout, beginning).await;
+        let (mut readings, mut next) = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late())).map_err(fail)?;
+        let mut parts = Parts::endless(self.output).laid_out(Layout::AtLeast(WATCHED_WIDTHS.to_vec()));
+        let mut shown = 0;
+        while args.readings.is_none_or(|readings| shown < readings) {
+            let Some(reading) = next.take() else {
+                return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
+            };
+            let rows = Rows { columns: WATCHED, cells: vec![watched_cells(&reading)] };
+            parts.print(&[Answer::one(&full_name("WatchQueueResponse"), &reading).json()], &rows)?;
+            shown += 1;
+            if args.readings.is_none_or(|readings| shown < readings) {
+                next = readings.message().await.map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn explain_queue(&self, name: String) -> Result<(), Failure> {
+        let request = pb::ExplainQueueRequest { queue: name, ..Default::default() };
+        let explained = call!(ask self, queues.explain_queue, &request)?;
+        let rows = explanation_rows(&explained.explanations);
+        self.output.answer(&Answer::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
+    }
+
+    pub(super) async fn history_of_queue(&self, args: HistoryArgs) -> Result<(), Failure> {
+        let mut whole = pb::ListQueueChangesResponse::default();
+        let mut request = pb::ListQueueChangesRequest { queue: args.name, ..Default::default() };
+        while whole.changes.len() < args.limit {
+            let rows = (args.limit - whole.changes.len()).min(PAGE_ROWS_MAX);
+            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+            let page = call!(ask self, queues.list_queue_changes, &request)?;
+            whole.changes.extend(page.changes);
+            whole.next_page_token.clone_from(&page.next_page_token);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        let cells = whole.changes.iter().map(|change| {
+            vec![
+                change.version.to_string(),
+                time_cell(change.change_time.as_ref()),
+                change.actor.clone(),
+                change.reason.clone(),
+                change.differences.join("\n"),
+            ]
+        });
+        let columns = &["version", "change_time", "actor", "reason", "differences"];
+        let rows = Rows { columns, cells: cells.collect() };
+        self.output.answer(&Answer::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)
+    }
+}
+
+/// Causes with what to do, as rows.
+pub fn explanation_rows(explanations: &[pb::Explanation]) -> Rows {
+    let cells = explanations.iter().map(|cause| vec![cause.cause.clone(), cause.text.clone()]);
+    Rows { columns: &["cause", "text"], cells: cells.collect() }
+}
+
+fn watched_cells(reading: &pb::WatchQueueResponse) -> Vec<String> {
+    let counts = [reading.invisible, reading.pending, reading.running, reading.errored, reading.waiting];
+    let time = time_cell(reading.watch_time.as_ref());
+    std::iter::once(time).chain(counts.iter().map(ToString::to_string)).collect()
+}

@@ -1,0 +1,209 @@
+//! Queues from the command line: messages in, leases out, settlements, dead letters.
+
+use serde_json::Value;
+
+use super::{Desk, Ran};
+
+/// Runs a line and reads its answer as JSON.
+fn json(desk: &Desk, line: &str) -> Value {
+    serde_json::from_str(&desk.shell(&format!("tallystone {line} -o json")).ok()).expect("one JSON document")
+}
+
+/// Leases one message and answers its lease token.
+fn pull(desk: &Desk, queue: &str) -> String {
+    let tokens = desk.run(&["msg", "pull", "-q", queue, "--tokens"]).ok();
+    let mut lines = tokens.lines();
+    let token = lines.next().expect("a message is ready").to_owned();
+    assert_eq!(lines.next(), None, "one lease was asked for");
+    token
+}
+
+fn check(ran: &Ran, code: i32, words: &str) {
+    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains(words), "{words:?} is missing of {:?}", ran.err);
+}
+
+#[test]
+fn messages_are_served_by_priority_with_what_they_were_sent_with() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.write("payload.bin", "line one\nline two");
+    desk.shell("tallystone msg push -q orders late --priority 9").ok();
+    desk.shell("tallystone msg push -q orders -f payload.bin --priority 7 --meta a=b=c --id mine").ok();
+    desk.shell("printf first | tallystone msg push -q orders --file - --priority=-5").ok();
+    let pulled = json(&desk, "msg pull -q orders --max 3 --lease 5m");
+    let leases = pulled["leases"].as_array().expect("leases");
+    let payloads: Vec<_> = leases.iter().map(|lease| lease["message"]["payload"].as_str().expect("base64")).collect();
+    assert_eq!(payloads, ["Zmlyc3Q=", "bGluZSBvbmUKbGluZSB0d28=", "bGF0ZQ=="]);
+    assert_eq!(
+        (&leases[1]["message"]["messageId"], &leases[1]["message"]["metadata"]["a"]),
+        (&"mine".into(), &"b=c".into())
+    );
+    assert_eq!(desk.run(&["msg", "get", "-q", "orders", "mine", "--payload"]).ok(), "line one\nline two");
+    let empty = desk.run(&["msg", "pull", "-q", "orders"]);
+    check(&empty, 0, "no message is ready");
+}
+
+#[test]
+fn a_message_that_is_pushed_again_is_there_once() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    let push = |payload: &str| desk.run(&["msg", "push", "-q", "orders", payload, "--id", "order-1", "-o", "csv"]);
+    assert!(push("a").ok().contains("order-1,PENDING,false,m."));
+    assert!(push("a").ok().contains("order-1,PENDING,true,m."));
+    check(&push("b"), 4, "TOKEN_REUSED");
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "1");
+}
+
+#[test]
+fn each_line_of_a_file_becomes_a_message() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--shards", "2"]).ok();
+    let lines: String = (0..250).map(|line| format!("line {line}\n")).collect();
+    desk.write("lines.txt", &lines);
+    let pushed = desk.run(&["msg", "push", "-q", "orders", "-f", "lines.txt", "--lines", "-o", "jsonl"]).ok();
+    assert_eq!(pushed.lines().count(), 250);
+    let depth = json(&desk, "queue depth orders");
+    assert_eq!((&depth["pending"], &depth["payloadBytes"]), (&"250".into(), &(lines.len() - 250).to_string().into()));
+    let by_shard = desk.run(&["queue", "depth", "orders", "--by-shard", "-o", "csv"]).ok();
+    assert_eq!(by_shard.lines().count(), 3, "a header and two shards: {by_shard}");
+    desk.write("long.txt", &format!("short\n{}\n", "x".repeat(32_769)));
+    let ran = desk.run(&["msg", "push", "-q", "orders", "-f", "long.txt", "--lines"]);
+    check(&ran, 6, "line 2: ");
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "251");
+}
+
+#[test]
+fn a_lease_is_extended_settled_once_and_then_lost() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    for id in ["a", "b", "c"] {
+        desk.run(&["msg", "push", "-q", "orders", id, "--id", id]).ok();
+    }
+    let [a, b, c] = [(); 3].map(|()| pull(&desk, "orders"));
+    let extended = desk.run(&["msg", "extend", "-q", "orders", &a, "--lease", "10m", "-o", "csv"]).ok();
+    assert!(extended.contains(&format!("{a},600s,false")), "{extended}");
+    let completed = desk.run(&["msg", "complete", "-q", "orders", &a, &b, "-o", "csv"]).ok();
+    assert_eq!(completed.matches(",COMPLETED,").count(), 2, "{completed}");
+    desk.run(&["msg", "complete", "-q", "orders", &a]).ok();
+    check(&desk.run(&["msg", "fail", "-q", "orders", &a]), 4, "LEASE_LOST");
+    check(&desk.run(&["msg", "complete", "-q", "orders", &a, &c, "forged"]), 6, "forged: ");
+    check(&desk.run(&["msg", "extend", "-q", "orders", "forged"]), 2, "forged: ");
+}
+
+#[test]
+fn a_message_out_of_attempts_is_a_dead_letter_until_it_is_redriven() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    for (id, tenant) in [("a", "tenant=x"), ("b", "tenant=y")] {
+        desk.run(&["msg", "push", "-q", "orders", id, "--id", id, "--meta", tenant]).ok();
+        let lease = pull(&desk, "orders");
+        desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "no such address", "--signature", "smtp"]).ok();
+    }
+    let listed = desk.run(&["dlq", "ls", "-q", "orders"]).ok();
+    assert_eq!(listed.matches("smtp: no such address").count(), 2, "{listed}");
+    let explained = desk.run(&["msg", "explain", "-q", "orders", "a"]).ok();
+    assert!(explained.contains("errored"), "{explained}");
+    let dry = json(&desk, "dlq redrive -q orders --dry-run");
+    assert_eq!((&dry["done"], &json(&desk, "queue depth orders")["errored"]), (&"2".into(), &"2".into()));
+    let some = json(&desk, "dlq redrive -q orders --meta tenant=y --rate 100");
+    assert_eq!((&some["done"], &some["state"]), (&"1".into(), &"OPERATION_STATE_DONE".into()));
+    let depth = json(&desk, "queue depth orders");
+    assert_eq!((&depth["errored"], &depth["pending"]), (&"1".into(), &"1".into()));
+    json(&desk, "dlq redrive -q orders a");
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "2");
+}
+
+#[test]
+fn a_blocked_queue_says_why_until_it_is_unblocked() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
+    desk.run(&["queue", "block", "orders", "--dequeue", "--reason", "the mail server is down"]).ok();
+    check(&desk.run(&["msg", "pull", "-q", "orders"]), 4, "the mail server is down");
+    let explained = desk.run(&["queue", "explain", "orders"]).ok();
+    assert!(explained.contains("dequeue_blocked"), "{explained}");
+    desk.run(&["msg", "push", "-q", "orders", "y"]).ok();
+    desk.run(&["queue", "block", "orders"]).ok();
+    check(&desk.run(&["msg", "push", "-q", "orders", "z"]), 4, "ENQUEUE_BLOCKED");
+    desk.run(&["queue", "unblock", "orders"]).ok();
+    pull(&desk, "orders");
+    let history = desk.run(&["queue", "history", "orders"]).ok();
+    assert!(history.contains("the mail server is down") && history.contains("ada"), "{history}");
+}
+
+#[test]
+fn settings_change_one_by_one_and_return_to_their_defaults() {
+    let desk = Desk::set();
+    let create = "queue create orders --type exclusive --exclusivity-key account --default-lease 1m --retry 2s,150,1m,0 \
+                  --keep-errored 30d --priority-class urgent=-60000,vip=yes --filter-shape a,b --filter-shape c";
+    let made = json(&desk, create)["queue"].clone();
+    assert_eq!((&made["type"], &made["defaultLease"]), (&"QUEUE_TYPE_EXCLUSIVE".into(), &"60s".into()));
+    assert_eq!(json(&desk, create)["queue"]["etag"], made["etag"], "a repeat answers the same queue");
+    let changed = json(&desk, "queue update orders --default-ttl 1h --reset default_lease")["queue"].clone();
+    let shown = (&changed["defaultTtl"], &changed["defaultLease"], &changed["retryPolicy"], &changed["filterShapes"]);
+    assert_eq!(shown, (&"3600s".into(), &"30s".into(), &made["retryPolicy"], &made["filterShapes"]));
+    let etag = made["etag"].as_str().expect("an etag");
+    check(&desk.run(&["queue", "update", "orders", "--etag", etag, "--max-attempts", "5"]), 4, "ETAG_MISMATCH");
+    check(&desk.run(&["queue", "create", "orders"]), 4, "orders");
+    let described = desk.run(&["queue", "describe", "orders"]).ok();
+    assert!(described.contains("urgent=-60000,vip=yes") && described.contains("2592000s"), "{described}");
+}
+
+#[test]
+fn what_destroys_asks_first_and_says_how_much() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    for _ in 0..2 {
+        desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
+    }
+    check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; add --yes");
+    check(&desk.run(&["queue", "purge", "orders", "--dry-run"]), 0, "would cancel 2 messages");
+    assert_eq!(json(&desk, "queue purge orders --yes")["done"], "2");
+    check(&desk.run(&["queue", "rm", "orders"]), 2, "delete queue orders with 2 messages for ever");
+    check(&desk.run(&["queue", "rm", "orders", "--yes"]), 0, "deleted queue orders with 2 messages");
+    check(&desk.run(&["queue", "describe", "orders"]), 3, "QUEUE_NOT_FOUND");
+    check(&desk.run(&["msg", "push", "-q", "orders", "x"]), 3, "QUEUE_NOT_FOUND");
+}
+
+#[test]
+fn a_watch_shows_the_depth_and_then_the_next() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
+    let watched = desk.run(&["queue", "watch", "orders", "--readings", "1", "-o", "jsonl"]).ok();
+    let reading: Value = serde_json::from_str(watched.trim()).expect("JSON");
+    assert_eq!((&reading["pending"], &reading["running"]), (&"1".into(), &"0".into()));
+    check(&desk.run(&["queue", "watch", "absent", "--readings", "1"]), 3, "QUEUE_NOT_FOUND");
+}
+
+#[test]
+fn wrong_values_of_queues_and_messages_are_a_wrong_command_line() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    let long = "x".repeat(32_769);
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["queue", "create", "{a}"], 2, "INVALID_QUEUE_NAME"),
+        (&["queue", "create", "b", "--shards", "3"], 2, "shards"),
+        (&["queue", "create", "b", "--type", "fifo"], 2, "simple, exclusive"),
+        (&["queue", "create", "b", "--retry", "1s"], 2, "1s,200,5m,20"),
+        (&["msg", "push", "-q", "orders"], 2, "<PAYLOAD>"),
+        (&["msg", "push", "orders", "x"], 2, "--queue"),
+        (&["msg", "push", "-q", "orders", "x", "--meta", "a"], 2, "KEY=VALUE"),
+        (&["msg", "push", "-q", "orders", "x", "--priority", "9007199254740993"], 2, "priority"),
+        (&["msg", "push", "-q", "orders", &long], 2, "32"),
+        (&["msg", "push", "-q", "orders", "-f", "absent"], 2, "cannot read absent"),
+        (&["msg", "pull", "-q", "orders", "--max", "101"], 2, "1..=100"),
+        (&["msg", "pull", "-q", "orders", "--wait", "21s"], 2, "at most 20s"),
+        (&["msg", "ls", "-q", "orders", "--state", "dead"], 2, "ERRORED"),
+        (&["msg", "get", "-q", "orders", "absent"], 3, "MESSAGE_NOT_FOUND"),
+        (&["msg", "update", "-q", "orders", "absent"], 2, "--priority"),
+        (&["msg", "complete", "-q", "orders"], 2, "<LEASE>"),
+        (&["dlq", "cancel", "absent"], 3, "absent"),
+    ];
+    for (arguments, code, words) in cases {
+        let ran = desk.run(arguments);
+        assert_eq!(ran.code, *code, "{arguments:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains(words), "{arguments:?}: {words:?} is missing of {:?}", ran.err);
+    }
+}
