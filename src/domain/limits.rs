@@ -303,6 +303,12 @@ pub const BODIES_AT_ONCE_MAX: usize = 16;
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// How far the time of a message's token may lie ahead.
 pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
+/// The answers of a session that a shard remembers, and the repeated calls.
+pub const SESSION_CALLS_KEPT: usize = 8;
+/// How long a shard remembers a session after its last lease has ended.
+pub const SESSION_KEPT: Duration = Duration::from_mins(10);
+/// The most sessions that a shard remembers.
+pub const SESSIONS_MAX: usize = 50_000;
 /// The shortest lease of a message or session.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest lease of a message or session.

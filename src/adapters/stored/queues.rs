@@ -5,12 +5,14 @@
 //! Headers, settings and the catalog are in `settings` and `catalog`.
 
 pub mod catalog;
+pub mod session;
 pub mod settings;
 
 use std::time::Duration;
 
 use prost::Message as _;
 
+use self::session::{lease_session_from, lease_session_of};
 use super::{Damaged, decode};
 use crate::domain::queue::answers::FirstAnswer;
 use crate::domain::queue::command::{Settlement, Transition, Verb};
@@ -115,9 +117,10 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
 }
 
 fn lease_of(lease: Lease) -> StoredLease {
-    let Lease { fence, since, expires, cancel_requested } = lease;
+    let Lease { fence, since, expires, cancel_requested, session } = lease;
     let fence = Some(fence_of(fence));
-    StoredLease { fence, since: since.micros(), expires: expires.micros(), cancel_requested }
+    let session = session.map(lease_session_of);
+    StoredLease { fence, since: since.micros(), expires: expires.micros(), cancel_requested, session }
 }
 
 fn lease_from(stored: StoredLease) -> Result<Lease, Damaged> {
@@ -127,6 +130,7 @@ fn lease_from(stored: StoredLease) -> Result<Lease, Damaged> {
         since: Timestamp::from_micros(stored.since),
         expires: Timestamp::from_micros(stored.expires),
         cancel_requested: stored.cancel_requested,
+        session: stored.session.map(lease_session_from).transpose()?,
     })
 }
 
@@ -331,11 +335,14 @@ fn duration(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::queue::message::LeaseSession;
+    use crate::domain::queue::session::SessionId;
 
     /// A message in which everything is there that can be.
     fn whole() -> Message {
         let at = Timestamp::from_secs;
         let fence = Fence { epoch: 2, serial: 1 << 33 };
+        let session = LeaseSession { id: SessionId(7), call: 3, confirmed: true };
         Message {
             key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
             id: MessageId::new("id").expect("a valid id"),
@@ -355,7 +362,7 @@ mod tests {
             gone_at: at(4),
             state: State::Running,
             version: 12,
-            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true }),
+            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true, session: Some(session) }),
             lapsed: Some(fence),
             settled: Some((fence, Verb::Release, Settlement { state: State::Pending, version: 11 })),
             canceled_by: Some(CanceledBy::Request("asked".into())),

@@ -64,6 +64,7 @@ impl Shard {
         self.messages.clear();
         self.ids.clear();
         self.index = Index::new(&self.settings, BTreeMap::new());
+        self.sessions.clear();
         Reply::Deleted { messages }
     }
 }

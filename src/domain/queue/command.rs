@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::domain::queue::dequeue::FIRST;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Rank, Routing, WorkError};
+use crate::domain::queue::session::{Ending, SessionCall, SessionId};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
@@ -99,6 +100,8 @@ pub struct Dequeue {
     pub filter: Filter,
     /// Where an earlier call of the same filter left off.
     pub cursor: Option<Cursor>,
+    /// The session that asks; a repeat of its call gets the leases that the first was given.
+    pub session: Option<SessionCall>,
     /// How many messages a filter without a shape of its own looks at, at most 256; 0 stands for 256.
     pub look_at: usize,
 }
@@ -166,6 +169,24 @@ pub enum Command {
         message: MessageRef,
         /// Why.
         reason: Box<str>,
+    },
+    /// Answers what an earlier try of a session's call holds, and hears no lower try of it from now on. O(leases log n).
+    Recall(SessionCall),
+    /// Lets a session live on, and confirms leases. O((1 + leases confirmed) log n).
+    Heartbeat {
+        /// The session.
+        session: SessionId,
+        /// The last call whose answer it has.
+        received_up_to: Option<u64>,
+    },
+    /// Ends a session here, then its leases; what is left over ends by sweeps and dequeues. O(max log n).
+    EndSession {
+        /// The session.
+        session: SessionId,
+        /// How; one that ends by silence is not told so.
+        ending: Ending,
+        /// How many leases at most, 1 to 256.
+        max: usize,
     },
     /// Changes a message that nobody has. O(log n).
     Update {
@@ -279,6 +300,13 @@ pub enum Reply {
         /// Whether the bound left some over.
         completeness: Completeness,
     },
+    /// The session lives on.
+    Beaten {
+        /// For so long.
+        expires_in: Duration,
+        /// Its leases whose messages somebody wants canceled, at most 256.
+        cancel_requested: Vec<LeaseToken>,
+    },
     /// A step of a bulk operation is done.
     Walked {
         /// How many messages it touched.
@@ -334,6 +362,8 @@ pub enum Invalid {
     ValueLimit,
     /// Not 1 to 4 keys of 1 to 64 bytes.
     Shape,
+    /// The session's lease is not 1 s to 12 h, the number of a call or try is 0, or the session only replays.
+    Session,
     /// More than 4 pairs, too long ones, or a key twice.
     Filter,
     /// The error's text is longer than 1 KiB.
@@ -363,6 +393,14 @@ pub enum Refusal {
     NotEmpty,
     /// Other messages of its exclusivity value are in flight or come first.
     ValueHeld,
+    /// The shard knows no such session: it had no leases here for 10 minutes.
+    SessionNotFound,
+    /// The session has ended.
+    SessionEnded(Ending),
+    /// The session's call is too old to be remembered.
+    SequenceTooOld,
+    /// A later try of the session's call was heard.
+    TryBarred,
     /// The queue was deleted.
     Deleted,
     /// Nothing comes in, for this reason.

@@ -11,7 +11,7 @@ use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_W
 use crate::domain::queue::command::{Completeness, Cursor, Dequeue, Invalid, Leased, MessageRef, Refusal, Reply};
 use crate::domain::queue::exclusive::Place;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::Rank;
+use crate::domain::queue::message::{LeaseSession, Rank};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::State;
 use crate::domain::time::Timestamp;
@@ -20,6 +20,7 @@ use crate::domain::time::Timestamp;
 struct Round {
     max: usize,
     lease: Option<Duration>,
+    session: Option<LeaseSession>,
     now: Timestamp,
     /// How many rows of the clock it may still apply.
     due_left: usize,
@@ -42,6 +43,11 @@ enum Source {
 
 impl Shard {
     pub(super) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
+        if let Some(call) = &asked.session
+            && let Some(again) = self.replay(call, now)?
+        {
+            return Ok(again);
+        }
         if let Some(reason) = &self.dequeue_blocked {
             return Err(Refusal::DequeueBlocked(reason.clone()));
         }
@@ -52,7 +58,7 @@ impl Shard {
             return Err(Invalid::Lease.into());
         }
         if let Some(message) = &asked.message {
-            let leases = vec![self.dequeue_one(message, asked.lease, now)?];
+            let leases = vec![self.dequeue_one(message, asked, now)?];
             return Ok(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None });
         }
         self.index.recheck();
@@ -61,6 +67,7 @@ impl Shard {
         let mut round = Round {
             max: asked.max,
             lease: asked.lease,
+            session: session_of(asked),
             now,
             due_left: bound - promoted,
             parkings_left: DEQUEUE_PARKINGS_MAX,
@@ -75,8 +82,9 @@ impl Shard {
             }
             Source::Walk(place) => self.walk(place.as_ref(), asked, &mut round)?,
         };
+        self.record(asked, &round.leases, now);
         let short = round.leases.len() < round.max;
-        let unfinished = round.stopped || self.index.overdue(now).is_some() || self.index.is_rechecking();
+        let unfinished = round.stopped || self.overdue(now).is_some() || self.index.is_rechecking();
         let completeness = match cursor {
             Some(_) => Completeness::Partial,
             None if short && unfinished => Completeness::More,
@@ -85,18 +93,15 @@ impl Shard {
         Ok(Reply::Leases { leases: round.leases, completeness, cursor })
     }
 
-    fn dequeue_one(
-        &mut self,
-        message: &MessageRef,
-        lease: Option<Duration>,
-        now: Timestamp,
-    ) -> Result<Leased, Refusal> {
+    fn dequeue_one(&mut self, message: &MessageRef, asked: &Dequeue, now: Timestamp) -> Result<Leased, Refusal> {
         let sequence = self.find(message, now)?;
         let found = self.at(sequence);
         if found.state == State::Pending && !self.index.may_serve(found) {
             return Err(Refusal::ValueHeld);
         }
-        self.lease(sequence, lease, now)
+        let leased = self.lease(sequence, asked.lease, session_of(asked), now)?;
+        self.record(asked, std::slice::from_ref(&leased), now);
+        Ok(leased)
     }
 
     /// The smallest index that holds all that a filter could meet. O(shapes log n).
@@ -136,8 +141,8 @@ impl Shard {
 
     /// Leases a message that may be served, unless its TTL is over.
     fn take(&mut self, sequence: u64, round: &mut Round) -> Result<(), Refusal> {
-        if self.at(sequence).next_due().is_none_or(|(at, _)| at > round.now) {
-            let leased = self.lease(sequence, round.lease, round.now)?;
+        if self.next_due(sequence).is_none_or(|(at, _)| at > round.now) {
+            let leased = self.lease(sequence, round.lease, round.session, round.now)?;
             round.leases.push(leased);
         } else if round.due_left > 0 {
             self.catch_up(sequence, round.now);
@@ -220,6 +225,10 @@ impl Shard {
             }
         }
     }
+}
+
+fn session_of(asked: &Dequeue) -> Option<LeaseSession> {
+    asked.session.map(|call| LeaseSession { id: call.id, call: call.sequence, confirmed: false })
 }
 
 /// Before every rank: sequences begin with 1.

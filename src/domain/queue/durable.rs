@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::domain::queue::answers::{Answers, FirstAnswer, TokenKey};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{Message, Routing};
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shard::{Applied, Shard};
 use crate::domain::queue::state::State;
@@ -22,6 +23,10 @@ pub struct Changes {
     pub answers: Vec<KeptAnswer>,
     /// The settings, if they are new.
     pub settings: Option<Box<Settings>>,
+    /// Messages whose heads have changed without a row: what their sessions confirmed.
+    pub heads: Vec<u64>,
+    /// Sessions whose records have changed; none for those forgotten.
+    pub sessions: Vec<(SessionId, Option<Session>)>,
     /// Exclusivity values that got a limit of their own, or lost it, in order.
     pub value_limits: Vec<(Routing, Option<u32>)>,
 }
@@ -101,7 +106,8 @@ pub struct Restoring {
 impl Applied {
     /// The sequences of the messages whose heads the command changed, each once. O(rows).
     pub fn changed(&self) -> Vec<u64> {
-        let mut changed: Vec<u64> = self.transitions.iter().map(|row| row.key.sequence).collect();
+        let rows = self.transitions.iter().map(|row| row.key.sequence);
+        let mut changed: Vec<u64> = rows.chain(self.changes.heads.iter().copied()).collect();
         changed.sort_unstable();
         changed.dedup();
         changed
@@ -174,6 +180,11 @@ impl Restoring {
         if twice { Err(Inconsistent::Twice(sequence)) } else { Ok(()) }
     }
 
+    /// Adds a session. O(log n).
+    pub fn session(&mut self, id: SessionId, session: Session) {
+        self.shard.sessions.restore(id, session);
+    }
+
     /// Adds the limit of an exclusivity value. O(log n).
     pub fn value_limit(&mut self, value: Routing, limit: u32) {
         self.limits.insert(value, limit);
@@ -193,7 +204,9 @@ impl Restoring {
         for message in self.shard.messages.values() {
             index.enter(message);
             index.settle(message);
+            self.shard.sessions.enter(message);
         }
+        self.shard.sessions.settle_all();
         self.shard.index = index;
         self.shard
     }

@@ -235,11 +235,6 @@ impl Index {
         firsts.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
-    /// The first message that time has changed already by `now`, retention apart.
-    pub fn overdue(&self, now: Timestamp) -> Option<u64> {
-        self.due.first().filter(|(at, _)| *at <= now).map(|(_, sequence)| *sequence)
-    }
-
     fn timers(&mut self, state: State) -> &mut BTreeSet<(Timestamp, u64)> {
         if state.is_terminal() { &mut self.gone } else { &mut self.due }
     }

@@ -7,14 +7,20 @@ use std::time::Duration;
 
 use crate::domain::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
 use crate::domain::queue::command::{Failure, Invalid, Leased, MessageRef, Refusal, Reply, Settlement, Verb};
-use crate::domain::queue::message::{CanceledBy, Fence, Lease, LeaseToken, Message, WorkError};
+use crate::domain::queue::message::{CanceledBy, Fence, Lease, LeaseSession, LeaseToken, Message, WorkError};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
 impl Shard {
     /// Leases a pending message.
-    pub(super) fn lease(&mut self, sequence: u64, asked: Option<Duration>, now: Timestamp) -> Result<Leased, Refusal> {
+    pub(super) fn lease(
+        &mut self,
+        sequence: u64,
+        asked: Option<Duration>,
+        session: Option<LeaseSession>,
+        now: Timestamp,
+    ) -> Result<Leased, Refusal> {
         let message = self.at(sequence);
         let wanted = asked.or(message.lease_duration).unwrap_or(self.settings.default_lease);
         let expires_in = wanted.min(self.settings.max_run_time);
@@ -23,7 +29,8 @@ impl Shard {
             message.attempts_left -= 1;
             message.first_leased_at.get_or_insert(now);
             message.lapsed = None;
-            message.lease = Some(Lease { fence, since: now, expires: now + expires_in, cancel_requested: false });
+            let expires = now + expires_in;
+            message.lease = Some(Lease { fence, since: now, expires, cancel_requested: false, session });
         })?;
         self.serial = fence.serial;
         let message = self.at(sequence);
@@ -47,6 +54,7 @@ impl Shard {
         self.step(sequence, Trigger::Extend, false, now, |message, _| {
             message.lease = Some(Lease { expires, ..held });
         })?;
+        let expires = self.next_due(sequence).map_or(expires, |(at, _)| at);
         Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
     }
 
@@ -95,7 +103,7 @@ impl Shard {
         })
     }
 
-    fn release(&mut self, sequence: u64, now: Timestamp) -> Result<State, Refusal> {
+    pub(super) fn release(&mut self, sequence: u64, now: Timestamp) -> Result<State, Refusal> {
         self.step(sequence, Trigger::Release, false, now, |message: &mut Message, to| {
             if to == State::Pending && message.releases < RELEASES_FREE_MAX {
                 message.attempts_left += 1;

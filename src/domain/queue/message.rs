@@ -12,6 +12,7 @@ use crate::domain::limits::{
     ROUTING_BYTES_MAX,
 };
 use crate::domain::queue::command::{Invalid, Settlement, Verb};
+use crate::domain::queue::session::SessionId;
 use crate::domain::queue::state::{Facts, State, Trigger};
 use crate::domain::queue::text::KEY_PREFIX;
 use crate::domain::time::Timestamp;
@@ -132,6 +133,19 @@ pub struct Lease {
     pub expires: Timestamp,
     /// Whether somebody else asked to cancel the message.
     pub cancel_requested: bool,
+    /// The session that has it, if it was asked for by one.
+    pub session: Option<LeaseSession>,
+}
+
+/// A lease as one of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseSession {
+    /// The session.
+    pub id: SessionId,
+    /// The call that it answered.
+    pub call: u64,
+    /// Whether the session said that it has it: then it ends with the session, or at its own end if that is sooner.
+    pub confirmed: bool,
 }
 
 /// What a worker says about a failure.

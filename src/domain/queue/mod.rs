@@ -2,13 +2,15 @@
 //!
 //! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
 //! shard. This is the core that stores run, and the oracle of those that do the same in another way;
-//! `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard. Sessions are not here yet.
+//! `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard; labels of sessions, and whether
+//! a session lives on other shards, belong to the service.
 //!
 //! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
 //! transition table in `state`.
 
 mod admin;
 pub mod answers;
+mod calls;
 mod change;
 pub mod command;
 mod dequeue;
@@ -22,6 +24,7 @@ mod lease;
 pub mod message;
 pub mod name;
 pub mod route;
+pub mod session;
 pub mod settings;
 mod shapes;
 pub mod shard;

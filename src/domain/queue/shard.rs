@@ -14,6 +14,7 @@ use crate::domain::queue::durable::Changes;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
+use crate::domain::queue::session::Sessions;
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shapes::{Counts, Group};
 use crate::domain::queue::state::{State, Trigger, next};
@@ -36,6 +37,7 @@ pub struct Shard {
     pub(super) enqueue_blocked: Option<Box<str>>,
     pub(super) dequeue_blocked: Option<Box<str>>,
     pub(super) changes: Changes,
+    pub(super) sessions: Sessions,
     /// When a pending message last came to lie before others that it did not lie before: a walk under way has missed it.
     pub(super) moved_at: Timestamp,
     /// Once deleted, how many messages there were.
@@ -81,6 +83,7 @@ impl Shard {
             enqueue_blocked: None,
             dequeue_blocked: None,
             changes: Changes::default(),
+            sessions: Sessions::default(),
             moved_at: Timestamp::MIN,
             deleted: None,
             journal: Vec::new(),
@@ -92,16 +95,31 @@ impl Shard {
         let now = now.max(self.clock);
         let reply = self.answer(command, now);
         let transitions = std::mem::take(&mut self.journal);
-        if !transitions.is_empty() {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.sessions = self.sessions.changes();
+        if !transitions.is_empty() || !changes.sessions.is_empty() {
             self.clock = now; // written only along with another write
         }
-        let changes = std::mem::take(&mut self.changes);
         Applied { reply, transitions, changes, next_event_in: self.next_event_in(now) }
     }
 
-    fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
+    /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. O(log n).
+    pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
         let unfinished = self.index.is_unfinished().then_some(Duration::ZERO);
-        unfinished.or_else(|| self.index.next_event().map(|at| at.since(now)))
+        unfinished.or_else(|| self.next_event().map(|at| at.since(now)))
+    }
+
+    /// The first time at which time alone changes anything.
+    fn next_event(&self) -> Option<Timestamp> {
+        let ends = self.sessions.first_due().map(|(at, _)| at);
+        let forgotten = self.sessions.first_gone().map(|(at, _)| at);
+        [self.index.next_event(), ends, forgotten].into_iter().flatten().min()
+    }
+
+    /// The first message that time has changed already by `now`, retention apart.
+    pub(super) fn overdue(&self, now: Timestamp) -> Option<u64> {
+        let first = [self.index.due.first().copied(), self.sessions.first_due()].into_iter().flatten().min();
+        first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
     }
 
     fn answer(&mut self, command: Command, now: Timestamp) -> Result<Reply, Refusal> {
@@ -114,6 +132,9 @@ impl Shard {
             Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
             Command::CancelMessage { message, reason } => self.cancel_message(&message, reason, now),
+            Command::Recall(call) => self.recall(&call, now),
+            Command::Heartbeat { session, received_up_to } => self.heartbeat(session, received_up_to, now),
+            Command::EndSession { session, ending, max } => self.end_session(session, ending, max, now),
             Command::Update { message, update } => self.update(&message, &update, now),
             Command::Redrive { message } => self.redrive(&message, now),
             Command::RedriveAll(bulk) => self.redrive_all(&bulk, now),
@@ -127,11 +148,6 @@ impl Shard {
             Command::Delete => Ok(self.delete()),
             Command::Sweep { max } => self.sweep(max, now),
         }
-    }
-
-    /// When time alone changes anything next. O(log n).
-    pub fn next_event(&self) -> Option<Timestamp> {
-        self.index.next_event()
     }
 
     /// Messages and bytes per state. O(1).
@@ -205,9 +221,16 @@ impl Shard {
             self.forget(sequence, now);
             count += 1;
         }
+        while count < max
+            && let Some((at, id)) = self.sessions.first_gone()
+            && at <= now
+        {
+            self.sessions.forget(id);
+            count += 1;
+        }
         count += self.fill_shapes(max - count);
         self.index.recheck();
-        let more = self.index.next_event().is_some_and(|at| at <= now) || self.index.is_unfinished();
+        let more = self.next_event().is_some_and(|at| at <= now) || self.index.is_unfinished();
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
     }
 
@@ -231,7 +254,7 @@ impl Shard {
     pub(super) fn promote(&mut self, max: usize, now: Timestamp) -> usize {
         let mut count = 0;
         while count < max
-            && let Some(sequence) = self.index.overdue(now)
+            && let Some(sequence) = self.overdue(now)
         {
             self.step_by_clock(sequence, now);
             count += 1;
@@ -247,15 +270,19 @@ impl Shard {
     /// Applies whatever time has done to one message by now, retention apart. At most three rows: its lease or window is
     /// over, then its TTL.
     pub(super) fn catch_up(&mut self, sequence: u64, now: Timestamp) {
-        while self.at(sequence).next_due().is_some_and(|(at, _)| at <= now) && !self.at(sequence).state.is_terminal() {
+        while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.at(sequence).state.is_terminal() {
             self.step_by_clock(sequence, now);
         }
     }
 
-    fn step_by_clock(&mut self, sequence: u64, now: Timestamp) {
-        let (_, trigger) = self.at(sequence).next_due().expect("what is due has an event");
+    pub(super) fn step_by_clock(&mut self, sequence: u64, now: Timestamp) {
+        let (_, trigger) = self.next_due(sequence).expect("what is due has an event");
+        if let Some(session) = self.at(sequence).lease.and_then(|lease| lease.session) {
+            self.expire(session.id, now);
+        }
         let stepped = match trigger {
             Trigger::LeaseOver => self.lease_over(sequence, now),
+            Trigger::Release => self.release(sequence, now),
             Trigger::TtlOver => self.step(sequence, trigger, false, now, |message, _| {
                 message.canceled_by = Some(CanceledBy::Ttl);
             }),
@@ -285,7 +312,9 @@ impl Shard {
         let message = self.messages.get_mut(&sequence).ok_or(Refusal::NotFound)?;
         let (from, rank) = (message.state, message.rank());
         let to = next(&message.facts(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
+        let held_by = message.lease.and_then(|lease| lease.session).map(|session| session.id);
         self.index.leave(message);
+        self.sessions.leave(message);
         change(message, to);
         message.state = to;
         message.version += 1;
@@ -300,6 +329,8 @@ impl Shard {
         }
         self.index.enter(message);
         self.index.settle(message);
+        self.sessions.enter(message);
+        held_by.inspect(|session| self.sessions.rest(*session, now));
         let moved_up = from == State::Pending && message.rank() < rank;
         if to == State::Pending && (moved_up || self.index.is_before_others(message)) {
             self.moved_at = now;
@@ -307,6 +338,20 @@ impl Shard {
         let (key, version) = (message.key, message.version);
         self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
         Ok(to)
+    }
+
+    /// Changes what of a lease is no row of the table.
+    pub(super) fn amend(&mut self, sequence: u64, change: impl FnOnce(&mut Message)) {
+        let message = self.messages.get_mut(&sequence).expect("what is indexed exists");
+        self.index.leave(message);
+        self.sessions.leave(message);
+        change(message);
+        self.index.enter(message);
+        self.index.settle(message);
+        self.sessions.enter(message);
+        let session = message.lease.and_then(|lease| lease.session);
+        session.inspect(|session| self.sessions.settle(session.id));
+        self.changes.heads.push(sequence);
     }
 
     /// Takes a new message in, whose state the table has given.

@@ -128,7 +128,12 @@ fn reason_of(refusal: &Refusal) -> Reason {
         Refusal::NotFound => Reason::MessageNotFound,
         Refusal::WrongState(_) => Reason::WrongMessageState,
         Refusal::VersionMismatch(_) => Reason::EtagMismatch,
-        Refusal::LeaseLost => Reason::LeaseLost,
+        // The leases of a session are lost with it.
+        Refusal::LeaseLost
+        | Refusal::SessionNotFound
+        | Refusal::SessionEnded(_)
+        | Refusal::SequenceTooOld
+        | Refusal::TryBarred => Reason::LeaseLost,
         Refusal::TokenReused => Reason::TokenReused,
         Refusal::TokenExpired => Reason::TokenExpired,
         Refusal::NotEmpty => Reason::SettingIsFixed,
@@ -143,7 +148,9 @@ fn reason_of(refusal: &Refusal) -> Reason {
 fn reason_of_invalid(invalid: Invalid) -> Reason {
     match invalid {
         Invalid::MessageId => Reason::InvalidMessageId,
-        Invalid::Invisibility | Invalid::Lease | Invalid::Ttl | Invalid::Count => Reason::InvalidRange,
+        Invalid::Invisibility | Invalid::Lease | Invalid::Ttl | Invalid::Count | Invalid::Session => {
+            Reason::InvalidRange
+        }
         Invalid::TokenTime => Reason::InvalidFutureTime,
         Invalid::Settings | Invalid::ValueLimit | Invalid::Shape => Reason::InvalidSettings,
         Invalid::Filter => Reason::InvalidFilter,
@@ -175,6 +182,7 @@ fn field_of(invalid: Invalid) -> &'static str {
         Invalid::Count => "max_messages",
         Invalid::ValueLimit => "limit",
         Invalid::Filter => "filter",
+        Invalid::Session => "session_id",
         Invalid::ErrorText => "error",
         Invalid::Settings | Invalid::Shape => "queue",
     }
@@ -191,6 +199,12 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::DequeueBlocked(why) => return format!("dequeues are blocked: {why}"),
         Refusal::NotFound => "there is no such message: it never was, or its retention is over",
         Refusal::LeaseLost => "the lease is over or was never given; nothing was changed",
+        Refusal::SessionNotFound => "the session holds nothing here; open a new one and dequeue",
+        Refusal::SessionEnded(_) => "the session has ended, and its leases with it; open a new one",
+        Refusal::SequenceTooOld => {
+            "the call is too old to be remembered; what it was answered is unknown, nothing was leased"
+        }
+        Refusal::TryBarred => "a later try of this call was heard; nothing was leased",
         Refusal::TokenReused => "a message of this id was enqueued with other content",
         Refusal::TokenExpired => "the id's time is older than what is left of the dedupe window; nothing was enqueued",
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
@@ -224,6 +238,7 @@ fn invalid_text(invalid: Invalid) -> &'static str {
         Invalid::ValueLimit => "a limit is 0 to 10,000 and belongs to an exclusive queue",
         Invalid::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
         Invalid::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
+        Invalid::Session => "a session lives 1 s to 12 h, and its calls and tries are numbered from 1",
         Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
         Invalid::Settings => "the settings leave their ranges or contradict each other",
     }

@@ -221,9 +221,11 @@ impl Committer {
             batch.remove(&spaces.shards, key::of_header(shard));
             batch.remove(&spaces.shards, key::of_settings(shard));
         }
-        for row in rows(&spaces.shards, key::value_limits(queue), Order::OldestFirst) {
-            let (key, _) = row.map_err(|error| error.during(OP))?;
-            batch.remove(&spaces.shards, key);
+        for many in [key::value_limits(queue), key::sessions(queue)] {
+            for row in rows(&spaces.shards, many, Order::OldestFirst) {
+                let (key, _) = row.map_err(|error| error.during(OP))?;
+                batch.remove(&spaces.shards, key);
+            }
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
         self.commit_alone(batch, OP)?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! queue.shards    c                                             the moment of the last commit, on all clocks
+//!                 e queue u128 shard u32 session u128           a session
 //!                 h queue u128 shard u32                        header of a shard
 //!                 q queue u128                                  a queue, also one that was dropped
 //!                 s queue u128 shard u32                        settings of a shard
@@ -23,6 +24,7 @@ use crate::adapters::embedded::key::{KeyRange, flipped, unflipped};
 use crate::domain::Timestamp;
 use crate::domain::queue::answers::TokenKey;
 use crate::domain::queue::message::{MessageId, Routing};
+use crate::domain::queue::session::SessionId;
 use crate::domain::queue::{QueueId, ShardId};
 
 /// The key of the moment of the last commit.
@@ -59,6 +61,24 @@ pub fn value_limits(queue: QueueId) -> KeyRange {
 pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, Routing)> {
     let (shard, value) = split_shard(key.get(1..)?)?;
     Some((shard, Routing::new(std::str::from_utf8(value).ok()?).ok()?))
+}
+
+/// The key of a session.
+pub fn of_session(shard: ShardId, session: SessionId) -> Vec<u8> {
+    [&tagged(b'e', shard)[..], &session.0.to_be_bytes()].concat()
+}
+
+/// The keys of the sessions of a queue.
+pub fn sessions(queue: QueueId) -> KeyRange {
+    let key = |number| tagged(b'e', ShardId { queue, number });
+    // No queue has as many shards.
+    (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
+}
+
+/// Reads the key of a session.
+pub fn to_session(key: &[u8]) -> Option<(ShardId, SessionId)> {
+    let (shard, session) = split_shard(key.get(1..)?)?;
+    Some((shard, SessionId(u128::from_be_bytes(session.try_into().ok()?))))
 }
 
 /// All keys with a tag.
@@ -181,6 +201,9 @@ mod tests {
             prop_assert_eq!(to_tagged(&of_header(shard)), Some(shard));
             prop_assert_eq!(to_tagged(&of_settings(shard)), Some(shard));
             prop_assert_eq!(to_queue(&of_queue(shard.queue)), Some(shard.queue));
+            let key = of_session(shard, SessionId(queue));
+            prop_assert!(sessions(shard.queue).contains(&key) || shard.number == u32::MAX);
+            prop_assert_eq!(to_session(&key), Some((shard, SessionId(queue))));
             if let Some(value) = routing.as_deref().map(|value| Routing::new(value).expect("a valid value")) {
                 let key = of_value_limit(shard, &value);
                 prop_assert!(value_limits(shard.queue).contains(&key) || shard.number == u32::MAX);

@@ -18,6 +18,7 @@ use crate::adapters::embedded::key::TIDIED;
 use crate::adapters::embedded::library::{self, Library};
 use crate::adapters::embedded::read::rows;
 use crate::adapters::stored::Damaged;
+use crate::adapters::stored::queues::session::decode_session;
 use crate::adapters::stored::queues::settings::{decode_header, decode_queue, decode_settings};
 use crate::adapters::stored::queues::{decode_answer, decode_message};
 use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring};
@@ -62,6 +63,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<Recovered, OpenError> {
         let mut table = Table::new(queues(&spaces)?, answers);
         let (mut shards, deleted) = begin(&spaces, &table)?;
         value_limits(&spaces, &table, &mut shards)?;
+        sessions(&spaces, &table, &mut shards)?;
         heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
         table.shards = shards.into_iter().map(|(shard, parts)| (shard, Kept::new(parts.finish()))).collect();
@@ -131,6 +133,19 @@ fn value_limits(spaces: &Spaces, table: &Table, shards: &mut Shards) -> Result<(
         let limit = <[u8; 4]>::try_from(&*value).map_err(|_| Damaged::new("value limit", "of another length"))?;
         match shards.get_mut(&shard) {
             Some(parts) => parts.value_limit(of, u32::from_be_bytes(limit)),
+            None if is_dropped(table, shard) => {}
+            None => return Err(Unfit::Unknown(shard.queue)),
+        }
+    }
+    Ok(())
+}
+
+fn sessions(spaces: &Spaces, table: &Table, shards: &mut Shards) -> Result<(), Unfit> {
+    for row in rows(&spaces.shards, key::all(b'e'), Order::OldestFirst) {
+        let (key, value) = row?;
+        let (shard, session) = key::to_session(&key).ok_or_else(|| foreign_key("queue session", &key))?;
+        match shards.get_mut(&shard) {
+            Some(parts) => parts.session(session, decode_session(&value)?),
             None if is_dropped(table, shard) => {}
             None => return Err(Unfit::Unknown(shard.queue)),
         }

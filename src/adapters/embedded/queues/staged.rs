@@ -13,11 +13,13 @@ use super::time::Moment;
 use crate::adapters::embedded::command::Answer;
 use crate::adapters::embedded::key::TIDIED;
 use crate::adapters::embedded::writer::Batch;
+use crate::adapters::stored::queues::session::encode_session;
 use crate::adapters::stored::queues::settings::{encode_header, encode_settings};
 use crate::adapters::stored::queues::{encode_answer, encode_message, encode_transitions};
 use crate::domain::queue::command::Transition;
 use crate::domain::queue::durable::KeptAnswer;
 use crate::domain::queue::message::Routing;
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Applied, QueueId, ShardId};
 use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
 
@@ -38,6 +40,7 @@ struct Touched {
     bodies: BTreeMap<u64, Vec<u8>>,
     answers: Vec<(Keyspace, KeptAnswer)>,
     value_limits: BTreeMap<Routing, Option<u32>>,
+    sessions: BTreeMap<SessionId, Option<Session>>,
 }
 
 impl Staged {
@@ -51,13 +54,14 @@ impl Staged {
         answers: Option<&Keyspace>,
     ) {
         let touched = self.shards.entry(shard).or_default();
-        touched.sequences.extend(applied.transitions.iter().map(|row| row.key.sequence));
+        touched.sequences.extend(applied.changed());
         touched.transitions.extend_from_slice(&applied.transitions);
         self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
         touched.bodies.extend(body);
         let kept = applied.changes.answers.iter().cloned();
         touched.answers.extend(kept.filter_map(|kept| Some((answers?.clone(), kept))));
         touched.value_limits.extend(applied.changes.value_limits.iter().cloned());
+        touched.sessions.extend(applied.changes.sessions.iter().cloned());
         let newer = self.moment.is_none_or(|last| last.time <= moment.time);
         if newer {
             self.moment = Some(moment);
@@ -100,6 +104,14 @@ impl Touched {
                 None => batch.remove(&spaces.shards, key),
             }
         }
+        any |= !self.sessions.is_empty();
+        for (id, session) in &self.sessions {
+            let key = key::of_session(shard, *id);
+            match session {
+                Some(session) => batch.put(&spaces.shards, key, encode_session(session)),
+                None => batch.remove(&spaces.shards, key),
+            }
+        }
         if self.sequences.is_empty() {
             return any;
         }
@@ -107,7 +119,9 @@ impl Touched {
         for (keyspace, kept) in self.answers {
             batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));
         }
-        write_outbox(shard, &self.transitions, table, spaces, batch, commit);
+        if !self.transitions.is_empty() {
+            write_outbox(shard, &self.transitions, table, spaces, batch, commit);
+        }
         true
     }
 

@@ -108,7 +108,7 @@ fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardView {
         ready: core.totals().of(State::Pending).messages,
         head: core.head(),
         blocked: core.dequeue_blocked().is_some(),
-        next_event_in: core.next_event().map(|event| event.since(at)),
+        next_event_in: core.next_event_in(at),
     }
 }
 

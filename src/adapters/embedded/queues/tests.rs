@@ -16,6 +16,7 @@ use crate::adapters::manual::ManualClock;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
 use crate::domain::queue::message::{MessageId, Metadata};
+use crate::domain::queue::session::{SessionCall, SessionId};
 use crate::domain::queue::settings::{Retention, RetryPolicy};
 use crate::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use crate::ports::{MessageBody, Order, Outcome, QueueStores, ShardCommand, StoreError, StoreErrorKind};
@@ -159,6 +160,36 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
         assert_eq!(stores.shards.queues().await.expect("a list"), []);
     }
     assert_eq!(rows_left(&store), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_session_and_what_it_confirmed_outlive_the_store() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    fill(&stores, SHARD, 3).await;
+    let id = SessionId(7);
+    let lease = Some(Duration::from_secs(60));
+    let call = SessionCall { id, lease, sequence: 1, attempt: 1, received_up_to: None };
+    let asked = Dequeue { max: 2, session: Some(call), ..Dequeue::default() };
+    let first = one(&stores, SHARD, ShardCommand::of(Command::Dequeue(asked))).await.expect("leased");
+    let Reply::Leases { leases: first, .. } = first else { panic!("no leases: {first:?}") };
+    let heartbeat = Command::Heartbeat { session: id, received_up_to: Some(1) };
+    one(&stores, SHARD, ShardCommand::of(heartbeat)).await.expect("heard");
+    store.close();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    // Longer than the leases were given for, and shorter than the session lives.
+    clock.advance(Duration::from_secs(45));
+    let recall = Command::Recall(SessionCall { attempt: 2, ..call });
+    let again = one(&stores, SHARD, ShardCommand::of(recall)).await.expect("recalled");
+    let Reply::Leases { leases: again, .. } = again else { panic!("no leases: {again:?}") };
+    let tokens = |leases: &[Leased]| leases.iter().map(|lease| lease.token).collect::<Vec<_>>();
+    assert_eq!(tokens(&again), tokens(&first));
+    store.close();
+    let (_store, stores) = open_queues(small(dir.path()), &clock);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(leases(&stores, 9).await.len(), 3, "the silent session has lost what it had");
 }
 
 #[tokio::test]

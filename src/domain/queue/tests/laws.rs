@@ -17,10 +17,11 @@ use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring}
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{LeaseToken, Message, MessageId, MessageKey, Metadata, Routing};
+use crate::domain::queue::session::{Ending, Session, SessionCall, SessionId};
 use crate::domain::queue::settings::{Exclusivity, Retention, RetryPolicy};
 use crate::domain::queue::state::rows;
 use crate::domain::queue::tests::oracle::Oracle;
-use crate::domain::queue::{Applied, Reply, Settings, Shard, State, Trigger};
+use crate::domain::queue::{Applied, Refusal, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -95,6 +96,7 @@ struct Stored {
     settings: Settings,
     heads: BTreeMap<u64, Message>,
     limits: BTreeMap<Routing, u32>,
+    sessions: BTreeMap<SessionId, Session>,
     answers: Vec<KeptAnswer>,
 }
 
@@ -105,6 +107,7 @@ impl Stored {
             settings: shard.settings().clone(),
             heads: BTreeMap::new(),
             limits: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             answers: Vec::new(),
         }
     }
@@ -127,6 +130,12 @@ impl Stored {
                 None => self.limits.remove(value),
             };
         }
+        for (id, session) in &applied.changes.sessions {
+            match session {
+                Some(session) => self.sessions.insert(*id, session.clone()),
+                None => self.sessions.remove(id),
+            };
+        }
         self.answers.extend(applied.changes.answers.iter().cloned());
     }
 
@@ -136,6 +145,7 @@ impl Stored {
         self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
         self.limits.iter().for_each(|(value, limit)| restoring.value_limit(value.clone(), *limit));
+        self.sessions.iter().for_each(|(id, session)| restoring.session(*id, session.clone()));
         Ok(restoring.finish())
     }
 }
@@ -154,7 +164,7 @@ struct Pair {
     transitions: u64,
     seen: HashSet<Walked>,
     partial: u64,
-    more: u64,
+    refused: Vec<Refusal>,
 }
 
 impl Pair {
@@ -173,7 +183,7 @@ impl Pair {
             transitions: 0,
             seen,
             partial: 0,
-            more: 0,
+            refused: Vec::new(),
         }
     }
 
@@ -186,7 +196,7 @@ impl Pair {
     /// Runs one drawn command on both.
     fn step(&mut self, number: u64) -> Result<(), TestCaseError> {
         let mut draw = Draw(number);
-        let kind = draw.below(24);
+        let kind = draw.below(28);
         let elapsed = draw.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
         self.now = self.now + Duration::from_micros(elapsed);
         let command = self.command(kind, &mut draw);
@@ -210,8 +220,12 @@ impl Pair {
         prop_assert_eq!(next_event_in, unfilled.or_else(event));
         if let (Ok(Reply::Leases { cursor, completeness, .. }), Command::Dequeue(asked)) = (&reply, &command) {
             self.partial += u64::from(*completeness == Completeness::Partial);
-            self.more += u64::from(*completeness == Completeness::More);
             self.walk = cursor.clone().map(|cursor| (asked.filter.clone(), cursor));
+        }
+        if let Err(refusal) = &reply
+            && !self.refused.contains(refusal)
+        {
+            self.refused.push(refusal.clone());
         }
         if let Ok(Reply::Leases { leases, .. }) = &reply {
             self.tokens.extend(leases.iter().map(|leased| leased.token));
@@ -223,7 +237,7 @@ impl Pair {
 
     fn command(&mut self, kind: u64, draw: &mut Draw) -> Command {
         match kind {
-            0..=7 => Command::Enqueue(Box::new(self.message(draw))),
+            0..=7 | 26 | 27 => Command::Enqueue(Box::new(self.message(draw))),
             8..=10 => Command::Dequeue(self.dequeue(draw)),
             11..=16 => {
                 let verb = draw.pick(&[Verb::Complete, Verb::Fail, Verb::Release, Verb::Cancel]);
@@ -244,6 +258,12 @@ impl Pair {
                 let expected_version = draw.pick(&[None, None, Some(1), Some(3)]);
                 let update = Update { priority, visible_at: visible_at.map(at), only_if_sooner, expected_version };
                 Command::Update { message: self.message_ref(draw), update }
+            }
+            23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },
+            24 => Command::Recall(self.session(draw)),
+            25 if draw.below(4) == 3 => {
+                let ending = draw.pick(&[Ending::Closed, Ending::Replaced]);
+                Command::EndSession { session: self.session(draw).id, ending, max: draw.pick(&[1, 256]) }
             }
             20 => Command::Redrive { message: self.message_ref(draw) },
             21 => {
@@ -275,11 +295,31 @@ impl Pair {
         let message = (draw.below(5) == 4).then(|| self.message_ref(draw));
         let filter = Self::filter(draw);
         let look_at = draw.pick(&[0, 3, 1]);
-        let mut asked = Dequeue { max, lease, message, filter, cursor: None, look_at };
+        let session = (draw.below(4) > 0).then(|| self.session(draw));
+        let mut asked = Dequeue { max, lease, message, filter, cursor: None, session, look_at };
         if let Some((filter, cursor)) = self.walk.clone().filter(|_| draw.below(3) > 0) {
             (asked.filter, asked.cursor) = (filter, Some(cursor));
         }
         asked
+    }
+
+    /// A call of a session, mostly the next one; further sessions come with time. One in three only replays.
+    fn session(&self, draw: &mut Draw) -> SessionCall {
+        let passed = self.now.since(START);
+        let number = 3 * u128::from(passed.as_secs() / 500) + u128::from(draw.below(3));
+        let sequence = self.call().saturating_sub(draw.pick(&[0, 0, 1, 3, 6, 60])).max(1);
+        let received_up_to = self.received(draw);
+        let lease = (number % 3 > 0).then_some(2 * SECOND);
+        SessionCall { id: SessionId(number), lease, sequence, attempt: draw.pick(&[1, 1, 2, 3]), received_up_to }
+    }
+
+    /// The number of the next call of any session.
+    fn call(&self) -> u64 {
+        1 + u64::try_from(self.now.since(START).as_millis() / 1_500).expect("a short test")
+    }
+
+    fn received(&self, draw: &mut Draw) -> Option<u64> {
+        draw.pick(&[None, Some(0), Some(3)]).map(|back| self.call().saturating_sub(back))
     }
 
     fn changed_settings(&self, draw: &mut Draw) -> Settings {
@@ -515,6 +555,43 @@ fn completed_late_while_invisible() -> Result<Pair, TestCaseError> {
     Ok(pair)
 }
 
+/// A pair with so many messages, invisible for a second.
+fn hidden(count: u64) -> Result<Pair, TestCaseError> {
+    let mut pair = Pair::new(&settings());
+    for _ in 0..count {
+        let message = NewMessage { invisibility: Some(SECOND), ttl: None, ..pair.message(&mut Draw(0)) };
+        pair.both(Command::Enqueue(Box::new(message)), START)?;
+    }
+    Ok(pair)
+}
+
+#[test]
+fn a_dequeue_says_more_when_its_bound_leaves_due_messages_over() {
+    let ran = hidden(40).and_then(|mut pair| {
+        let asked = Dequeue { max: 20, ..Dequeue::default() };
+        for _ in 0..3 {
+            pair.both(Command::Dequeue(asked.clone()), START + SECOND)?;
+        }
+        pair.check_whole()
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn calls_of_sessions_are_forgotten_as_the_list_forgets_them() {
+    let ran = hidden(40).and_then(|mut pair| {
+        for (sequence, attempt) in (1..=12).map(|call| (call, 1)).chain((1..=12).map(|call| (call, 2))) {
+            let lease = Some(2 * SECOND);
+            let call = SessionCall { id: SessionId(1), lease, sequence, attempt, received_up_to: Some(sequence / 2) };
+            let asked = Dequeue { max: 2, session: Some(call), ..Dequeue::default() };
+            pair.both(Command::Dequeue(asked), START + SECOND)?;
+        }
+        prop_assert!(pair.refused.contains(&Refusal::SequenceTooOld), "{:?}", pair.refused);
+        pair.check_whole()
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 fn the_eleventh_release_costs_the_attempt() {
     if let Err(failure) = released_until_errored() {
@@ -528,14 +605,14 @@ struct Walk {
     transitions: u64,
     seen: HashSet<Walked>,
     partial: u64,
-    more: u64,
+    refused: Vec<Refusal>,
 }
 
 /// Runs random commands, a quarter of a million transitions at least: the four kinds make a million.
 fn walk(settings: &Settings) -> Walk {
     let walk = RefCell::new(Walk::default());
     let commands = proptest::collection::vec(any::<u64>(), 1_500..1_501);
-    let mut runner = proptest::test_runner::TestRunner::new(config(390));
+    let mut runner = proptest::test_runner::TestRunner::new(config(480));
     let ran = runner.run(&commands, |commands| {
         let mut pair = Pair::new(settings);
         for command in &commands {
@@ -545,14 +622,19 @@ fn walk(settings: &Settings) -> Walk {
         let mut walk = walk.borrow_mut();
         walk.transitions += pair.transitions;
         walk.partial += pair.partial;
-        walk.more += pair.more;
         walk.seen.extend(pair.seen);
+        walk.refused.extend(pair.refused);
         Ok(())
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
     let walk = walk.into_inner();
     assert!(walk.transitions >= 250_000, "{} transitions only", walk.transitions);
-    assert!(walk.partial > 0 && walk.more > 0, "no bound was met: {} partial, {} more", walk.partial, walk.more);
+    assert!(walk.partial > 0, "no walk was partial");
+    let met = |refusal: &Refusal| walk.refused.contains(refusal);
+    let ended = [Ending::Closed, Ending::Replaced, Ending::Expired].map(Refusal::SessionEnded);
+    let others = [Refusal::SessionNotFound, Refusal::TryBarred, Refusal::LeaseLost];
+    let unmet: Vec<_> = ended.iter().chain(&others).filter(|refusal| !met(refusal)).collect();
+    assert!(unmet.is_empty(), "no run was refused so: {unmet:?}");
     walk
 }
 

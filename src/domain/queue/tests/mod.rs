@@ -1,9 +1,11 @@
 //! Tests of a shard: random commands against the oracle in `laws`, direct ones in a file for each subject.
 
 mod admin;
+mod calls;
 mod filters;
 mod laws;
 mod oracle;
+mod sessions;
 mod values;
 mod walks;
 

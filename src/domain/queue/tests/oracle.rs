@@ -9,11 +9,12 @@ use crate::domain::queue::command::{
     Bulk, Command, Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply, Settlement,
     Transition, Update, Verb,
 };
-use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
+use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, Routing};
 use crate::domain::queue::settings::{Exclusivity, Settings};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
 
+use super::calls::Known;
 use super::walks::Round;
 use State::{Canceled, Completed, Errored, Invisible, Pending, Running};
 
@@ -36,6 +37,7 @@ pub struct Item {
     pub leased_at: Timestamp,
     pub expires: Timestamp,
     pub cancel_requested: bool,
+    pub session: Option<LeaseSession>,
     pub lapsed: bool,
     pub settled: Option<(u64, Verb, Settlement)>,
     pub first_state: State,
@@ -58,6 +60,9 @@ pub struct Oracle {
     /// For each declared shape, up to which sequence it is filled; none once it has every message.
     pub filled: Vec<Option<u64>>,
     pub(super) moved_at: Timestamp,
+    pub sessions: Vec<Known>,
+    /// Whether a command wrote what has no record.
+    pub wrote: bool,
     limits: Vec<(Routing, u32)>,
     out: Vec<Transition>,
 }
@@ -75,6 +80,8 @@ impl Oracle {
             deleted: None,
             filled: vec![None; settings.shapes.len()],
             moved_at: Timestamp::MIN,
+            sessions: Vec::new(),
+            wrote: false,
             limits: Vec::new(),
             settings,
             out: Vec::new(),
@@ -93,6 +100,7 @@ impl Oracle {
             Command::Delete => {
                 let messages = *self.deleted.get_or_insert(self.items.len() as u64);
                 self.items.clear();
+                self.sessions.clear();
                 Ok(Reply::Deleted { messages })
             }
             _ if self.deleted.is_some() => Err(Refusal::Deleted), // whatever else is asked of what is no more
@@ -100,6 +108,12 @@ impl Oracle {
             Command::Settle { token, verb, failure } => self.settle(token, verb, &failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
             Command::CancelMessage { message, .. } => self.cancel(&message, now),
+            Command::Recall(call) => {
+                let nothing = Reply::Leases { leases: Vec::new(), completeness: Completeness::Complete, cursor: None };
+                self.replay(&call, now).map(|again| again.unwrap_or(nothing))
+            }
+            Command::Heartbeat { session, received_up_to } => self.heartbeat(session, received_up_to, now),
+            Command::EndSession { session, ending, max } => Ok(self.end_session(session, ending, max, now)),
             Command::Update { message, update } => self.update(&message, &update, now),
             Command::Redrive { message } => {
                 self.find(&message, now).and_then(|at| self.redrive(at, now).map(|()| self.settlement(at)))
@@ -131,7 +145,7 @@ impl Oracle {
             Command::SetValueLimit { value, limit } => self.set_limit(value, limit),
             Command::Sweep { max } => Ok(self.sweep(max, now)),
         };
-        if !self.out.is_empty() {
+        if std::mem::take(&mut self.wrote) || !self.out.is_empty() {
             self.clock = now;
         }
         (reply, std::mem::take(&mut self.out))
@@ -145,7 +159,11 @@ impl Oracle {
                 let ttl = item.ttl_at.map(|at| (at, Trigger::TtlOver));
                 ttl.into_iter().chain(window).min_by_key(|(at, _)| *at)
             }
-            Running => Some((item.expires, Trigger::LeaseOver)),
+            Running => {
+                let own = (item.expires, Trigger::LeaseOver);
+                let ends = self.end_of(item).filter(|(ends, _)| *ends < item.expires);
+                Some(ends.unwrap_or(own))
+            }
             Completed => Some((item.terminal_since + self.settings.retention.completed, Trigger::RetentionOver)),
             Canceled => Some((item.terminal_since + self.settings.retention.canceled, Trigger::RetentionOver)),
             Errored => Some((item.terminal_since + self.settings.retention.errored, Trigger::RetentionOver)),
@@ -154,7 +172,8 @@ impl Oracle {
 
     /// The first time at which anything changes without a command.
     pub fn next_event(&self) -> Option<Timestamp> {
-        self.items.iter().filter_map(|item| self.event(item)).map(|(at, _)| at).min()
+        let forgotten = self.first_forgotten().map(|(at, _)| at);
+        self.items.iter().filter_map(|item| self.event(item)).map(|(at, _)| at).chain(forgotten).min()
     }
 
     /// Notes whether a message that is pending now lies before some that it did not lie before.
@@ -185,6 +204,11 @@ impl Oracle {
         let (key, version) = (Self::key(item.sequence), item.version);
         self.out.push(Transition { key, version, trigger, from, to: Some(to), at: now });
         self.note(at, was_pending, now);
+        if to != Running
+            && let Some(session) = self.items[at].session.take()
+        {
+            self.rest(session.id, now);
+        }
     }
 
     fn lease_over(&mut self, at: usize, now: Timestamp) {
@@ -198,13 +222,17 @@ impl Oracle {
         self.set(at, Trigger::LeaseOver, to, now);
     }
 
-    fn by_time(&mut self, at: usize, now: Timestamp) -> bool {
+    pub(super) fn by_time(&mut self, at: usize, now: Timestamp) -> bool {
         let Some((due, trigger)) = self.event(&self.items[at]) else { return false };
         if due > now || trigger == Trigger::RetentionOver {
             return false;
         }
+        if let Some(session) = self.items[at].session {
+            self.expire(session.id, now);
+        }
         match trigger {
             Trigger::LeaseOver => self.lease_over(at, now),
+            Trigger::Release => self.release(at, now),
             Trigger::TtlOver => self.set(at, trigger, Canceled, now),
             _ => self.set(at, trigger, Pending, now), // the only other event of the clock is the end of a window
         }
@@ -241,6 +269,14 @@ impl Oracle {
             let item = self.items.remove(at);
             let (key, version, trigger) = (Self::key(item.sequence), item.version + 1, Trigger::RetentionOver);
             self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
+            count += 1;
+        }
+        while count < max
+            && let Some((at, id)) = self.first_forgotten()
+            && at <= now
+        {
+            self.sessions.retain(|known| known.id != id);
+            self.wrote = true;
             count += 1;
         }
         while let Some(shape) = self.filled.iter().position(Option::is_some) {
@@ -335,6 +371,7 @@ impl Oracle {
             leased_at: now,
             expires: now,
             cancel_requested: false,
+            session: None,
             lapsed: false,
             settled: None,
             first_state: state,
@@ -353,6 +390,11 @@ impl Oracle {
     fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
         let Dequeue { max, lease, message, .. } = asked;
         let max = *max;
+        if let Some(call) = &asked.session
+            && let Some(again) = self.replay(call, now)?
+        {
+            return Ok(again);
+        }
         if let Some(reason) = self.blocked[1].clone() {
             return Err(Refusal::DequeueBlocked(reason));
         }
@@ -364,12 +406,21 @@ impl Oracle {
             if !self.may_serve(&self.items[at]) {
                 return Err(Refusal::ValueHeld);
             }
-            let leases = vec![self.lease(at, *lease, now)];
+            let leases = vec![self.lease(at, *lease, session_of(asked), now)];
+            asked.session.inspect(|call| self.record(call, now));
             return Ok(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None });
         }
-        let mut round = Round { max, lease: *lease, due_left: (2 * max).max(16), leases: Vec::new(), stopped: false };
+        let mut round = Round {
+            max,
+            lease: *lease,
+            session: session_of(asked),
+            due_left: (2 * max).max(16),
+            leases: Vec::new(),
+            stopped: false,
+        };
         round.due_left -= self.promote(round.due_left, now);
         let cursor = self.choose(asked, &mut round, now);
+        asked.session.filter(|_| !round.leases.is_empty()).inspect(|call| self.record(call, now));
         let short = round.leases.len() < max && (round.stopped || self.overdue(false, now).is_some());
         let completeness = match cursor {
             Some(_) => Completeness::Partial,
@@ -379,13 +430,19 @@ impl Oracle {
         Ok(Reply::Leases { leases: round.leases, completeness, cursor })
     }
 
-    pub(super) fn lease(&mut self, at: usize, lease: Option<Duration>, now: Timestamp) -> Leased {
+    pub(super) fn lease(
+        &mut self,
+        at: usize,
+        lease: Option<Duration>,
+        session: Option<LeaseSession>,
+        now: Timestamp,
+    ) -> Leased {
         self.serial += 1;
         let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
         let expires_in = wish.min(self.settings.max_run_time);
         let item = &mut self.items[at];
         (item.serial, item.leased_at, item.expires) = (self.serial, now, now + expires_in);
-        (item.cancel_requested, item.lapsed) = (false, false);
+        (item.cancel_requested, item.lapsed, item.session) = (false, false, session);
         item.tries += 1;
         let fence = Fence { epoch: 1, serial: self.serial };
         let token = LeaseToken { key: Self::key(item.sequence), fence };
@@ -438,6 +495,7 @@ impl Oracle {
             item.expires = expires;
             self.set(at, Trigger::Extend, Running, now);
         }
+        let expires = self.event(&self.items[at]).filter(|_| expires > now).map_or(expires, |(at, _)| at);
         Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
     }
 
@@ -584,6 +642,10 @@ impl Oracle {
     }
 }
 
-fn touched(count: usize, more: bool) -> Reply {
+pub fn session_of(asked: &Dequeue) -> Option<LeaseSession> {
+    asked.session.map(|call| LeaseSession { id: call.id, call: call.sequence, confirmed: false })
+}
+
+pub fn touched(count: usize, more: bool) -> Reply {
     Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } }
 }

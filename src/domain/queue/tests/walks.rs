@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::oracle::{Item, Oracle};
 use crate::domain::queue::command::{Cursor, Dequeue, Leased};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::message::{Rank, Routing};
+use crate::domain::queue::message::{LeaseSession, Rank, Routing};
 use crate::domain::queue::state::State;
 use crate::domain::time::Timestamp;
 
@@ -14,6 +14,7 @@ use crate::domain::time::Timestamp;
 pub struct Round {
     pub max: usize,
     pub lease: Option<Duration>,
+    pub session: Option<LeaseSession>,
     pub due_left: usize,
     pub leases: Vec<Leased>,
     pub stopped: bool,
@@ -72,7 +73,7 @@ impl Oracle {
     fn take(&mut self, at: usize, round: &mut Round, now: Timestamp) {
         let over = self.items[at].ttl_at.is_some_and(|ttl_at| ttl_at <= now);
         match over {
-            false => round.leases.push(self.lease(at, round.lease, now)),
+            false => round.leases.push(self.lease(at, round.lease, round.session, now)),
             true if round.due_left == 0 => round.stopped = true,
             true => {
                 round.due_left -= 1;
