@@ -303,6 +303,8 @@ pub const BODIES_AT_ONCE_MAX: usize = 16;
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// How far the time of a message's token may lie ahead.
 pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
+/// The leases, and the held values, that an explanation names.
+pub const EXPLAIN_HOLDERS_MAX: usize = 10;
 /// The answers of a session that a shard remembers, and the repeated calls.
 pub const SESSION_CALLS_KEPT: usize = 8;
 /// How long a shard remembers a session after its last lease has ended.

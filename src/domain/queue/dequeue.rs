@@ -32,7 +32,7 @@ struct Round {
 }
 
 /// Where the messages are that a filter could meet.
-enum Source {
+pub(super) enum Source {
     /// Nowhere.
     Nothing,
     /// All of these meet it.
@@ -105,7 +105,7 @@ impl Shard {
     }
 
     /// The smallest index that holds all that a filter could meet. O(shapes log n).
-    fn source(&self, filter: &Filter) -> Source {
+    pub(super) fn source(&self, filter: &Filter) -> Source {
         if filter.is_empty() {
             return Source::Best(None);
         }

@@ -99,6 +99,11 @@ impl Lanes {
         self.heads.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
     }
 
+    /// The messages that are shown and come before a rank.
+    pub fn heads_before(&self, rank: Rank) -> impl Iterator<Item = &Rank> {
+        self.heads.range(..rank)
+    }
+
     /// The best of the messages that are shown. O(log n).
     pub fn best(&self) -> Option<Rank> {
         self.heads.first().copied()

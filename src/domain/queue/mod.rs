@@ -17,6 +17,7 @@ mod dequeue;
 pub mod durable;
 mod enqueue;
 mod exclusive;
+pub mod explain;
 pub mod filter;
 mod index;
 mod lanes;

@@ -63,6 +63,16 @@ impl Values {
         self.limits.get(value).copied().unwrap_or(self.rule.max_in_flight_per_value)
     }
 
+    /// The running messages of a value, by sequence. O(log n).
+    pub fn running(&self, value: &Routing) -> impl Iterator<Item = u64> {
+        self.values.get(value).into_iter().flat_map(|entry| entry.running.iter().copied())
+    }
+
+    /// The first message behind which others of the value wait, if its order is strict. O(log n).
+    pub fn ahead(&self, value: &Routing) -> Option<Rank> {
+        self.values.get(value)?.ahead.first().copied()
+    }
+
     /// Whether fewer messages of a value are in flight than may be. O(log n).
     pub fn has_room(&self, value: &Routing) -> bool {
         self.values.get(value).map_or(0, |entry| entry.running.len()) < self.limit(value) as usize

@@ -1,0 +1,126 @@
+//! Explanations: each cause for a message, and what a dequeue would meet.
+
+use super::*;
+use crate::domain::limits::EXPLAIN_POSITION_MAX;
+use crate::domain::queue::command::{Failure, Verb};
+use crate::domain::queue::explain::{Cause, Holder};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::message::{CanceledBy, Fence, WorkError};
+use crate::domain::queue::session::{SessionCall, SessionId};
+
+fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {
+    bench.shard.explain(&by_key(sequence), bench.now)
+}
+
+fn settle(bench: &mut Bench, leased: Leased, verb: Verb, error: Option<WorkError>) {
+    let failure = Failure { delay: Some(5 * SECOND), draw: 0, error };
+    let settled = bench.apply(Command::Settle { token: leased.token, verb, failure });
+    assert!(settled.is_ok(), "{settled:?}");
+}
+
+fn ready(ahead: usize) -> Cause {
+    Cause::Ready { ahead, or_more: false }
+}
+
+/// The holder of a lease of one second that was given at the start.
+fn holder(leased: &Leased, session: Option<SessionId>) -> Holder {
+    let Fence { epoch, serial } = leased.token.fence;
+    let fence = Fence { epoch, serial };
+    Holder { key: leased.token.key, fence, session, since: START, expires: START + SECOND, cancel_requested: false }
+}
+
+#[test]
+fn a_waiting_message_has_its_position() {
+    let mut bench = Bench::new(Settings { quota_messages: 10_000, ..settings() });
+    let [first, second] = ["1", "2"].map(|id| bench.put(message(id, &[])));
+    assert_eq!([causes(&bench, first), causes(&bench, second)], [[ready(0)], [ready(1)]]);
+    for n in 0..EXPLAIN_POSITION_MAX {
+        bench.put(NewMessage { priority: Some(-1), ..message(&format!("better{n}"), &[]) });
+    }
+    assert_eq!(causes(&bench, first), [ready(EXPLAIN_POSITION_MAX)]);
+    assert_eq!(causes(&bench, second), [Cause::Ready { ahead: EXPLAIN_POSITION_MAX, or_more: true }]);
+}
+
+#[test]
+fn an_invisible_message_has_its_time_and_a_blocked_queue_its_reason() {
+    let mut bench = Bench::new(settings());
+    let hidden = bench.put(NewMessage { invisibility: Some(SECOND), ..message("1", &[]) });
+    let blocked = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
+    assert_eq!(bench.apply(blocked), Ok(Reply::Blocked));
+    let reason = Cause::DequeueBlocked("maintenance".into());
+    let until = Cause::InvisibleUntil { until: START + SECOND, after_failure: false };
+    assert_eq!(causes(&bench, hidden), [until, reason.clone()]);
+    bench.now = bench.now + SECOND;
+    assert_eq!(causes(&bench, hidden), [reason, ready(0)], "its window is over, though nobody came by");
+}
+
+#[test]
+fn a_running_message_has_its_worker_and_a_failed_one_its_delay() {
+    let mut bench = Bench::new(settings());
+    let sequence = bench.put(message("1", &[]));
+    let session =
+        SessionCall { id: SessionId(7), lease: Some(2 * SECOND), sequence: 1, attempt: 1, received_up_to: None };
+    let leased = bench.take(Dequeue { session: Some(session), ..up_to(1) })[0];
+    assert_eq!(causes(&bench, sequence), [Cause::Running(holder(&leased, Some(SessionId(7))))]);
+    settle(&mut bench, leased, Verb::Fail, None);
+    let until = Cause::InvisibleUntil { until: START + 5 * SECOND, after_failure: true };
+    assert_eq!(causes(&bench, sequence), [until]);
+}
+
+#[test]
+fn a_message_at_its_end_says_how_it_came_there() {
+    let mut bench = Bench::new(settings());
+    let error = WorkError { signature: "E7".into(), text: "no such title".into() };
+    let ends = [Verb::Complete, Verb::Cancel, Verb::Fail].map(|verb| {
+        let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(&format!("{verb:?}"), &[]) });
+        let leased = bench.take(up_to(1))[0];
+        settle(&mut bench, leased, verb, (verb == Verb::Fail).then(|| error.clone()));
+        causes(&bench, sequence)
+    });
+    let canceled = Cause::Canceled(Some(CanceledBy::Worker));
+    let errored = Cause::Errored { attempts: 1, error: Some(error.clone()) };
+    assert_eq!(ends, [[Cause::Completed], [canceled], [errored]]);
+    assert_eq!(causes(&bench, 99), [Cause::Unknown]);
+    assert_eq!(bench.apply(Command::Delete), Ok(Reply::Deleted { messages: 3 }));
+    assert_eq!(causes(&bench, 1), [Cause::QueueDeleted]);
+}
+
+#[test]
+fn a_held_message_names_who_has_its_value() {
+    let mut bench = Bench::new(exclusive(1, Order::Loose));
+    bench.put(of("a", "1", 0));
+    let second = bench.put(of("a", "2", 1));
+    let other = bench.put(of("b", "3", 2));
+    let leased = bench.take(up_to(1))[0];
+    let held = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder(&leased, None)] };
+    assert_eq!(causes(&bench, second), [held]);
+    assert_eq!(causes(&bench, other), [ready(0)], "what is held back is not ahead of it");
+}
+
+#[test]
+fn with_strict_order_a_message_names_the_one_it_waits_for() {
+    let mut bench = Bench::new(exclusive(9, Order::Strict));
+    let first = bench.put(NewMessage { invisibility: Some(SECOND), ..of("a", "1", 0) });
+    let second = bench.put(of("a", "2", 1));
+    let key = MessageKey { shard: 0, epoch: 1, sequence: first };
+    assert_eq!(causes(&bench, second), [Cause::Behind { key, state: State::Invisible }]);
+}
+
+#[test]
+fn a_prospect_tells_what_a_dequeue_would_meet() {
+    let mut bench = Bench::new(Settings { shapes: vec![shape(&["team"])], ..exclusive(1, Order::Loose) });
+    let filter = |value| Filter::new([("team", value)]).expect("a legal filter");
+    let [first, held] = ["1", "2"].map(|id| bench.put(of("a", id, 0)));
+    bench.put(NewMessage { invisibility: Some(3 * SECOND), ..of("b", "3", 0) });
+    let before = bench.shard.prospect(&filter("a"), bench.now);
+    assert_eq!(before.first.map(|key| key.sequence), Some(first));
+    let leased = bench.take(up_to(1))[0];
+    let after = bench.shard.prospect(&filter("a"), bench.now);
+    let cause = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder(&leased, None)] };
+    assert_eq!((after.first, after.counts), (None, Some([0, 1, 1, 0, 0, 0])));
+    assert_eq!(after.held, [(MessageKey { shard: 0, epoch: 1, sequence: held }, cause)]);
+    let hidden = bench.shard.prospect(&filter("b"), bench.now);
+    assert_eq!((hidden.first, hidden.next_visible), (None, Some(START + 3 * SECOND)));
+    let nothing = bench.shard.prospect(&filter("c"), bench.now);
+    assert_eq!((nothing.counts, nothing.next_visible, nothing.or_more), (Some([0; 6]), None, false));
+}
