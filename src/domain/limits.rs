@@ -135,6 +135,48 @@ pub const MEMCACHED_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a start waits for the memcached servers of a cluster.
 pub const MEMCACHED_START_WITHIN: Duration = Duration::from_secs(5);
 
+/// The nodes of one Cassandra cluster that are named.
+pub const CASSANDRA_SERVERS_MAX: usize = 64;
+/// How often one request of Cassandra is sent by itself, where sending it again cannot count twice.
+pub const CASSANDRA_ATTEMPTS_MAX: u32 = 4;
+/// The first pause before a request of Cassandra is sent again; each further one is twice as long, up to 32 times.
+pub const CASSANDRA_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// After this time the caller of an append on Cassandra is told that its outcome is unknown; the write goes on.
+pub const CASSANDRA_ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a start waits for a Cassandra cluster.
+pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(8);
+/// How long one change of a Cassandra schema may take.
+pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);
+/// The rows of one batch of a partition.
+pub const PARTITION_BATCH_ROWS_MAX: usize = 500;
+/// The partitions one call writes at once.
+pub const PARTITION_WRITES_AT_ONCE_MAX: usize = 128;
+/// The partitions one call reads at once.
+pub const PARTITION_READS_AT_ONCE_MAX: usize = 16;
+/// The time buckets of one scan that are read at once.
+pub const TIME_BUCKETS_AT_ONCE_MAX: usize = 4;
+/// The counters of a slice that its export lists at once.
+pub const SLICE_COUNTERS_LISTED_MAX: usize = 100_000;
+/// The touches that one process remembers to have stored, so that it need not store them again.
+pub const TOUCHES_REMEMBERED_MAX: usize = 262_144;
+/// The names of counters that one process remembers to have stored.
+pub const NAMES_REMEMBERED_MAX: usize = 262_144;
+/// The checkpoints whose time one process remembers.
+pub const HEADS_REMEMBERED_MAX: usize = 262_144;
+/// The tokens that one process remembers to have written, on stores that do not see reuse.
+pub const TOKENS_REMEMBERED_MAX: usize = 262_144;
+/// The longest lifetime of a series row on Cassandra: ten years. What is kept longer does not expire by itself.
+pub const SERIES_TTL_SECONDS_MAX: i32 = 10 * 366 * 86_400;
+/// How long a server's claim on a keyspace lasts without being renewed.
+pub const KEYSPACE_LEASE: Duration = Duration::from_secs(10);
+/// What a server stops acknowledging before its claim ends, and another one waits beyond it.
+pub const KEYSPACE_LEASE_MARGIN: Duration = Duration::from_secs(1);
+/// How often a claim on a keyspace is renewed.
+pub const KEYSPACE_BEAT: Duration = Duration::from_secs(2);
+/// How often a start looks whether the claim of another server has lapsed.
+pub const KEYSPACE_CLAIM_POLL: Duration = Duration::from_millis(500);
+/// The longest name of a keyspace; Cassandra takes 48 characters.
+pub const KEYSPACE_NAME_BYTES_MAX: usize = 48;
 /// The touch shards of a dataset; fixed for ever, because shard numbers are stored.
 pub const TOUCH_SHARDS: u32 = 64;
 /// The step of touches and the grain of buckets and slices; fixed for ever, because steps are stored.

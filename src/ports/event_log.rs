@@ -91,6 +91,8 @@ pub struct LogCapabilities {
     pub unknown_outcomes: bool,
     /// `tail` answers for every time at or above the published limit, and above all that was written before the start.
     pub keeps_tail: bool,
+    /// The last write time of a counter is that of its newest mutation, not the last microsecond of that one's step.
+    pub exact_last_write: bool,
 }
 
 /// The event log. A row is ((counter), key) and one frozen cell: change and provenance.

@@ -7,13 +7,21 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use scylla::client::session::Session;
+use scylla::statement::Statement;
+use tallystone::adapters::cassandra::{self, Cassandra, Ownership, RowSettings, SettingsSource, schema};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
 use tallystone::adapters::memory::{self, FastTable};
-use tallystone::ports::Stores;
+use tallystone::adapters::system::SystemClock;
+use tallystone::domain::counter::NamespaceId;
+use tallystone::domain::namespace::{SeriesSettings, TimePartition};
+use tallystone::ports::{StoreError, Stores};
 use tempfile::TempDir;
 
 use crate::given;
@@ -21,6 +29,9 @@ use crate::servers::Memcached;
 
 /// How long a call of memcached may take on a busy machine.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a node may take to drop a keyspace of some hundred tables.
+const DROPPED_WITHIN: Duration = Duration::from_secs(120);
 
 /// A backend of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +42,8 @@ pub enum Backend {
     Embedded,
     /// The same with no memory to spare: it forgets as soon as it may and reads from disk.
     EmbeddedForgetful,
+    /// A keyspace of a real Cassandra node.
+    Cassandra,
     /// Best-effort counters and the count cache on a real memcached, everything else in ordered maps.
     Memcached,
     /// The same on two replicas of two servers.
@@ -40,7 +53,7 @@ pub enum Backend {
 }
 
 /// Every backend that keeps more than best-effort counters; a new one is added here and in `Bench::open`.
-pub const BACKENDS: [Backend; 3] = [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful];
+pub const BACKENDS: [Backend; 4] = [Backend::Memory, Backend::Embedded, Backend::EmbeddedForgetful, Backend::Cassandra];
 
 /// Every backend that keeps best-effort counters in its own way.
 const FAST_BACKENDS: [Backend; 5] =
@@ -68,8 +81,71 @@ pub struct Bench {
     pub clock: ManualClock,
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
     kept: Option<(Embedded, TempDir)>,
+    /// The keyspace, where there is one.
+    keyspace: Option<Keyspace>,
     /// The memcached servers, where there are some.
     servers: Vec<Memcached>,
+}
+
+/// A keyspace of a test's own.
+#[derive(Clone)]
+struct Keyspace {
+    options: cassandra::Options,
+    session: Arc<Session>,
+}
+
+/// Namespaces of which no catalog knows anything: two event buckets, time buckets of a minute, series for a month.
+struct Constant;
+
+#[async_trait]
+impl SettingsSource for Constant {
+    async fn settings(&self, _: NamespaceId, _: u64) -> Result<RowSettings, StoreError> {
+        let keep = Duration::from_secs(30 * 86_400);
+        let series = [10, 60].map(|step_seconds| SeriesSettings { step_seconds, keep }).into();
+        Ok(RowSettings { partition: TimePartition { buckets_per_id: 2, seconds_per_bucket: 60 }, series })
+    }
+}
+
+impl Keyspace {
+    /// Makes a keyspace on the node that all tests share.
+    async fn make() -> Result<Self, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let node = crate::servers::cassandra::shared()?;
+        let options = cassandra::Options {
+            servers: vec![node.to_string()],
+            keyspace: format!("laws_{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            data_center: None,
+            credentials: None,
+            timeout: CALL_WITHIN,
+        };
+        let session = cassandra::connect(&options, &SystemClock).await.map_err(|error| error.to_string())?;
+        let replication = schema::Replication::new(vec![("datacenter1".to_owned(), 1)]);
+        let made = schema::make_keyspace(&session, &options.keyspace, &replication).await;
+        made.map_err(|fault| fault.why)?;
+        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS).await;
+        applied.map_err(|fault| fault.why)?;
+        Ok(Self { options, session: Arc::new(session) })
+    }
+
+    async fn open(&self) -> Result<Cassandra, String> {
+        let settings = Some(Arc::new(Constant) as Arc<dyn SettingsSource>);
+        let opened = Cassandra::open(&self.options, Ownership::Undisputed, settings, Arc::new(SystemClock)).await;
+        opened.map_err(|error| error.to_string())
+    }
+}
+
+/// What a bench leaves behind on a server.
+pub struct Leftovers(Option<Keyspace>);
+
+impl Leftovers {
+    /// Removes it, because a node bears hundreds of tables only.
+    pub async fn remove(self) {
+        if let Some(Keyspace { options, session }) = self.0 {
+            let mut dropped = Statement::new(format!("DROP KEYSPACE {}", options.keyspace));
+            dropped.set_request_timeout(Some(DROPPED_WITHIN));
+            session.query_unpaged(dropped, ()).await.expect("a keyspace of ours can be dropped");
+        }
+    }
 }
 
 impl Bench {
@@ -79,8 +155,9 @@ impl Bench {
         let bench = match backend {
             Backend::Memory => {
                 let stores = memory::stores_on(Arc::new(clock.clone()));
-                Self { backend, stores, clock, kept: None, servers: Vec::new() }
+                Self { backend, stores, clock, kept: None, keyspace: None, servers: Vec::new() }
             }
+            Backend::Cassandra => Self::open_cassandra(clock, Keyspace::make().await?).await?,
             Backend::Memcached => Self::open_memcached(backend, clock, &[1], 0).await?,
             Backend::MemcachedReplicas => Self::open_memcached(backend, clock, &[2, 2], 0).await?,
             Backend::MemcachedTokens => Self::open_memcached(backend, clock, &[1, 1], 3_600).await?,
@@ -95,11 +172,16 @@ impl Bench {
         Ok(bench)
     }
 
+    /// What stays on a server when the bench is gone.
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers(self.keyspace.clone())
+    }
+
     /// Whether the backend keeps anything over a restart.
     pub fn is_durable(&self) -> bool {
         match self.backend {
             Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas | Backend::MemcachedTokens => false,
-            Backend::Embedded | Backend::EmbeddedForgetful => true,
+            Backend::Embedded | Backend::EmbeddedForgetful | Backend::Cassandra => true,
         }
     }
 
@@ -110,7 +192,20 @@ impl Bench {
         }
         let store = embedded::open(options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
-        Ok(Self { backend, stores, clock, kept: Some((store, dir)), servers: Vec::new() })
+        Ok(Self { backend, stores, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
+    }
+
+    async fn open_cassandra(clock: ManualClock, keyspace: Keyspace) -> Result<Self, String> {
+        let opened = keyspace.open().await?;
+        let stores = opened.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
+        Ok(Self {
+            backend: Backend::Cassandra,
+            stores,
+            clock,
+            kept: None,
+            keyspace: Some(keyspace),
+            servers: Vec::new(),
+        })
     }
 
     /// Starts as many servers for each replica.
@@ -138,7 +233,7 @@ impl Bench {
         let mut stores = memory::stores_on(Arc::new(clock.clone()));
         let cluster = Arc::new(cluster);
         (stores.fast, stores.cache) = (cluster.clone(), cluster);
-        Ok(Self { backend, stores, clock, kept: None, servers })
+        Ok(Self { backend, stores, clock, kept: None, keyspace: None, servers })
     }
 
     /// The memcached servers, where there are some.
@@ -151,6 +246,13 @@ impl Bench {
         match self.backend {
             Backend::Memory | Backend::Memcached | Backend::MemcachedReplicas | Backend::MemcachedTokens => {
                 unreachable!("{:?} keeps nothing over a restart ({ending:?})", self.backend)
+            }
+            Backend::Cassandra => {
+                // Either way the process that wrote is gone and the node is not: what was acknowledged, it has.
+                let Self { stores, clock, keyspace, .. } = self;
+                drop(stores);
+                let keyspace = keyspace.expect("a bench on Cassandra has a keyspace");
+                Self::open_cassandra(clock, keyspace).await.expect("the keyspace opens again")
             }
             Backend::Embedded | Backend::EmbeddedForgetful => {
                 let (store, dir) = self.kept.expect("a durable bench has a directory");
@@ -220,7 +322,9 @@ async fn on_each(backends: &[Backend], law: impl AsyncFn(Bench)) {
             Ok(bench) => {
                 // Shown by the test runner when the law fails: the last one named is the one that broke it.
                 println!("on {backend:?}");
+                let leftovers = bench.leftovers();
                 law(bench).await;
+                leftovers.remove().await;
             }
             Err(why) => not_run(backend, &why),
         }

@@ -1,7 +1,7 @@
 //! The laws of `EventLog`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use tallystone::domain::counter::{Change, EventId, EventKey, NamespaceId};
@@ -207,7 +207,8 @@ async fn event_log_law_3_a_refused_item_leaves_no_trace_and_the_others_are_taken
         assert_eq!(stores.rollups.names(NAMESPACE, "bad", None, 9).await.expect("names"), []);
         let touched = stores.touches.touched(DATASET, bad.touch_shard(), Timestamp::MIN, Timestamp::MAX, None, 9).await;
         assert!(touched.expect("touches").iter().all(|touch| touch.counter != bad));
-        assert_eq!(stores.log.tail(DATASET, &bad, Timestamp::MIN), Tail::Empty);
+        let tail = stores.log.tail(DATASET, &bad, Timestamp::MIN);
+        assert!(tail == Tail::Empty || !stores.log.capabilities().keeps_tail, "{tail:?}");
     })
     .await;
 }
@@ -354,11 +355,13 @@ async fn event_log_law_5_a_scan_misses_nothing_acknowledged_while_rows_move_belo
     on_every_backend(async |bench| {
         let views = counter("views");
         let stores = bench.stores.clone();
+        let acknowledged = Arc::new(AtomicUsize::new(0));
         let writer = tokio::spawn({
-            let views = views.clone();
+            let (views, acknowledged) = (views.clone(), acknowledged.clone());
             async move {
                 for millis in 0..400 {
                     append(&stores, &views, event(millis, "a", Change::Add(1))).await;
+                    acknowledged.fetch_add(1, Ordering::SeqCst);
                     if millis % 10 == 9 {
                         stores.progress.publish(DATASET, at(millis)).await.expect("a limit");
                     }
@@ -367,9 +370,12 @@ async fn event_log_law_5_a_scan_misses_nothing_acknowledged_while_rows_move_belo
         });
         let mut seen = 0;
         while seen < 400 {
+            // What is in flight meanwhile may be seen or not, and in any mixture.
+            let least = acknowledged.load(Ordering::SeqCst);
             let events = all_events(&bench.stores, &views).await;
-            let whole = (0..).zip(&events).all(|(millis, event)| event.key == key(millis, "a"));
-            assert!(whole, "events come in their order without a gap");
+            assert!(events.len() >= least, "{} of {least} events", events.len());
+            let whole = (0..).zip(&events[..least]).all(|(millis, event)| event.key == key(millis, "a"));
+            assert!(whole && events.is_sorted_by(|a, b| a.key < b.key), "events come in their order without a gap");
             assert!(events.len() >= seen, "what was seen stays");
             seen = events.len();
             tokio::task::yield_now().await;
@@ -444,7 +450,8 @@ async fn event_log_law_6_the_tail_after_a_restart_is_right_or_unknown() {
         // A touched step lasts ten seconds; what comes behind it is in memory as always.
         append(&bench.stores, &views, event(20_000, "c", Change::Add(5))).await;
         let newest = log.tail(DATASET, &views, at(10_000));
-        assert!(matches!(&newest, Tail::Sum(sum) if (sum.sum, sum.mutations) == (5, 1)), "{newest:?}");
+        let is_right = matches!(&newest, Tail::Sum(sum) if (sum.sum, sum.mutations) == (5, 1));
+        assert!(is_right || !log.capabilities().keeps_tail, "{newest:?}");
     })
     .await;
 }

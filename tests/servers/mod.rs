@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
+pub mod cassandra;
 pub mod proxy;
 
 use std::io::{BufRead, BufReader};

@@ -38,7 +38,7 @@ impl Store {
 #[async_trait]
 impl EventLog for Store {
     fn capabilities(&self) -> LogCapabilities {
-        LogCapabilities { sees_reuse: true, unknown_outcomes: false, keeps_tail: true }
+        LogCapabilities { sees_reuse: true, unknown_outcomes: false, keeps_tail: true, exact_last_write: true }
     }
 
     async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {

@@ -1,0 +1,347 @@
+//! Appends: touch, row, clear register, in this order; repeated until the outcome is known.
+//!
+//! A write belongs to a task of its own, never to the caller who waits. The caller is told "unknown" after
+//! `CASSANDRA_ANSWER_WITHIN`; the task goes on, and with it the hold that keeps closed timestamps below the event, until the
+//! row is durable. So a limit never passes a row that may still appear while this process lives.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::lanes::{EventRow, Lanes, Partition};
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::owner::Lease;
+use crate::adapters::cassandra::place::{place_of, stored_counter, stored_dataset, stored_key};
+use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::stored;
+use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
+use crate::domain::limits::{
+    CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, PARTITION_WRITES_AT_ONCE_MAX,
+    TOKENS_REMEMBERED_MAX,
+};
+use crate::ports::{Appended, Held, NewEvent, Outcome, StoreError, StoreErrorKind};
+
+const OP: &str = "append";
+
+/// What is known of a token that this process has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Recent {
+    change: Change,
+    durable: bool,
+}
+
+type Token = (DatasetId, Counter, EventKey);
+type Answers = Vec<Result<Appended, StoreError>>;
+
+/// The appends of this process.
+pub struct Appending {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+    touching: Arc<Touching>,
+    lease: Arc<Lease>,
+    lanes: Lanes,
+    recent: Cache<Token, Recent>,
+    held_bytes: AtomicUsize,
+    tasks: Mutex<JoinSet<()>>,
+    stop: CancellationToken,
+}
+
+/// Events of one call that share a partition.
+struct Group {
+    slice: Arc<Slice>,
+    partition: Partition,
+    rows: Vec<EventRow>,
+    events: Vec<NewEvent>,
+    /// Where their answers stand in the call's.
+    at: Vec<usize>,
+    /// Whether the rows were sent, so that they may be there.
+    sent: bool,
+}
+
+/// What became of a group so far.
+enum Standing {
+    Durable,
+    Refused(Fault),
+    /// It may be there, and is sent again.
+    Open(Fault),
+}
+
+impl Appending {
+    /// Nothing is in flight yet.
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>, lease: Arc<Lease>) -> Self {
+        Self {
+            link,
+            slices,
+            touching,
+            lease,
+            lanes: Lanes::default(),
+            recent: Cache::new(TOKENS_REMEMBERED_MAX),
+            held_bytes: AtomicUsize::new(0),
+            tasks: Mutex::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Appends events in a task of their own, which begins at the first poll.
+    pub async fn append(self: &Arc<Self>, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Answers {
+        let count = events.len();
+        let Some(bytes) = self.reserve(&events) else {
+            let busy = || StoreError::not_applied(StoreErrorKind::Busy, OP);
+            return (0..count).map(|_| Err(busy())).collect();
+        };
+        let (told, answers) = oneshot::channel();
+        let this = Arc::clone(self);
+        {
+            let mut tasks = self.tasks.lock();
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(async move {
+                this.run(dataset, events, told).await;
+                this.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                drop(held);
+            });
+        }
+        let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
+        answers.await.unwrap_or_else(|_| (0..count).map(|_| closed()).collect())
+    }
+
+    /// Takes room for events that are held; none if there is too little.
+    fn reserve(&self, events: &[NewEvent]) -> Option<usize> {
+        let bytes: usize = events.iter().map(held_bytes).sum();
+        let held = self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if held > 0 && held + bytes > HELD_BYTES_MAX {
+            self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return None;
+        }
+        Some(bytes)
+    }
+
+    /// Stops repeating and waits for the tasks; what is open stays unknown.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Notes that a void stands at a key.
+    pub fn note_void(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) {
+        let token = (dataset, counter.clone(), key.clone());
+        self.recent.insert(token, Recent { change: Change::Void, durable: true });
+    }
+
+    async fn run(&self, dataset: DatasetId, events: Vec<NewEvent>, told: oneshot::Sender<Answers>) {
+        let mut answers: Vec<Option<Result<Appended, StoreError>>> = events.iter().map(|_| None).collect();
+        let groups = self.admit(dataset, events, &mut answers).await;
+        let until = self.link.elapsed() + CASSANDRA_ANSWER_WITHIN;
+        let writing = groups.into_iter().map(|group| self.write(group, Some(until)));
+        let mut writing = stream::iter(writing).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
+        let mut open = Vec::new();
+        while let Some((group, standing)) = writing.next().await {
+            for at in &group.at {
+                answers[*at] = Some(self.answer(&standing));
+            }
+            match standing {
+                Standing::Durable | Standing::Refused(_) => self.conclude(&group, &standing),
+                Standing::Open(_) => open.push(group),
+            }
+        }
+        drop(writing);
+        let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
+        // Nobody may be waiting any more.
+        let _ = told.send(answers.into_iter().map(|answer| answer.unwrap_or_else(closed)).collect());
+        let rest = open.into_iter().map(|group| self.write(group, None));
+        let mut rest = stream::iter(rest).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
+        while let Some((group, standing)) = rest.next().await {
+            self.conclude(&group, &standing);
+        }
+    }
+
+    /// Finds the partition of each event; answers at once what no slice takes and what is known already.
+    async fn admit(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        answers: &mut [Option<Result<Appended, StoreError>>],
+    ) -> Vec<Group> {
+        let mut groups: HashMap<Partition, Group> = HashMap::new();
+        for (at, new) in events.into_iter().enumerate() {
+            let (slice, partition) = match self.place(dataset, &new).await {
+                Ok(placed) => placed,
+                Err(error) => {
+                    answers[at] = Some(Err(error));
+                    continue;
+                }
+            };
+            if let Some(change) = self.held_already(dataset, &new) {
+                answers[at] = Some(Ok(Appended::Existing(change)));
+                continue;
+            }
+            let group = groups.entry(partition.clone()).or_insert_with(|| Group {
+                slice,
+                partition,
+                rows: Vec::new(),
+                events: Vec::new(),
+                at: Vec::new(),
+                sent: false,
+            });
+            group.rows.push(row_of(&new));
+            group.events.push(new);
+            group.at.push(at);
+        }
+        groups.into_values().collect()
+    }
+
+    async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
+        if !self.lease.is_valid() {
+            let why = "this server's lease on the keyspace has lapsed; the store does not answer it in time";
+            return Err(StoreError::not_applied(StoreErrorKind::Unavailable, OP).because(why));
+        }
+        let slice = self.slices.taking(dataset, new.event.key.time, OP).await?;
+        let settings = self.slices.settings(&slice, new.counter.namespace()).await?;
+        let place = place_of(&new.event.key, settings.partition);
+        let partition = Partition { dataset, slice_start: slice.start(), counter: new.counter.clone(), place };
+        Ok((slice, partition))
+    }
+
+    /// The change that this process knows under a token: one that is durable, or another one that is on its way.
+    fn held_already(&self, dataset: DatasetId, new: &NewEvent) -> Option<Change> {
+        let token = (dataset, new.counter.clone(), new.event.key.clone());
+        let own = Recent { change: new.event.change, durable: false };
+        let mut is_new = false;
+        let recent = self.recent.get_or_insert_with(&token, || {
+            is_new = true;
+            Ok::<_, std::convert::Infallible>(own)
+        });
+        let Ok(recent) = recent;
+        let is_held = !is_new && (recent.durable || recent.change != own.change);
+        is_held.then_some(recent.change)
+    }
+
+    /// Writes a group until its outcome is known, or until a time at which it may still be open.
+    async fn write(&self, mut group: Group, until: Option<Duration>) -> (Group, Standing) {
+        let mut open: Option<Fault> = None;
+        let mut attempt = 1;
+        loop {
+            let fault = match self.attempt(&mut group).await {
+                Ok(()) => return (group, Standing::Durable),
+                Err(fault) => fault,
+            };
+            if group.slice.is_dropped() {
+                // Its rows are gone with it, whatever was written.
+                let gone = Fault { kind: StoreErrorKind::Conflict, ..Fault::not_sent("the slice was dropped") };
+                return (group, Standing::Refused(gone));
+            }
+            let may_be_there = until.is_none() || open.is_some() || fault.outcome == Outcome::Unknown;
+            if may_be_there {
+                open = Some(Fault { outcome: Outcome::Unknown, ..fault });
+            } else if attempt >= CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating {
+                return (group, Standing::Refused(fault));
+            }
+            let late = until.is_some_and(|until| self.link.elapsed() >= until);
+            if let Some(fault) = open.clone().filter(|_| late || self.stop.is_cancelled()) {
+                return (group, Standing::Open(fault));
+            }
+            tokio::select! {
+                () = self.link.pause(attempt) => {}
+                () = self.stop.cancelled() => {}
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Touch first, so that no row is ever there without one; then the rows; a clear shows before it is acknowledged.
+    async fn attempt(&self, group: &mut Group) -> Result<(), Fault> {
+        let (dataset, counter) = (group.partition.dataset, &group.partition.counter);
+        let unsent = group.sent;
+        let beside = |error: StoreError| Fault {
+            outcome: if unsent { Outcome::Unknown } else { Outcome::NotApplied },
+            ..Fault::not_sent(error.source.map_or_else(|| error.op.to_owned(), |source| source.to_string()))
+        };
+        for new in &group.events {
+            self.touching.touch(dataset, &group.slice, counter, new.event.key.time).await.map_err(beside)?;
+        }
+        let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
+        group.sent = true;
+        let rows = Arc::new(group.rows.clone());
+        self.lanes.write(&self.link, tables.named("insert_event"), &group.partition, rows).await?;
+        if self.touching.is_forgotten(counter.namespace()) {
+            return Ok(());
+        }
+        let clears = group.events.iter().filter(|new| new.event.change == Change::Clear).map(|new| &new.event.key);
+        if let Some(newest) = clears.max() {
+            let raised = self.raise_clear(dataset, counter, newest).await;
+            raised.map_err(|error| Fault { outcome: Outcome::Unknown, ..Fault::not_sent(error.to_string()) })?;
+        }
+        Ok(())
+    }
+
+    /// Raises the clear register of a counter.
+    pub async fn raise_clear(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<(), StoreError> {
+        let (ns, name) = stored_counter(counter);
+        let values = (key.time.micros(), stored_key(key), stored_dataset(dataset), ns, name);
+        self.link.write("raise clear", self.link.statement("set_clear"), values).await
+    }
+
+    fn answer(&self, standing: &Standing) -> Result<Appended, StoreError> {
+        match standing {
+            Standing::Durable if self.lease.is_valid() => Ok(Appended::Inserted),
+            Standing::Durable => Err(StoreError::unknown(StoreErrorKind::Unavailable, OP)
+                .because("the lease on the keyspace lapsed before the store answered")),
+            Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
+        }
+    }
+
+    fn conclude(&self, group: &Group, standing: &Standing) {
+        for new in &group.events {
+            let token = (group.partition.dataset, new.counter.clone(), new.event.key.clone());
+            match standing {
+                Standing::Durable => self.recent.insert(token, Recent { change: new.event.change, durable: true }),
+                Standing::Refused(_) => {
+                    self.recent.remove(&token);
+                }
+                Standing::Open(_) => {} // its change stays the one that the token names
+            }
+        }
+    }
+}
+
+/// The row of an event; its cell timestamp is the event time, so sending it again changes nothing.
+pub fn row_of(new: &NewEvent) -> EventRow {
+    let key = &new.event.key;
+    EventRow {
+        event_time: key.time.micros(),
+        event_id: key.id.to_bytes(),
+        value: stored::encode_event(new.event.change, &new.event.provenance),
+        timestamp: key.time.micros(),
+    }
+}
+
+/// What a held event counts for.
+fn held_bytes(new: &NewEvent) -> usize {
+    const BESIDE: usize = 256;
+    BESIDE + new.counter.name().as_str().len() + new.event.key.id.stored_len() + new.event.provenance.as_str().len()
+}
+
+const _: () = assert!(CASSANDRA_ATTEMPTS_MAX >= 2, "a single attempt is no loop");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapters::cassandra::link::pause_after;
+
+    #[test]
+    fn pauses_grow_and_stay_below_the_answer() {
+        let pauses: Vec<Duration> = (1..=CASSANDRA_ATTEMPTS_MAX).map(pause_after).collect();
+        assert!(pauses.is_sorted());
+        assert!(pauses.iter().sum::<Duration>() < CASSANDRA_ANSWER_WITHIN);
+    }
+}

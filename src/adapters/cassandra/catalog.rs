@@ -1,0 +1,254 @@
+//! The catalog: one partition, changed by conditional batches.
+//!
+//! Every commit raises `revision` by one, on the condition that it is what it was when the state was read; the rows of the
+//! change ride in the same batch, so all of them appear or none. When the answer is lost, the state is read again: a change
+//! that is in the history was committed, whoever heard of it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use scylla::serialize::row::SerializeRow;
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::{Consistency, prepared::PreparedStatement};
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::place::stored_namespace;
+use crate::adapters::cassandra::slices::{RowSettings, SettingsSource};
+use crate::adapters::stored::Damaged;
+use crate::adapters::stored::catalog::{
+    decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
+    encode_spec,
+};
+use crate::domain::counter::{NamespaceId, NamespaceName};
+use crate::domain::limits::CASSANDRA_ATTEMPTS_MAX;
+use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+
+const DATASETS: i32 = 1;
+const NAMESPACES: i32 = 2;
+const CHANGES: i32 = 3;
+const SPECS: i32 = 4;
+
+/// The catalog of a keyspace.
+pub struct Catalog {
+    link: Arc<Link>,
+}
+
+/// What a commit is decided on.
+struct Known {
+    revision: i64,
+    last_namespace: u64,
+    last_dataset: u32,
+    state: CatalogState,
+}
+
+/// A row of the catalog: kind, name, id, version, value.
+type CatalogRow = (i32, String, i64, i64, Vec<u8>);
+
+impl Catalog {
+    /// Reads the catalog of the link's keyspace.
+    pub fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+
+    /// Makes the row that every commit is conditional on. Answers an error where conditional writes are not possible.
+    pub async fn begin(&self) -> Result<(), StoreError> {
+        self.link.decide("begin catalog", self.link.statement("begin_catalog"), ()).await.map(|_| ())
+    }
+
+    async fn read_all<T>(
+        &self,
+        kind: i32,
+        op: &'static str,
+        decode: fn(&[u8]) -> Result<T, Damaged>,
+    ) -> Result<Vec<T>, StoreError> {
+        let statement = serial(self.link.statement("list_catalog"));
+        let rows: Vec<(Vec<u8>,)> = self.link.rows(op, &statement, (kind,)).await?;
+        rows.into_iter().map(|(value,)| decode(&value).map_err(|damaged| damaged.during(op))).collect()
+    }
+
+    async fn known(&self, op: &'static str) -> Result<Known, StoreError> {
+        loop {
+            let before = self.numbers(op).await?;
+            let mut namespaces: Vec<Namespace> = self.read_all(NAMESPACES, op, decode_namespace).await?;
+            let mut datasets: Vec<Dataset> = self.read_all(DATASETS, op, decode_dataset).await?;
+            namespaces.sort_by_key(|namespace| namespace.id);
+            datasets.sort_by_key(|dataset| dataset.id);
+            // Three reads are one moment only if nothing was committed in between.
+            if self.numbers(op).await? != before {
+                continue;
+            }
+            let (revision, last_namespace, last_dataset) = before;
+            let (next_namespace_id, next_dataset_id) = (last_namespace + 1, last_dataset + 1);
+            let state = CatalogState { datasets, namespaces, next_namespace_id, next_dataset_id };
+            return Ok(Known { revision, last_namespace, last_dataset, state });
+        }
+    }
+
+    async fn numbers(&self, op: &'static str) -> Result<(i64, u64, u32), StoreError> {
+        let statement = serial(self.link.statement("read_revision"));
+        let row: Option<(Option<i64>, Option<i64>, Option<i64>)> = self.link.first_row(op, &statement, ()).await?;
+        let Some((Some(revision), Some(namespace), Some(dataset))) = row else {
+            return Err(Fault::corrupt("the catalog has no revision").during(op));
+        };
+        let dataset = u32::try_from(dataset).map_err(|error| Fault::corrupt(error).during(op))?;
+        Ok((revision, namespace.cast_unsigned(), dataset))
+    }
+
+    /// Sends a commit once.
+    async fn try_commit(&self, known: &Known, record: &NamespaceRecord) -> Result<Decision, Fault> {
+        let id = record.change.namespace;
+        let last_namespace = known.last_namespace.max(id.0).cast_signed();
+        let new_dataset = record.new_dataset.as_ref().map_or(0, |dataset| dataset.id.0);
+        let last_dataset = i64::from(known.last_dataset.max(new_dataset));
+        let mut batch = Batch::new(BatchType::Unlogged);
+        batch.append_statement(self.link.statement("move_revision").clone());
+        let rows = rows_of(record);
+        rows.iter().for_each(|_| batch.append_statement(self.link.statement("insert_catalog_row").clone()));
+        let moved = (known.revision + 1, last_namespace, last_dataset, known.revision);
+        let mut values: Vec<Box<dyn SerializeRow + Send + Sync>> = vec![Box::new(moved)];
+        for row in rows {
+            values.push(Box::new(row));
+        }
+        if record.namespace.is_none() {
+            batch.append_statement(self.link.statement("delete_catalog_row").clone());
+            let name = record.change.name.as_str().to_owned();
+            values.push(Box::new((NAMESPACES, name, stored_namespace(id), 0_i64)));
+        }
+        self.link.decide_batch_once(&batch, values).await
+    }
+
+    /// Whether a change stands in the history. A serial read also decides what was still under way.
+    async fn is_committed(&self, record: &NamespaceRecord) -> Result<bool, StoreError> {
+        let change = &record.change;
+        let beyond = Some((change.namespace, change.version + 1));
+        let found = self.changes(&change.name, beyond, 1).await?;
+        Ok(found.first() == Some(change))
+    }
+
+    async fn changes(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError> {
+        const OP: &str = "read history";
+        let (id, version) =
+            beyond.map_or((i64::MAX, i64::MAX), |(id, version)| (stored_namespace(id), version.cast_signed()));
+        let most = i32::try_from(limit).unwrap_or(i32::MAX);
+        let statement = serial(self.link.statement("list_changes"));
+        let rows: Vec<(Vec<u8>,)> = self.link.rows(OP, &statement, (name.as_str(), id, version, most)).await?;
+        rows.into_iter().map(|(value,)| decode_change(&value).map_err(|damaged| damaged.during(OP))).collect()
+    }
+}
+
+/// A read that sees every conditional write that was answered.
+fn serial(statement: &PreparedStatement) -> PreparedStatement {
+    let mut statement = statement.clone();
+    statement.set_consistency(Consistency::LocalSerial);
+    statement
+}
+
+/// The rows that a record writes.
+fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
+    let change = &record.change;
+    let (name, id, version) =
+        (change.name.as_str().to_owned(), stored_namespace(change.namespace), change.version.cast_signed());
+    let mut rows = vec![(CHANGES, name.clone(), id, version, encode_change(change))];
+    if let Some(spec) = &change.spec {
+        rows.push((SPECS, String::new(), id, version, encode_spec(spec)));
+    }
+    if let Some(namespace) = &record.namespace {
+        rows.push((NAMESPACES, name, id, 0, encode_namespace(namespace)));
+    }
+    if let Some(dataset) = &record.new_dataset {
+        rows.push((DATASETS, String::new(), i64::from(dataset.id.0), 0, encode_dataset(dataset)));
+    }
+    rows
+}
+
+/// Says why a record cannot be committed, if so.
+fn refusal(known: &Known, record: &NamespaceRecord) -> Option<String> {
+    let name = &record.change.name;
+    let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == *name);
+    if live.map(|live| live.version) != record.expected_version {
+        let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
+        return Some(format!("namespace {name} is {is}"));
+    }
+    match live {
+        Some(live) if live.id != record.change.namespace => {
+            return Some(format!("namespace {name} has the number {}", live.id.0));
+        }
+        None if record.change.namespace.0 <= known.last_namespace => {
+            return Some(format!("namespace number {} was given before", record.change.namespace.0));
+        }
+        Some(_) | None => {}
+    }
+    let dataset = record.new_dataset.as_ref()?;
+    if dataset.id.0 <= known.last_dataset {
+        return Some(format!("dataset number {} was given before", dataset.id.0));
+    }
+    let exists = known.state.datasets.iter().any(|held| held.name == dataset.name);
+    exists.then(|| format!("dataset {} exists", dataset.name))
+}
+
+#[async_trait]
+impl ports::Catalog for Catalog {
+    async fn load(&self) -> Result<CatalogState, StoreError> {
+        Ok(self.known("load catalog").await?.state)
+    }
+
+    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit";
+        let mut attempt = 1;
+        let mut lost_answer = false;
+        loop {
+            let known = self.known(OP).await?;
+            if lost_answer && self.is_committed(&record).await? {
+                return Ok(());
+            }
+            if let Some(why) = refusal(&known, &record) {
+                return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why));
+            }
+            match self.try_commit(&known, &record).await {
+                Ok(Decision::Applied) => return Ok(()),
+                // Another commit came first; it may be of another namespace.
+                Ok(Decision::Held(_)) => {}
+                Err(fault) if attempt >= CASSANDRA_ATTEMPTS_MAX => return Err(fault.during(OP)),
+                Err(_) => {
+                    lost_answer = true;
+                    attempt += 1;
+                    self.link.pause(attempt).await;
+                }
+            }
+        }
+    }
+
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        const OP: &str = "read version";
+        let statement = serial(self.link.statement("read_version"));
+        let values = (stored_namespace(namespace), version.cast_signed());
+        let found: Option<(Vec<u8>,)> = self.link.first_row(OP, &statement, values).await?;
+        found.map(|(value,)| decode_spec(&value).map_err(|damaged| damaged.during(OP))).transpose()
+    }
+
+    async fn history(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError> {
+        self.changes(name, beyond, limit).await
+    }
+}
+
+#[async_trait]
+impl SettingsSource for Catalog {
+    async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
+        let spec = ports::Catalog::version_of(self, namespace, version).await?;
+        let why = || format!("the catalog has no version {version} of namespace {}", namespace.0);
+        let spec = spec.ok_or_else(|| Fault::corrupt(why()).during("read frozen settings"))?;
+        Ok(RowSettings { partition: spec.partition, series: spec.series })
+    }
+}

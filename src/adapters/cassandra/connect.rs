@@ -1,0 +1,249 @@
+//! Opens a session, and looks at the cluster before anything is written: each refusal says what to do.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::NewSessionError;
+use scylla::frame::types::{Consistency, SerialConsistency};
+use scylla::policies::load_balancing::DefaultPolicy;
+use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::statement::Statement;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::owner::ClaimError;
+use crate::adapters::cassandra::schema::{self, SchemaState};
+use crate::domain::limits::{CASSANDRA_DEFINE_WITHIN, CASSANDRA_START_WITHIN};
+use crate::ports::{Clock, StoreError};
+
+/// Where a cluster is and how it is spoken to.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Some of its nodes, HOST:PORT; the others are found by them.
+    pub servers: Vec<String>,
+    /// The keyspace.
+    pub keyspace: String,
+    /// The data centre that this server writes in; none takes the only one there is.
+    pub data_center: Option<String>,
+    /// User and password, where the cluster asks for them.
+    pub credentials: Option<Credentials>,
+    /// How long one request waits for its answer.
+    pub timeout: Duration,
+}
+
+/// User and password.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Why a cluster cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No node answers.
+    #[error(
+        "no Cassandra node answers at {servers}: {why}; check that the cluster runs and that the addresses of the cluster \
+         are those of its CQL port"
+    )]
+    Unreachable {
+        /// What was asked.
+        servers: String,
+        /// What happened.
+        why: String,
+    },
+    /// User or password are wrong, or missing.
+    #[error(
+        "the Cassandra cluster at {servers} refuses the credentials: {why}; correct user and password of the cluster"
+    )]
+    Credentials {
+        /// What was asked.
+        servers: String,
+        /// What it says.
+        why: String,
+    },
+    /// The data centre does not exist.
+    #[error("there is no data centre {wanted}; the cluster has {known}: correct data_center of the cluster")]
+    DataCenter {
+        /// What was configured.
+        wanted: String,
+        /// What there is.
+        known: String,
+    },
+    /// There are several data centres and none was named.
+    #[error("the cluster has several data centres ({known}); say with data_center which of them this server writes in")]
+    DataCenterUnnamed {
+        /// What there is.
+        known: String,
+    },
+    /// The keyspace or its schema is not there, or of another release.
+    #[error("{what}; {advice}")]
+    Schema {
+        /// How it stands.
+        what: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The nodes do not agree on the schema.
+    #[error("the nodes of the cluster do not agree on its schema ({why}); wait, or repair what keeps them apart")]
+    Disagreement {
+        /// What the driver says.
+        why: String,
+    },
+    /// Conditional writes do not work.
+    #[error(
+        "keyspace {keyspace} takes no conditional writes; the user must be allowed to modify it and a quorum of its \
+         replicas must be up (on ScyllaDB, make it without tablets if the release has no lightweight transactions on them)"
+    )]
+    NotWritable {
+        /// The keyspace.
+        keyspace: String,
+        /// The cause.
+        source: StoreError,
+    },
+    /// Another server has it.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// A request failed.
+    #[error("the cluster cannot be read")]
+    Store(#[from] StoreError),
+}
+
+impl OpenError {
+    /// Of a request of the start.
+    pub fn of(fault: Fault) -> Self {
+        Self::Store(fault.during("look at the cluster"))
+    }
+}
+
+/// Opens a session, within `CASSANDRA_START_WITHIN`, and checks the data centre.
+pub async fn connect(options: &Options, clock: &dyn Clock) -> Result<Session, OpenError> {
+    let servers = options.servers.join(",");
+    let building = session_of(options, Consistency::LocalQuorum);
+    let built = tokio::select! {
+        biased;
+        built = building => built,
+        () = clock.sleep(CASSANDRA_START_WITHIN) => {
+            return Err(OpenError::Unreachable { servers, why: "no answer in time".to_owned() });
+        }
+    };
+    let session = built.map_err(|error| refusal(servers, &error))?;
+    check_data_center(&session, options)?;
+    Ok(session)
+}
+
+async fn session_of(options: &Options, consistency: Consistency) -> Result<Session, NewSessionError> {
+    let mut balancing = DefaultPolicy::builder().token_aware(true);
+    if let Some(data_center) = &options.data_center {
+        balancing = balancing.prefer_datacenter(data_center.clone());
+    }
+    let profile = ExecutionProfile::builder()
+        .consistency(consistency)
+        .serial_consistency(Some(SerialConsistency::LocalSerial))
+        .request_timeout(Some(options.timeout))
+        .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+        .load_balancing_policy(balancing.build())
+        .build();
+    let mut builder = SessionBuilder::new()
+        .known_nodes(&options.servers)
+        .connection_timeout(options.timeout)
+        .default_execution_profile_handle(profile.into_handle())
+        .keyspaces_to_fetch([&options.keyspace])
+        .fetch_full_schema_metadata(false)
+        .refresh_metadata_on_auto_schema_agreement(false)
+        .schema_agreement_interval(Duration::from_millis(20))
+        .schema_agreement_timeout(CASSANDRA_DEFINE_WITHIN);
+    if let Some(Credentials { user, password }) = &options.credentials {
+        builder = builder.user(user, password);
+    }
+    builder.build().await
+}
+
+/// Tells wrong credentials from a cluster that is not there; the driver hands both over as texts of its layers.
+fn refusal(servers: String, error: &NewSessionError) -> OpenError {
+    let why = error.to_string();
+    let is_about_credentials = ["uthentication", "redentials", "username"].iter().any(|word| why.contains(word));
+    if is_about_credentials { OpenError::Credentials { servers, why } } else { OpenError::Unreachable { servers, why } }
+}
+
+/// The data centres of a cluster.
+pub fn data_centers(session: &Session) -> BTreeSet<String> {
+    session.get_cluster_state().get_nodes_info().iter().filter_map(|node| node.datacenter.clone()).collect()
+}
+
+fn check_data_center(session: &Session, options: &Options) -> Result<(), OpenError> {
+    let known = data_centers(session);
+    let listed = || known.iter().cloned().collect::<Vec<_>>().join(", ");
+    match &options.data_center {
+        Some(wanted) if !known.contains(wanted) => {
+            Err(OpenError::DataCenter { wanted: wanted.clone(), known: listed() })
+        }
+        None if known.len() > 1 => Err(OpenError::DataCenterUnnamed { known: listed() }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Checks that the nodes agree on the schema, and that it is the one of this binary.
+pub async fn check_schema(session: &Session, keyspace: &str) -> Result<(), OpenError> {
+    let agreed = session.await_schema_agreement().await;
+    agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
+    let (what, advice) = match schema::state(session, keyspace).await.map_err(OpenError::of)? {
+        SchemaState::Current => return Ok(()),
+        SchemaState::NoKeyspace => {
+            (format!("there is no keyspace {keyspace}"), "make it with `tallystone migrate apply`")
+        }
+        SchemaState::Behind(missing) => (
+            format!("the schema of keyspace {keyspace} lacks {} migrations of this release", missing.len()),
+            "apply them with `tallystone migrate apply`",
+        ),
+        SchemaState::Ahead(number) => (
+            format!("the schema of keyspace {keyspace} is newer than this release: it has migration {number}"),
+            "start a newer release",
+        ),
+        SchemaState::Differs(number) => (
+            format!("migration {number} of keyspace {keyspace} was applied with another text than this release has"),
+            "start the release that applied it, or give this one a keyspace of its own",
+        ),
+    };
+    Err(OpenError::Schema { what, advice })
+}
+
+/// Warns of settings of the cluster that weaken what is promised. What a cluster does not tell is not warned of.
+pub async fn warn_of_settings(session: &Session) {
+    let asked = "SELECT name, value FROM system_views.settings WHERE name IN ('commitlog_sync', 'auto_snapshot')";
+    let Ok(answered) = session.query_unpaged(asked, ()).await else { return };
+    let Ok(rows) = answered.into_rows_result() else { return };
+    let Ok(rows) = rows.rows::<(String, Option<String>)>() else { return };
+    for (name, value) in rows.flatten() {
+        match (name.as_str(), value.as_deref()) {
+            ("commitlog_sync", Some("periodic")) => tracing::warn!(
+                "Cassandra syncs its commit log periodically: if all replicas of a row are killed or lose power at once, \
+                 acknowledged events of that time are lost; set commitlog_sync to batch or group where that matters"
+            ),
+            ("auto_snapshot", Some("true")) => tracing::warn!(
+                "Cassandra keeps a snapshot of every dropped table: dropped slices stay on disk until it is cleared; set \
+                 auto_snapshot to false, or clear snapshots regularly"
+            ),
+            _ => {} // nothing to say
+        }
+    }
+}
+
+/// Changes the schema, with more patience than a request of data.
+pub async fn define(session: &Session, text: String) -> Result<(), Fault> {
+    let mut statement = Statement::new(text);
+    statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));
+    session.query_unpaged(statement, ()).await?;
+    Ok(())
+}

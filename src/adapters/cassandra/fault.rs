@@ -1,0 +1,124 @@
+//! What a failed request says about its effect.
+//!
+//! A write counts as not applied only if it was never sent, was refused as
+//! invalid, or the coordinator knew at once that too few replicas were alive. Everything else may have happened, or may
+//! happen yet: a replica that was late, a hint that is delivered later, a request that waits in a socket.
+
+use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
+
+use crate::ports::{Outcome, StoreError, StoreErrorKind};
+
+/// A failed request.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What kind of failure it is.
+    pub kind: StoreErrorKind,
+    /// Whether the request may have had its effect.
+    pub outcome: Outcome,
+    /// Whether sending it again can help.
+    pub worth_repeating: bool,
+    /// What the driver or the server said.
+    pub why: String,
+}
+
+impl Fault {
+    /// The store error of an operation.
+    pub fn during(self, op: &'static str) -> StoreError {
+        StoreError { kind: self.kind, outcome: self.outcome, op, source: Some(self.why.into()) }
+    }
+
+    /// Nothing was sent, because a connection or a table is missing.
+    pub fn not_sent(why: impl Into<String>) -> Self {
+        let kind = StoreErrorKind::Unavailable;
+        Self { kind, outcome: Outcome::NotApplied, worth_repeating: true, why: why.into() }
+    }
+
+    /// What was stored or answered is nothing that we wrote.
+    pub fn corrupt(why: impl ToString) -> Self {
+        let kind = StoreErrorKind::Corrupt;
+        Self { kind, outcome: Outcome::NotApplied, worth_repeating: false, why: why.to_string() }
+    }
+}
+
+impl From<ExecutionError> for Fault {
+    fn from(error: ExecutionError) -> Self {
+        let why = error.to_string();
+        match error {
+            ExecutionError::BadQuery(_) => refused(why),
+            ExecutionError::EmptyPlan | ExecutionError::ConnectionPoolError(_) | ExecutionError::PrepareError(_) => {
+                Self::not_sent(why)
+            }
+            ExecutionError::LastAttemptError(error) => of_attempt(&error, why),
+            // A timeout, and whatever later versions of the driver bring: it may have happened.
+            _ => unknown(why),
+        }
+    }
+}
+
+impl From<PrepareError> for Fault {
+    fn from(error: PrepareError) -> Self {
+        Self::not_sent(error.to_string())
+    }
+}
+
+fn of_attempt(error: &RequestAttemptError, why: String) -> Fault {
+    match error {
+        RequestAttemptError::SerializationError(_) | RequestAttemptError::CqlRequestSerialization(_) => refused(why),
+        RequestAttemptError::UnableToAllocStreamId => Fault::not_sent(why),
+        RequestAttemptError::DbError(error, _) => of_server(error, why),
+        // The connection broke or the answer made no sense: it may have happened.
+        _ => unknown(why),
+    }
+}
+
+fn of_server(error: &DbError, why: String) -> Fault {
+    match error {
+        DbError::SyntaxError | DbError::Invalid | DbError::ConfigError | DbError::Unauthorized => refused(why),
+        DbError::AlreadyExists { .. } => refused(why),
+        DbError::Unavailable { .. } => Fault::not_sent(why),
+        // Timeouts and failures of replicas, overload, errors of other versions: it may have happened.
+        _ => unknown(why),
+    }
+}
+
+fn refused(why: String) -> Fault {
+    Fault { kind: StoreErrorKind::Unavailable, outcome: Outcome::NotApplied, worth_repeating: false, why }
+}
+
+fn unknown(why: String) -> Fault {
+    Fault { kind: StoreErrorKind::Unavailable, outcome: Outcome::Unknown, worth_repeating: true, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use scylla::frame::types::Consistency;
+
+    use super::*;
+
+    fn of(error: DbError) -> Fault {
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, String::new())).into()
+    }
+
+    #[test]
+    fn only_what_was_refused_before_its_execution_is_not_applied() {
+        let consistency = Consistency::LocalQuorum;
+        let unavailable = DbError::Unavailable { consistency, required: 2, alive: 1 };
+        for refused in [of(DbError::Invalid), of(DbError::Unauthorized), of(unavailable)] {
+            assert_eq!(refused.outcome, Outcome::NotApplied, "{refused:?}");
+        }
+        let late = ExecutionError::RequestTimeout(Duration::from_secs(2)).into();
+        for open in [of(DbError::Overloaded), of(DbError::ServerError), of(DbError::Other(77)), late] {
+            assert_eq!(open.outcome, Outcome::Unknown, "{open:?}");
+            assert!(open.worth_repeating);
+        }
+    }
+
+    #[test]
+    fn what_is_invalid_is_not_sent_again() {
+        assert!(!of(DbError::Invalid).worth_repeating);
+        assert!(!of(DbError::SyntaxError).worth_repeating);
+        assert!(Fault::not_sent("no node").worth_repeating);
+    }
+}

@@ -1,0 +1,186 @@
+//! Counters on Cassandra or ScyllaDB: events, touches, checkpoints, names, slices and the catalog.
+//!
+//! No native counter columns and no conditional writes on the way of an add: every row carries its own timestamp, so
+//! writing it twice changes nothing, and what may only grow is a register whose timestamp is its value. Conditional writes
+//! decide verdicts, slices, the catalog and who owns the keyspace. Statements are of the kind that Cassandra 4.1, 5.0 and
+//! ScyllaDB all know. Tables and their partitions are described in `cql/`; keys in `place`.
+//!
+//! One server owns a keyspace at a time (`owner`); what it keeps in memory of slices and limits is therefore true.
+
+mod append;
+mod catalog;
+mod connect;
+mod fault;
+mod lanes;
+mod link;
+mod log;
+mod owner;
+mod place;
+mod rollups;
+mod scan;
+pub mod schema;
+mod series;
+mod slices;
+mod statements;
+mod touches;
+mod touching;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::cassandra::append::Appending;
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::log::Log;
+use crate::adapters::cassandra::owner::Lease;
+use crate::adapters::cassandra::rollups::Rollups;
+use crate::adapters::cassandra::slices::Slices;
+use crate::adapters::cassandra::statements::Statements;
+use crate::adapters::cassandra::touches::{Limits, TouchIndex};
+use crate::adapters::cassandra::touching::Touching;
+use crate::domain::counter::Counter;
+use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Stores};
+
+pub use catalog::Catalog;
+pub use connect::{Credentials, OpenError, Options, connect, data_centers};
+pub use owner::{ClaimError, Claimant};
+pub use slices::{RowSettings, SettingsSource};
+
+/// Whether others might write to the keyspace.
+#[derive(Clone, Debug)]
+pub enum Ownership {
+    /// This server claims it and keeps the claim.
+    Claimed(Claimant),
+    /// Nobody else does, as a test knows.
+    Undisputed,
+}
+
+/// An opened keyspace.
+pub struct Cassandra {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+    touching: Arc<Touching>,
+    appending: Arc<Appending>,
+    rollups: Arc<Rollups>,
+    catalog: Arc<Catalog>,
+    lease: Arc<Lease>,
+    claimant: Option<Claimant>,
+    stop: CancellationToken,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Cassandra {
+    /// Opens a keyspace: checks its schema, claims it, and reads what is kept in memory. `settings` answers the settings of
+    /// versions of namespaces; none means those of the catalog in the keyspace itself.
+    pub async fn open(
+        options: &Options,
+        ownership: Ownership,
+        settings: Option<Arc<dyn SettingsSource>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let session = connect::connect(options, clock.as_ref()).await?;
+        connect::check_schema(&session, &options.keyspace).await?;
+        connect::warn_of_settings(&session).await;
+        session
+            .use_keyspace(&options.keyspace, false)
+            .await
+            .map_err(|error| OpenError::of(fault::Fault::not_sent(error.to_string())))?;
+        let statements = Statements::of_schema(&session).await.map_err(OpenError::of)?;
+        let link = Arc::new(Link::new(session, options.keyspace.clone(), statements, Arc::clone(&clock)));
+        let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
+        let begun = catalog.begin().await;
+        begun.map_err(|source| OpenError::NotWritable { keyspace: options.keyspace.clone(), source })?;
+        let (lease, claimant) = match ownership {
+            Ownership::Undisputed => (Lease::undisputed(), None),
+            Ownership::Claimed(claimant) => (owner::claim(&link, Arc::clone(&clock), &claimant).await?, Some(claimant)),
+        };
+        let settings = settings.unwrap_or_else(|| Arc::clone(&catalog) as Arc<dyn SettingsSource>);
+        Self::assemble(link, catalog, settings, Arc::new(lease), claimant, clock).await
+    }
+
+    /// Reads what is kept in memory, which holds from the claim on.
+    async fn assemble(
+        link: Arc<Link>,
+        catalog: Arc<Catalog>,
+        settings: Arc<dyn SettingsSource>,
+        lease: Arc<Lease>,
+        claimant: Option<Claimant>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        if let Some(claimant) = &claimant {
+            let (link, lease) = (Arc::clone(&link), Arc::clone(&lease));
+            tasks.spawn(owner::keep(link, clock, lease, claimant.id, stop.clone()));
+        }
+        let slices = Arc::new(Slices::new(Arc::clone(&link), settings));
+        let touching = Arc::new(Touching::open(Arc::clone(&link), Arc::clone(&slices)).await?);
+        let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await?;
+        let appending =
+            Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching), Arc::clone(&lease));
+        let (rollups, appending) = (Arc::new(rollups), Arc::new(appending));
+        let tasks = Mutex::new(tasks);
+        Ok(Self { link, slices, touching, appending, rollups, catalog, lease, claimant, stop, tasks })
+    }
+
+    /// The stores of the keyspace, beside those best-effort counters.
+    pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
+        let (link, slices) = (&self.link, &self.slices);
+        let log =
+            Log::new(Arc::clone(link), Arc::clone(slices), Arc::clone(&self.touching), Arc::clone(&self.appending));
+        Stores {
+            log: Arc::new(log),
+            touches: Arc::new(TouchIndex::new(Arc::clone(link), Arc::clone(slices))),
+            slices: Arc::clone(slices) as Arc<_>,
+            rollups: Arc::clone(&self.rollups) as Arc<_>,
+            cache: Arc::new(NoCache),
+            caches: Arc::default(),
+            progress: Arc::new(Limits::new(Arc::clone(link))),
+            fast,
+            catalog: Arc::clone(&self.catalog) as Arc<_>,
+        }
+    }
+
+    /// Why the process has to end, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.lease.is_lost().then(|| {
+            format!(
+                "another server has taken keyspace {} over; this one must not acknowledge anything any more",
+                self.link.keyspace
+            )
+        })
+    }
+
+    /// Ends what is under way and gives the keyspace free.
+    pub async fn close(&self) {
+        self.appending.close().await;
+        self.stop.cancel();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        while tasks.join_next().await.is_some() {}
+        if let Some(claimant) = &self.claimant {
+            owner::release(&self.link, claimant.id).await;
+        }
+    }
+}
+
+/// A cache that keeps nothing: every read asks the keyspace, one point read.
+struct NoCache;
+
+#[async_trait::async_trait]
+impl CountCache for NoCache {
+    async fn get(&self, _counter: &Counter) -> Option<CachedCount> {
+        None
+    }
+
+    async fn lease(&self, _counter: &Counter) -> CacheLease {
+        CacheLease::default()
+    }
+
+    async fn fill(&self, _counter: &Counter, _value: CachedCount, _lease: CacheLease) {}
+
+    async fn delete(&self, _counter: &Counter) -> bool {
+        true
+    }
+}

@@ -1,0 +1,370 @@
+//! Checkpoints, bucket records, series and names.
+//!
+//! A checkpoint is one cell whose timestamp is its as_of, so of two rolls that race the later one stays, whatever the order
+//! of arrival. What a roll finishes is written before the checkpoint that no longer carries it; left over from a roll that
+//! failed in between, it is what the next roll writes again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::RwLock;
+use quick_cache::sync::Cache;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::place::{key_from, stored_counter, stored_dataset, stored_namespace};
+use crate::adapters::cassandra::series::Resolutions;
+use crate::adapters::cassandra::slices::{Slices, series_ttl};
+use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::stored;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::limits::{
+    HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
+};
+use crate::domain::rollup::{BucketRecord, StepSum};
+use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
+
+/// Checkpoints and what is kept beside them.
+pub struct Rollups {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+    touching: Arc<Touching>,
+    resolutions: RwLock<Resolutions>,
+    /// The as_of of checkpoints that this process has read or written.
+    heads: Cache<(DatasetId, Counter), Timestamp>,
+}
+
+type RowOfRollup = (Option<i64>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
+
+impl Rollups {
+    /// Reads which resolutions of series there are.
+    pub async fn open(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>) -> Result<Self, StoreError> {
+        let statement = link.statement("list_resolutions");
+        let rows = link.rows("read resolutions", statement, ()).await?;
+        let resolutions = RwLock::new(Resolutions::stored(rows));
+        Ok(Self { link, slices, touching, resolutions, heads: Cache::new(HEADS_REMEMBERED_MAX) })
+    }
+
+    fn note_head(&self, dataset: DatasetId, counter: &Counter, as_of: Timestamp) {
+        let key = (dataset, counter.clone());
+        if self.heads.get(&key).is_none_or(|known| known < as_of) {
+            self.heads.insert(key, as_of);
+        }
+    }
+
+    async fn head(&self, dataset: DatasetId, counter: &Counter) -> Result<Timestamp, StoreError> {
+        match self.heads.get(&(dataset, counter.clone())) {
+            Some(as_of) => Ok(as_of),
+            None => {
+                let row = self.read(dataset, counter).await?;
+                Ok(row.checkpoint.map_or(Timestamp::MIN, |checkpoint| checkpoint.as_of))
+            }
+        }
+    }
+
+    /// Writes the rolls of one counter, in their order; each wins over those before it if its as_of is greater.
+    async fn put_counter(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
+        for write in writes {
+            if self.touching.is_forgotten(write.counter.namespace()) {
+                continue;
+            }
+            if write.checkpoint.as_of > self.head(dataset, &write.counter).await? {
+                self.put_one(dataset, &write).await?;
+                self.note_head(dataset, &write.counter, write.checkpoint.as_of);
+            }
+        }
+        Ok(())
+    }
+
+    async fn put_one(&self, dataset: DatasetId, write: &RollWrite) -> Result<(), StoreError> {
+        const OP: &str = "put checkpoint";
+        let as_of = write.checkpoint.as_of;
+        self.touching.name(&write.counter).await?;
+        for bucket in &write.finished_buckets {
+            self.put_bucket(dataset, &write.counter, bucket, as_of).await?;
+        }
+        self.put_steps(dataset, write).await?;
+        let (ns, name) = stored_counter(&write.counter);
+        let repairs = write.checkpoint.repairs.cast_signed();
+        let value = stored::encode_checkpoint(&write.checkpoint);
+        let values = (as_of.micros(), value, stored_dataset(dataset), ns, name, repairs);
+        self.link.write(OP, self.link.statement("set_live"), values).await
+    }
+
+    async fn put_bucket(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        bucket: &BucketRecord,
+        as_of: Timestamp,
+    ) -> Result<(), StoreError> {
+        const OP: &str = "put bucket record";
+        // The records of a dropped slice are gone with it; before the first slice there is nothing to record.
+        let Some(slice) = self.slices.covering(dataset, bucket.start).await? else { return Ok(()) };
+        if slice.is_dropped() {
+            return Ok(());
+        }
+        let (ns, name) = stored_counter(counter);
+        let tables = self.slices.tables(&slice, OP).await?;
+        let values = (ns, name, bucket.start.micros(), stored::encode_bucket(bucket), as_of.micros());
+        let written = self.link.write(OP, tables.named("insert_bucket"), values).await;
+        if slice.is_dropped() { Ok(()) } else { written }
+    }
+
+    async fn put_steps(&self, dataset: DatasetId, write: &RollWrite) -> Result<(), StoreError> {
+        const OP: &str = "put series step";
+        if write.finished_steps.is_empty() {
+            return Ok(());
+        }
+        let as_of = write.checkpoint.as_of;
+        let settings = match self.slices.covering(dataset, as_of).await? {
+            Some(slice) => Some(self.slices.settings(&slice, write.counter.namespace()).await?),
+            None => None,
+        };
+        let (ns, name) = stored_counter(&write.counter);
+        for step in &write.finished_steps {
+            let resolution = stored_resolution(step.step_seconds);
+            let newest = self.resolutions.read().newest_above(resolution, step.start);
+            if newest {
+                let start = step.start.micros();
+                self.link.write(OP, self.link.statement("set_newest_start"), (start, start, resolution)).await?;
+                self.resolutions.write().note_newest(resolution, step.start);
+            }
+            let ttl = settings.as_ref().map_or(0, |settings| series_ttl(settings, step.step_seconds));
+            let value = stored::encode_step(step);
+            let values = (ns, name, resolution, step.start.micros(), value, ttl, as_of.micros());
+            self.link.write(OP, self.link.statement("insert_series_step"), values).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the names of one shard.
+    async fn names_of_shard(
+        &self,
+        namespace: NamespaceId,
+        shard: u32,
+        from: &str,
+        limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        const OP: &str = "list names";
+        let shard = i32::try_from(shard).expect("there are few shards");
+        let most = i32::try_from(limit).unwrap_or(i32::MAX);
+        let values = (stored_namespace(namespace), shard, from, most);
+        let rows: Vec<(String,)> = self.link.rows(OP, self.link.statement("list_names"), values).await?;
+        let name =
+            |(name,): (String,)| CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP));
+        rows.into_iter().map(name).collect()
+    }
+
+    /// Removes what is kept of a counter, in every dataset.
+    async fn forget_counter(&self, datasets: &[DatasetId], counter: Counter) -> Result<(), StoreError> {
+        const OP: &str = "forget counter";
+        let (ns, name) = stored_counter(&counter);
+        for dataset in datasets {
+            let values = (stored_dataset(*dataset), ns, name);
+            self.link.write(OP, self.link.statement("delete_rollup"), values).await?;
+            self.heads.remove(&(*dataset, counter.clone()));
+            for slice in self.slices.live(*dataset, Timestamp::MIN, Timestamp::MAX).await? {
+                let tables = self.slices.tables(&slice, OP).await?;
+                self.link.write(OP, tables.named("delete_buckets"), (ns, name)).await?;
+            }
+        }
+        let resolutions = self.resolutions.read().all();
+        for resolution in resolutions {
+            self.link.write(OP, self.link.statement("delete_series"), (ns, name, resolution)).await?;
+        }
+        self.touching.unname(&counter);
+        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        self.link.write(OP, self.link.statement("delete_name"), (ns, shard, name)).await
+    }
+
+    async fn datasets(&self) -> Result<Vec<DatasetId>, StoreError> {
+        let rows: Vec<(i64,)> = self.link.rows("list datasets", self.link.statement("list_datasets"), ()).await?;
+        let known = |(id,): (i64,)| u32::try_from(id).ok().map(DatasetId);
+        Ok(rows.into_iter().filter_map(known).collect())
+    }
+
+    async fn steps(
+        &self,
+        statement: &str,
+        counter: &Counter,
+        step_seconds: u32,
+        (from, to): (Timestamp, Timestamp),
+    ) -> Result<Vec<StepSum>, StoreError> {
+        const OP: &str = "read series";
+        let resolution = stored_resolution(step_seconds);
+        let from = from.max(self.resolutions.read().trimmed_before(resolution));
+        if from >= to || self.touching.is_forgotten(counter.namespace()) {
+            return Ok(Vec::new());
+        }
+        let (ns, name) = stored_counter(counter);
+        let values = (ns, name, resolution, from.micros(), to.micros());
+        let rows: Vec<(Vec<u8>,)> = self.link.rows(OP, self.link.statement(statement), values).await?;
+        let step = |(bytes,): (Vec<u8>,)| stored::decode_step(&bytes).map_err(|damaged| damaged.during(OP));
+        rows.into_iter().map(step).collect()
+    }
+}
+
+fn stored_resolution(step_seconds: u32) -> i32 {
+    i32::try_from(step_seconds).expect("a step divides a day")
+}
+
+fn row_from(rows: Vec<RowOfRollup>) -> Result<RollupRow, StoreError> {
+    const OP: &str = "read checkpoint";
+    let mut row = RollupRow::default();
+    let mut greatest = None;
+    for (repairs, live, last_write_time, clear) in rows {
+        row.last_write_time = last_write_time.map(Timestamp::from_micros);
+        let key = |bytes: Vec<u8>| key_from(&bytes).ok_or_else(|| Fault::corrupt("a clear register").during(OP));
+        row.clear = clear.map(key).transpose()?;
+        if let Some(live) = live.filter(|_| repairs >= greatest) {
+            greatest = repairs;
+            row.checkpoint = Some(stored::decode_checkpoint(&live).map_err(|damaged| damaged.during(OP))?);
+        }
+    }
+    Ok(row)
+}
+
+#[async_trait]
+impl RollupStore for Rollups {
+    async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
+        if self.touching.is_forgotten(counter.namespace()) {
+            return Ok(RollupRow::default());
+        }
+        let (ns, name) = stored_counter(counter);
+        let values = (stored_dataset(dataset), ns, name);
+        let row = row_from(self.link.rows("read checkpoint", self.link.statement("read_rollup"), values).await?)?;
+        let as_of = row.checkpoint.as_ref().map_or(Timestamp::MIN, |checkpoint| checkpoint.as_of);
+        self.note_head(dataset, counter, as_of);
+        Ok(row)
+    }
+
+    async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
+        let mut by_counter: BTreeMap<Counter, Vec<RollWrite>> = BTreeMap::new();
+        for write in writes {
+            by_counter.entry(write.counter.clone()).or_default().push(write);
+        }
+        let putting = by_counter.into_values().map(|writes| self.put_counter(dataset, writes));
+        let mut putting = stream::iter(putting).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
+        while let Some(put) = putting.next().await {
+            put?;
+        }
+        Ok(())
+    }
+
+    async fn buckets(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<BucketRecord>, StoreError> {
+        const OP: &str = "read bucket records";
+        let mut found = Vec::new();
+        if from >= to || self.touching.is_forgotten(counter.namespace()) {
+            return Ok(found);
+        }
+        let (ns, name) = stored_counter(counter);
+        for slice in self.slices.live(dataset, from, to.just_before()).await? {
+            let tables = self.slices.tables(&slice, OP).await?;
+            let values = (ns, name, from.micros(), to.micros());
+            let rows: Result<Vec<(Vec<u8>,)>, StoreError> =
+                self.link.rows(OP, tables.named("list_buckets"), values).await;
+            if slice.is_dropped() {
+                continue;
+            }
+            for (bytes,) in rows? {
+                found.push(stored::decode_bucket(&bytes).map_err(|damaged| damaged.during(OP))?);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn series(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<StepSum>, StoreError> {
+        self.steps("list_series", counter, step_seconds, (from, to)).await
+    }
+
+    async fn series_before(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        before: Timestamp,
+    ) -> Result<Option<StepSum>, StoreError> {
+        Ok(self.steps("last_series_step", counter, step_seconds, (Timestamp::MIN, before)).await?.pop())
+    }
+
+    async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        let resolution = stored_resolution(step_seconds);
+        let Some(before) = self.resolutions.read().trim_to(resolution, before) else { return Ok(()) };
+        let values = (before.micros(), before.micros(), resolution);
+        self.link.write("trim series", self.link.statement("set_trimmed_before"), values).await?;
+        self.resolutions.write().note_trimmed(resolution, before);
+        Ok(())
+    }
+
+    async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
+        Ok(self.resolutions.read().with_steps())
+    }
+
+    async fn names(
+        &self,
+        namespace: NamespaceId,
+        prefix: &str,
+        above: Option<&CounterName>,
+        limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        if self.touching.is_forgotten(namespace) {
+            return Ok(Vec::new());
+        }
+        let from = above.map_or(prefix, |above| above.as_str().max(prefix));
+        // One more, because the name it begins with may be the one that was asked to be left out.
+        let most = limit.saturating_add(1);
+        let reading = (0..TOUCH_SHARDS).map(|shard| self.names_of_shard(namespace, shard, from, most));
+        let read: Vec<Vec<CounterName>> =
+            stream::iter(reading).buffer_unordered(PARTITION_READS_AT_ONCE_MAX).try_collect().await?;
+        let mut names: Vec<CounterName> = read.into_iter().flatten().collect();
+        names.retain(|name| name.as_str().starts_with(prefix) && above.is_none_or(|above| name > above));
+        names.sort();
+        names.truncate(limit);
+        Ok(names)
+    }
+
+    async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
+        Ok(self.touching.kept_namespaces(above, limit))
+    }
+
+    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        const OP: &str = "forget namespace";
+        let id = (stored_namespace(namespace),);
+        self.link.write(OP, self.link.statement("forget_namespace"), id).await?;
+        self.touching.note(namespace, |kept| kept.forgotten = true);
+        let datasets = self.datasets().await?;
+        for shard in 0..TOUCH_SHARDS {
+            loop {
+                let names = self.names_of_shard(namespace, shard, "", PARTITION_WRITES_AT_ONCE_MAX).await?;
+                let is_last = names.len() < PARTITION_WRITES_AT_ONCE_MAX;
+                let counters: Vec<Counter> = names.into_iter().map(|name| Counter::new(namespace, name)).collect();
+                let forgetting = counters.into_iter().map(|counter| self.forget_counter(&datasets, counter));
+                let mut forgetting = stream::iter(forgetting).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
+                while let Some(forgotten) = forgetting.next().await {
+                    forgotten?;
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        self.link.write(OP, self.link.statement("empty_namespace"), id).await?;
+        self.touching.note(namespace, |kept| kept.rows = false);
+        Ok(())
+    }
+}

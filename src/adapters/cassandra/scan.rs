@@ -1,0 +1,345 @@
+//! Reads of the log: over the slices of a range, over the time buckets that hold anything, over their event buckets.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::place::{Place, bucket_width, place_of, stored_counter};
+use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::stored;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
+use crate::domain::limits::{
+    PARTITION_READS_AT_ONCE_MAX, SCAN_PAGE_EVENTS, SLICE_COUNTERS_LISTED_MAX, STEP, TIME_BUCKETS_AT_ONCE_MAX,
+};
+use crate::ports::{Order, ScanRange, SliceRow, StoreError};
+
+/// The reading side of the log.
+pub struct Scanning {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+    listing: Mutex<Option<Listing>>,
+}
+
+/// Counters of a slice in their order, for an export that goes over it page by page.
+#[derive(Clone)]
+struct Listing {
+    dataset: DatasetId,
+    start: Timestamp,
+    /// All of them above this one are in the list, up to its end.
+    above: Option<Counter>,
+    counters: Arc<Vec<Counter>>,
+    is_last: bool,
+}
+
+/// Both ends of a range as places in the order of keys, each excluded: (time, id).
+type Ends = ((i64, Vec<u8>), (i64, Vec<u8>));
+
+impl Scanning {
+    /// Reads by the book of slices.
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
+        Self { link, slices, listing: Mutex::new(None) }
+    }
+
+    /// Reads the event at a key.
+    pub async fn find(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<Option<Event>, StoreError> {
+        const OP: &str = "find";
+        let Some(slice) = self.slices.covering(dataset, key.time).await?.filter(|slice| !slice.is_dropped()) else {
+            return Ok(None);
+        };
+        let found = self.find_in(&slice, counter, key, OP).await;
+        if slice.is_dropped() { Ok(None) } else { found }
+    }
+
+    async fn find_in(
+        &self,
+        slice: &Slice,
+        counter: &Counter,
+        key: &EventKey,
+        op: &'static str,
+    ) -> Result<Option<Event>, StoreError> {
+        let settings = self.slices.settings(slice, counter.namespace()).await?;
+        let place = place_of(key, settings.partition);
+        let (ns, name) = stored_counter(counter);
+        let values = (ns, name, place.time_bucket.micros(), place.event_bucket, key.time.micros(), key.id.to_bytes());
+        let tables = self.slices.tables(slice, op).await?;
+        let found: Option<(Vec<u8>,)> = self.link.first_row(op, tables.named("find_event"), values).await?;
+        found.map(|(value,)| event_from(key.clone(), &value, op)).transpose()
+    }
+
+    /// Reads events of a range.
+    pub async fn scan(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        range: ScanRange,
+    ) -> Result<Vec<Event>, StoreError> {
+        let Some((first, last)) = times_of(&range) else { return Ok(Vec::new()) };
+        let mut slices = self.slices.live(dataset, first, last).await?;
+        if range.order == Order::NewestFirst {
+            slices.reverse();
+        }
+        let mut found = Vec::new();
+        for slice in slices {
+            let left = range.limit - found.len();
+            if left == 0 {
+                break;
+            }
+            let of_slice = self.scan_one(&slice, counter, &range, (first, last), left).await;
+            if !slice.is_dropped() {
+                found.extend(of_slice?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the events of a range that lie in one slice, up to a limit.
+    async fn scan_one(
+        &self,
+        slice: &Slice,
+        counter: &Counter,
+        range: &ScanRange,
+        (first, last): (Timestamp, Timestamp),
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        let settings = self.slices.settings(slice, counter.namespace()).await?;
+        let (from, to) = (first.max(slice.start()), last.min(slice.last()));
+        let width = bucket_width(settings.partition);
+        let steps = self.slices.steps(slice, from.floor_to(STEP), to).await?;
+        let buckets: BTreeSet<Timestamp> = steps.into_iter().map(|step| step.floor_to(width)).collect();
+        let mut buckets: Vec<Timestamp> = buckets.into_iter().collect();
+        if range.order == Order::NewestFirst {
+            buckets.reverse();
+        }
+        let event_buckets = settings.partition.buckets_per_id;
+        let ends = ends_of(range);
+        let reading = buckets
+            .into_iter()
+            .map(|time_bucket| self.read_bucket(slice, counter, time_bucket, event_buckets, range.order, &ends, limit));
+        let mut reading = stream::iter(reading).buffered(TIME_BUCKETS_AT_ONCE_MAX);
+        let mut found = Vec::new();
+        while let Some(events) = reading.next().await {
+            found.extend(events?);
+            if found.len() >= limit {
+                found.truncate(limit);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the event buckets of a time bucket and puts their events in order.
+    #[allow(clippy::too_many_arguments, reason = "one range, taken apart once for all buckets")]
+    async fn read_bucket(
+        &self,
+        slice: &Slice,
+        counter: &Counter,
+        time_bucket: Timestamp,
+        event_buckets: u32,
+        order: Order,
+        ends: &Ends,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        let places = (0..event_buckets.max(1)).map(|bucket| Place {
+            time_bucket,
+            event_bucket: i32::try_from(bucket).expect("there are at most a few hundred event buckets"),
+        });
+        let reading = places.map(|place| self.read_partition(slice, counter, place, order, ends.clone(), limit));
+        let read: Vec<Vec<Event>> = stream::iter(reading).buffered(PARTITION_READS_AT_ONCE_MAX).try_collect().await?;
+        let mut events: Vec<Event> = read.into_iter().flatten().collect();
+        match order {
+            Order::OldestFirst => events.sort_by(|a, b| a.key.cmp(&b.key)),
+            Order::NewestFirst => events.sort_by(|a, b| b.key.cmp(&a.key)),
+        }
+        Ok(events)
+    }
+
+    /// Reads one partition, page by page.
+    async fn read_partition(
+        &self,
+        slice: &Slice,
+        counter: &Counter,
+        place: Place,
+        order: Order,
+        (mut low, mut high): Ends,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        const OP: &str = "scan";
+        let tables = self.slices.tables(slice, OP).await?;
+        let statement = tables.named(match order {
+            Order::OldestFirst => "scan_oldest_first",
+            Order::NewestFirst => "scan_newest_first",
+        });
+        let (ns, name) = stored_counter(counter);
+        let mut events = Vec::new();
+        loop {
+            let page = SCAN_PAGE_EVENTS.min(limit - events.len());
+            let most = i32::try_from(page).expect("a page is small");
+            let of_partition = (ns, name, place.time_bucket.micros(), place.event_bucket);
+            let values =
+                (of_partition.0, of_partition.1, of_partition.2, of_partition.3, low.0, &low.1, high.0, &high.1, most);
+            let rows: Vec<(i64, Vec<u8>, Vec<u8>)> = self.link.rows(OP, statement, values).await?;
+            let read = rows.len();
+            if let Some((time, id, _)) = rows.last() {
+                let beyond = (*time, id.clone());
+                match order {
+                    Order::OldestFirst => low = beyond,
+                    Order::NewestFirst => high = beyond,
+                }
+            }
+            for (time, id, value) in rows {
+                let id = EventId::from_bytes(&id)
+                    .ok_or_else(|| Fault::corrupt("an event has an id of no kind").during(OP))?;
+                events.push(event_from(EventKey { time: Timestamp::from_micros(time), id }, &value, OP)?);
+            }
+            if read < page || events.len() >= limit {
+                return Ok(events);
+            }
+        }
+    }
+
+    /// Reads rows of a whole slice, counter by counter in the order of namespaces and names.
+    pub async fn scan_slice(
+        &self,
+        dataset: DatasetId,
+        slice_start: Timestamp,
+        beyond: Option<(Counter, EventKey)>,
+        limit: usize,
+    ) -> Result<Vec<SliceRow>, StoreError> {
+        let slice = self.slices.covering(dataset, slice_start).await?;
+        let Some(slice) = slice.filter(|slice| slice.start() == slice_start && !slice.is_dropped()) else {
+            return Ok(Vec::new());
+        };
+        let rows = self.slice_rows(dataset, &slice, beyond, limit).await;
+        if slice.is_dropped() { Ok(Vec::new()) } else { rows }
+    }
+
+    async fn slice_rows(
+        &self,
+        dataset: DatasetId,
+        slice: &Slice,
+        beyond: Option<(Counter, EventKey)>,
+        limit: usize,
+    ) -> Result<Vec<SliceRow>, StoreError> {
+        let mut rows = Vec::new();
+        let (mut from, mut key) = beyond.map_or((None, None), |(counter, key)| (Some(counter), Some(key)));
+        while rows.len() < limit {
+            // The counter that the last page ended in may have more; after it come those above.
+            let counter = match (from.clone(), key.is_some()) {
+                (Some(counter), true) => counter,
+                (above, _) => match self.next_counter(dataset, slice, above).await? {
+                    Some(counter) => counter,
+                    None => break,
+                },
+            };
+            let range = ScanRange {
+                after: slice.start().just_before(),
+                to: slice.last(),
+                order: Order::OldestFirst,
+                beyond: key.take(),
+                limit: limit - rows.len(),
+            };
+            let events = self.scan(dataset, &counter, range).await?;
+            rows.extend(events.into_iter().map(|event| SliceRow { counter: counter.clone(), event }));
+            from = Some(counter);
+        }
+        Ok(rows)
+    }
+
+    /// The next counter of a slice above another one.
+    async fn next_counter(
+        &self,
+        dataset: DatasetId,
+        slice: &Slice,
+        above: Option<Counter>,
+    ) -> Result<Option<Counter>, StoreError> {
+        let listing = self.listing.lock().clone();
+        let fits = |listing: &Listing| {
+            (listing.dataset, listing.start) == (dataset, slice.start())
+                && listing.above <= above
+                && (listing.is_last || listing.counters.last() > above.as_ref())
+        };
+        let listing = match listing.filter(fits).filter(|_| above.is_some()) {
+            Some(listing) => listing,
+            None => {
+                let listing = self.list_counters(dataset, slice, above.clone()).await?;
+                *self.listing.lock() = Some(listing.clone());
+                listing
+            }
+        };
+        let at = listing.counters.partition_point(|counter| Some(counter) <= above.as_ref());
+        Ok(listing.counters.get(at).cloned())
+    }
+
+    /// Lists the first counters of a slice above another one. Cost: O(partitions of the slice), in bounded memory.
+    async fn list_counters(
+        &self,
+        dataset: DatasetId,
+        slice: &Slice,
+        above: Option<Counter>,
+    ) -> Result<Listing, StoreError> {
+        const OP: &str = "list counters of a slice";
+        let statement = self.slices.tables(slice, OP).await?.named("list_partitions").clone();
+        let failed = |why: String| Fault::not_sent(why).during(OP);
+        let pages = self.link.session.execute_iter(statement, ()).await.map_err(|error| failed(error.to_string()))?;
+        let mut rows =
+            pages.rows_stream::<(i64, String, i64, i32)>().map_err(|error| Fault::corrupt(error).during(OP))?;
+        let mut counters: BTreeSet<Counter> = BTreeSet::new();
+        let mut is_last = true;
+        while let Some(row) = rows.next().await {
+            let (ns, name, _, _) = row.map_err(|error| failed(error.to_string()))?;
+            let name = CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP))?;
+            let counter = Counter::new(NamespaceId(ns.cast_unsigned()), name);
+            if Some(&counter) > above.as_ref() {
+                counters.insert(counter);
+            }
+            if counters.len() > SLICE_COUNTERS_LISTED_MAX {
+                counters.pop_last();
+                is_last = false;
+            }
+        }
+        let counters = Arc::new(counters.into_iter().collect());
+        Ok(Listing { dataset, start: slice.start(), above, counters, is_last })
+    }
+}
+
+/// The first and the last time of a range; none if it is empty.
+fn times_of(range: &ScanRange) -> Option<(Timestamp, Timestamp)> {
+    let (mut first, mut last) = (range.after.just_after(), range.to);
+    if let Some(beyond) = &range.beyond {
+        match range.order {
+            Order::OldestFirst => first = first.max(beyond.time),
+            Order::NewestFirst => last = last.min(beyond.time),
+        }
+    }
+    (first <= last && range.limit > 0).then_some((first, last))
+}
+
+/// The ends of a range in the order of keys. No id is empty, so (time, empty) stands before all events of the time.
+fn ends_of(range: &ScanRange) -> Ends {
+    let mut low = (range.after.just_after().micros(), Vec::new());
+    let mut high = (range.to.just_after().micros(), Vec::new());
+    if let Some(beyond) = &range.beyond {
+        let place = (beyond.time.micros(), beyond.id.to_bytes());
+        match range.order {
+            Order::OldestFirst => low = low.max(place),
+            Order::NewestFirst => high = high.min(place),
+        }
+    }
+    (low, high)
+}
+
+/// Puts an event together.
+pub fn event_from(key: EventKey, value: &[u8], op: &'static str) -> Result<Event, StoreError> {
+    let (change, provenance) = stored::decode_event(value).map_err(|damaged| damaged.during(op))?;
+    Ok(Event { key, change, provenance })
+}

@@ -1,0 +1,196 @@
+//! The numbered schema under `cql/schema`, compiled in: what is applied, what is missing, and how it is applied.
+//!
+//! A file is never edited after its release; the digest that was stored with it says so. Tables are made with ids that
+//! follow from their names, so two servers that migrate at once make one table each, and a migration that was cut off can
+//! be applied again.
+
+use scylla::client::session::Session;
+use uuid::Builder;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::adapters::cassandra::connect::define;
+use crate::adapters::cassandra::fault::Fault;
+
+/// One numbered step of the schema.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Migration {
+    /// Its number, counted from 1 without gaps.
+    pub number: i32,
+    /// Its name.
+    pub name: &'static str,
+    text: &'static str,
+}
+
+/// The schema that this binary is made for.
+pub const MIGRATIONS: &[Migration] =
+    &[Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") }];
+
+const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS {keyspace}.schema_migrations (slot int, number int, name \
+                                text, digest bigint, PRIMARY KEY ((slot), number)) WITH id = '{schema_migrations_id}'";
+
+/// How the schema of a keyspace stands to this binary.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SchemaState {
+    /// There is no such keyspace.
+    NoKeyspace,
+    /// These migrations are missing; all of them in a fresh keyspace.
+    Behind(Vec<Migration>),
+    /// Everything is applied.
+    Current,
+    /// A newer binary has applied migrations that this one does not know, up to this number.
+    Ahead(i32),
+    /// A migration was applied with another text than this binary has.
+    Differs(i32),
+}
+
+/// Where data is replicated to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replication(Vec<(String, u32)>);
+
+impl Replication {
+    /// Copies by data centre, at least one.
+    pub fn new(by_data_center: Vec<(String, u32)>) -> Self {
+        Self(by_data_center)
+    }
+
+    fn options(&self) -> String {
+        let of_dc = self.0.iter().map(|(dc, copies)| format!(", '{}': {copies}", dc.replace('\'', "''")));
+        format!("{{'class': 'NetworkTopologyStrategy'{}}}", of_dc.collect::<String>())
+    }
+}
+
+impl Migration {
+    /// The statements of the migration for a keyspace, in their order.
+    pub fn statements(&self, keyspace: &str) -> Vec<String> {
+        let lines = self.text.lines().filter(|line| !line.trim_start().starts_with("--"));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let statements = text.split(';').map(str::trim).filter(|statement| !statement.is_empty());
+        statements.map(|statement| qualified(statement, keyspace)).collect()
+    }
+
+    fn digest(&self) -> i64 {
+        xxh3_64(self.text.as_bytes()).cast_signed()
+    }
+}
+
+/// The statement that makes a keyspace.
+pub fn create_keyspace(keyspace: &str, replication: &Replication) -> String {
+    let options = replication.options();
+    format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {options} AND durable_writes = true")
+}
+
+/// Puts the keyspace before the table's name, and the ids of tables into their places.
+fn qualified(statement: &str, keyspace: &str) -> String {
+    let mut text =
+        statement.replacen("CREATE TABLE IF NOT EXISTS ", &format!("CREATE TABLE IF NOT EXISTS {keyspace}."), 1);
+    while let Some((before, rest)) = text.split_once("'{") {
+        let Some((table, after)) = rest.split_once("_id}'") else { break };
+        text = format!("{before}'{}'{after}", table_id(&format!("{keyspace}.{table}")));
+    }
+    text
+}
+
+/// A table's id: a function of its name, so that two creations at once make one table.
+pub fn table_id(name: &str) -> String {
+    Builder::from_custom_bytes(xxh3_128(name.as_bytes()).to_be_bytes()).into_uuid().to_string()
+}
+
+/// Compares the schema of a keyspace with this binary's.
+pub async fn state(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
+    let known = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    if rows::<(String,)>(session, known, (keyspace,)).await?.is_empty() {
+        return Ok(SchemaState::NoKeyspace);
+    }
+    let tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?";
+    if rows::<(String,)>(session, tables, (keyspace, "schema_migrations")).await?.is_empty() {
+        return Ok(SchemaState::Behind(MIGRATIONS.to_vec()));
+    }
+    let applied = format!("SELECT number, digest FROM {keyspace}.schema_migrations WHERE slot = 0");
+    Ok(compare(&rows::<(i32, i64)>(session, &applied, ()).await?))
+}
+
+fn compare(applied: &[(i32, i64)]) -> SchemaState {
+    let newest = applied.iter().map(|(number, _)| *number).max().unwrap_or(0);
+    if newest > MIGRATIONS.last().map_or(0, |last| last.number) {
+        return SchemaState::Ahead(newest);
+    }
+    let digest_of = |number| applied.iter().find(|(applied, _)| *applied == number).map(|(_, digest)| *digest);
+    let differs =
+        |migration: &&Migration| digest_of(migration.number).is_some_and(|digest| digest != migration.digest());
+    if let Some(migration) = MIGRATIONS.iter().find(differs) {
+        return SchemaState::Differs(migration.number);
+    }
+    let missing: Vec<Migration> =
+        MIGRATIONS.iter().filter(|migration| digest_of(migration.number).is_none()).copied().collect();
+    if missing.is_empty() { SchemaState::Current } else { SchemaState::Behind(missing) }
+}
+
+/// Makes the keyspace, if it is missing.
+pub async fn make_keyspace(session: &Session, keyspace: &str, replication: &Replication) -> Result<(), Fault> {
+    define(session, create_keyspace(keyspace, replication)).await
+}
+
+/// Applies migrations in their order. Each may be applied again.
+pub async fn apply(session: &Session, keyspace: &str, migrations: &[Migration]) -> Result<(), Fault> {
+    define(session, qualified_table(keyspace)).await?;
+    for migration in migrations {
+        for statement in migration.statements(keyspace) {
+            define(session, statement).await?;
+        }
+        let done = format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, ?, ?, ?)");
+        session.query_unpaged(done, (migration.number, migration.name, migration.digest())).await?;
+    }
+    Ok(())
+}
+
+fn qualified_table(keyspace: &str) -> String {
+    let id = table_id(&format!("{keyspace}.schema_migrations"));
+    MIGRATIONS_TABLE.replace("{keyspace}", keyspace).replace("{schema_migrations_id}", &id)
+}
+
+async fn rows<R>(
+    session: &Session,
+    text: &str,
+    values: impl scylla::serialize::row::SerializeRow + Send,
+) -> Result<Vec<R>, Fault>
+where
+    R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
+{
+    let result = session.query_unpaged(text, values).await?.into_rows_result().map_err(Fault::corrupt)?;
+    let rows = result.rows::<R>().map_err(Fault::corrupt)?;
+    rows.collect::<Result<_, _>>().map_err(Fault::corrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_are_numbered_without_gaps_and_make_what_they_say() {
+        for (number, migration) in (1..).zip(MIGRATIONS) {
+            assert_eq!(migration.number, number);
+            let statements = migration.statements("shop");
+            assert!(!statements.is_empty());
+            for statement in statements {
+                assert!(statement.starts_with("CREATE TABLE IF NOT EXISTS shop."), "{statement}");
+                assert!(!statement.contains("_id}"), "{statement}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_schema_is_compared_by_numbers_and_digests() {
+        let all: Vec<(i32, i64)> = MIGRATIONS.iter().map(|one| (one.number, one.digest())).collect();
+        assert_eq!(compare(&all), SchemaState::Current);
+        assert_eq!(compare(&[]), SchemaState::Behind(MIGRATIONS.to_vec()));
+        assert_eq!(compare(&[(1, 0)]), SchemaState::Differs(1));
+        assert_eq!(compare(&[all, vec![(99, 0)]].concat()), SchemaState::Ahead(99));
+    }
+
+    #[test]
+    fn a_keyspace_is_replicated_by_data_centre() {
+        let replication = Replication::new(vec![("eu".to_owned(), 3), ("us".to_owned(), 2)]);
+        let text = create_keyspace("shop", &replication);
+        assert!(text.contains("{'class': 'NetworkTopologyStrategy', 'eu': 3, 'us': 2}"), "{text}");
+    }
+}

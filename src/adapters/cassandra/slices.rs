@@ -1,0 +1,359 @@
+//! Time slices: their rows, their tables, and which steps of them hold anything.
+//!
+//! A slice is three tables, made before anybody hears of the slice and dropped whole. The book of a dataset's slices is
+//! read once and kept in memory: one server owns the keyspace (see `owner`), so what it has not written itself does not
+//! change. A status moves forward in the book first and in the store second, so a reader that meets a dropped table finds
+//! the slice marked as dropped and leaves its rows out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dashmap::DashMap;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+
+use crate::adapters::cassandra::connect::define;
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::place::stored_dataset;
+use crate::adapters::cassandra::schema::table_id;
+use crate::adapters::cassandra::statements::{Statements, definitions};
+use crate::adapters::stored;
+use crate::domain::Timestamp;
+use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::namespace::{SeriesSettings, TimePartition};
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
+
+/// What the settings of a namespace say about its rows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RowSettings {
+    /// How events are partitioned.
+    pub partition: TimePartition,
+    /// The series that are kept.
+    pub series: Vec<SeriesSettings>,
+}
+
+/// Where the settings of a namespace's versions are found.
+#[async_trait]
+pub trait SettingsSource: Send + Sync + 'static {
+    /// The settings of one version of a namespace, which never change.
+    async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError>;
+}
+
+/// One slice, as this process knows it.
+pub struct Slice {
+    row: TimeSlice,
+    status: Mutex<SliceStatus>,
+    tables: OnceCell<Statements>,
+    /// Held while tables are made or dropped, so that none is made after they were dropped.
+    defining: AsyncMutex<()>,
+    /// The steps that hold rows of any counter; read once, then kept up by the writers of this process.
+    steps: RwLock<BTreeSet<Timestamp>>,
+    steps_read: OnceCell<()>,
+    settings: DashMap<NamespaceId, Arc<RowSettings>>,
+}
+
+impl Slice {
+    fn new(row: TimeSlice) -> Self {
+        let status = Mutex::new(row.status);
+        Self {
+            row,
+            status,
+            tables: OnceCell::new(),
+            defining: AsyncMutex::new(()),
+            steps: RwLock::default(),
+            steps_read: OnceCell::new(),
+            settings: DashMap::new(),
+        }
+    }
+
+    /// The first microsecond.
+    pub fn start(&self) -> Timestamp {
+        self.row.start
+    }
+
+    /// The last microsecond.
+    pub fn last(&self) -> Timestamp {
+        self.row.end.just_before()
+    }
+
+    /// Whether its tables are gone, or about to be.
+    pub fn is_dropped(&self) -> bool {
+        *self.status.lock() == SliceStatus::Dropped
+    }
+
+    /// Whether a step is known to hold rows.
+    pub fn knows_step(&self, step: Timestamp) -> bool {
+        self.steps.read().contains(&step)
+    }
+
+    /// Notes a step that is stored.
+    pub fn note_step(&self, step: Timestamp) {
+        self.steps.write().insert(step);
+    }
+
+    /// Moves the status forward; answers what it is from then on.
+    fn advance(&self, status: SliceStatus) -> SliceStatus {
+        let mut held = self.status.lock();
+        *held = status.max(*held);
+        *held
+    }
+
+    /// The row with its status of this moment.
+    fn current(&self) -> TimeSlice {
+        TimeSlice { status: *self.status.lock(), ..self.row.clone() }
+    }
+}
+
+type Book = Arc<RwLock<BTreeMap<Timestamp, Arc<Slice>>>>;
+
+/// The slices of all datasets.
+pub struct Slices {
+    link: Arc<Link>,
+    source: Arc<dyn SettingsSource>,
+    books: DashMap<DatasetId, Arc<OnceCell<Book>>>,
+}
+
+impl Slices {
+    /// Knows no slices yet; each dataset's are read when they are first asked for.
+    pub fn new(link: Arc<Link>, source: Arc<dyn SettingsSource>) -> Self {
+        Self { link, source, books: DashMap::new() }
+    }
+
+    /// The slice that takes events of a time.
+    pub async fn taking(
+        &self,
+        dataset: DatasetId,
+        time: Timestamp,
+        op: &'static str,
+    ) -> Result<Arc<Slice>, StoreError> {
+        match self.covering(dataset, time).await?.filter(|slice| !slice.is_dropped()) {
+            Some(slice) => Ok(slice),
+            None => Err(not_covered(dataset, time, op)),
+        }
+    }
+
+    /// The slice that covers a time, dropped or not.
+    pub async fn covering(&self, dataset: DatasetId, time: Timestamp) -> Result<Option<Arc<Slice>>, StoreError> {
+        let book = self.book(dataset).await?;
+        let found = book.read().range(..=time).next_back().map(|(_, slice)| Arc::clone(slice));
+        Ok(found.filter(|slice| time <= slice.last()))
+    }
+
+    /// The slices with rows that hold any of `from..=to`, oldest first.
+    pub async fn live(
+        &self,
+        dataset: DatasetId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<Arc<Slice>>, StoreError> {
+        let book = self.book(dataset).await?;
+        let book = book.read();
+        let overlapping = book.values().filter(|slice| slice.start() <= to && from <= slice.last());
+        Ok(overlapping.filter(|slice| !slice.is_dropped()).cloned().collect())
+    }
+
+    /// The statements on the tables of a slice; its tables are made if they are missing.
+    pub async fn tables<'a>(&self, slice: &'a Slice, op: &'static str) -> Result<&'a Statements, StoreError> {
+        let prepared = slice.tables.get_or_try_init(|| async {
+            let _defining = slice.defining.lock().await;
+            if slice.is_dropped() {
+                return Err(not_covered(slice.row.dataset, slice.start(), op));
+            }
+            let fill = self.fill(&slice.row);
+            // They are there unless whoever made the row ended before it made them.
+            match Statements::of_slice(&self.link.session, &fill).await {
+                Ok(prepared) => Ok(prepared),
+                Err(_) => {
+                    self.define("create_", &slice.row, op).await?;
+                    Statements::of_slice(&self.link.session, &fill).await.map_err(|fault| fault.during(op))
+                }
+            }
+        });
+        prepared.await
+    }
+
+    /// The settings that a slice froze for a namespace; its first version, if the slice is older than the namespace.
+    pub async fn settings(&self, slice: &Slice, namespace: NamespaceId) -> Result<Arc<RowSettings>, StoreError> {
+        if let Some(settings) = slice.settings.get(&namespace) {
+            return Ok(Arc::clone(&settings));
+        }
+        let version = slice.row.versions.get(&namespace).copied().unwrap_or(1);
+        let settings = Arc::new(self.source.settings(namespace, version).await?);
+        slice.settings.insert(namespace, Arc::clone(&settings));
+        Ok(settings)
+    }
+
+    /// The steps of a slice in `from..=to` that hold rows, in order.
+    pub async fn steps(&self, slice: &Slice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
+        slice
+            .steps_read
+            .get_or_try_init(|| async {
+                let of_slice = (stored_dataset(slice.row.dataset), slice.start().micros());
+                let steps: Vec<(i64,)> =
+                    self.link.rows("read steps", self.link.statement("list_steps"), of_slice).await?;
+                slice.steps.write().extend(steps.into_iter().map(|(step,)| Timestamp::from_micros(step)));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        let steps = slice.steps.read();
+        Ok(if from <= to { steps.range(from..=to).copied().collect() } else { Vec::new() })
+    }
+
+    async fn book(&self, dataset: DatasetId) -> Result<Book, StoreError> {
+        let cell = Arc::clone(&self.books.entry(dataset).or_default());
+        let book = cell.get_or_try_init(|| async {
+            const OP: &str = "read slices";
+            let statement = self.link.statement("list_slices");
+            let rows: Vec<(i64, Vec<u8>, Option<i32>)> =
+                self.link.rows(OP, statement, (stored_dataset(dataset),)).await?;
+            let mut book = BTreeMap::new();
+            for (start, row, status) in rows {
+                let slice = Slice::new(stored::decode_slice(&row).map_err(|damaged| damaged.during(OP))?);
+                if let Some(status) = status {
+                    slice.advance(status_from(status).map_err(|fault| fault.during(OP))?);
+                }
+                book.insert(Timestamp::from_micros(start), Arc::new(slice));
+            }
+            Ok::<Book, StoreError>(Arc::new(RwLock::new(book)))
+        });
+        book.await.cloned()
+    }
+
+    /// Makes or drops the tables of a slice.
+    async fn define(&self, kind: &'static str, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
+        for text in definitions(kind, self.fill(row)) {
+            define(&self.link.session, text).await.map_err(|fault| fault.during(op))?;
+        }
+        Ok(())
+    }
+
+    /// Fills names and ids of a slice's tables into a statement.
+    fn fill(&self, row: &TimeSlice) -> impl Fn(&str) -> String + use<> {
+        let seconds = row.start.micros().div_euclid(1_000_000);
+        let sign = if seconds < 0 { "m" } else { "" };
+        let slice = format!("{}_{sign}{}", row.dataset.0, seconds.unsigned_abs());
+        let keyspace = self.link.keyspace.clone();
+        move |text: &str| {
+            let mut text = text.to_owned();
+            for table in ["events", "dirty", "buckets"] {
+                let id = table_id(&format!("{keyspace}.{table}_{slice}"));
+                text = text.replace(&format!("{{{table}_id}}"), &id);
+            }
+            text.replace("{slice}", &slice)
+        }
+    }
+}
+
+fn not_covered(dataset: DatasetId, time: Timestamp, op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op)
+        .because(format!("no live slice of dataset {} covers {time:?}", dataset.0))
+}
+
+fn status_code(status: SliceStatus) -> i32 {
+    match status {
+        SliceStatus::Future => 1,
+        SliceStatus::Open => 2,
+        SliceStatus::Closed => 3,
+        SliceStatus::Dropped => 4,
+    }
+}
+
+fn status_from(code: i32) -> Result<SliceStatus, Fault> {
+    match code {
+        1 => Ok(SliceStatus::Future),
+        2 => Ok(SliceStatus::Open),
+        3 => Ok(SliceStatus::Closed),
+        4 => Ok(SliceStatus::Dropped),
+        _ => Err(Fault::corrupt(format!("a slice has the status {code}"))), // written by nobody
+    }
+}
+
+#[async_trait]
+impl TimeSlices for Slices {
+    async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        Ok(self.book(dataset).await?.read().values().map(|slice| slice.current()).collect())
+    }
+
+    async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
+        const OP: &str = "create slice";
+        let book = self.book(slice.dataset).await?;
+        let key = (stored_dataset(slice.dataset), slice.start.micros());
+        let values = (key.0, key.1, stored::encode_slice(&slice));
+        let statement = self.link.statement("insert_slice");
+        let row = match self.link.decide(OP, statement, values).await? {
+            Decision::Applied => slice,
+            Decision::Held(held) => {
+                let bytes = held.bytes("row").ok_or_else(|| Fault::corrupt("a slice has no row").during(OP))?;
+                let mut row = stored::decode_slice(&bytes).map_err(|damaged| damaged.during(OP))?;
+                if let Some(status) = held.int("status") {
+                    row.status = row.status.max(status_from(status).map_err(|fault| fault.during(OP))?);
+                }
+                row
+            }
+        };
+        let slice = Arc::clone(book.write().entry(row.start).or_insert_with(|| Arc::new(Slice::new(row))));
+        if !slice.is_dropped() {
+            self.tables(&slice, OP).await?;
+        }
+        Ok(slice.current())
+    }
+
+    async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
+        const OP: &str = "set slice status";
+        let slice = self.book(dataset).await?.read().get(&start).cloned();
+        let Some(slice) = slice else {
+            let why = format!("dataset {} has no slice that starts at {start:?}", dataset.0);
+            return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why));
+        };
+        let status = slice.advance(status);
+        let code = status_code(status);
+        let key = (stored_dataset(dataset), start.micros());
+        let values = (i64::from(code), code, key.0, key.1);
+        self.link.write(OP, self.link.statement("set_slice_status"), values).await?;
+        if status == SliceStatus::Dropped {
+            let _defining = slice.defining.lock().await;
+            self.define("drop_", &slice.row, OP).await?;
+            self.link.write(OP, self.link.statement("delete_steps"), key).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The lifetime of a series row, in seconds, with a day to spare; 0, which means for ever, where nobody says.
+pub fn series_ttl(settings: &RowSettings, step_seconds: u32) -> i32 {
+    const SPARE: Duration = Duration::from_secs(86_400);
+    let keep = settings.series.iter().find(|series| series.step_seconds == step_seconds).map(|series| series.keep);
+    let ttl = keep.map_or(0, |keep| (keep + SPARE).as_secs());
+    i32::try_from(ttl).ok().filter(|ttl| *ttl <= crate::domain::limits::SERIES_TTL_SECONDS_MAX).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_table_follows_from_its_name_for_ever() {
+        assert_eq!(table_id("a.events_1_0"), table_id("a.events_1_0"));
+        assert_ne!(table_id("a.events_1_0"), table_id("b.events_1_0"));
+    }
+
+    #[test]
+    fn a_series_row_lives_a_day_longer_than_it_is_kept() {
+        let series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(3_600) }];
+        let settings = RowSettings { partition: TimePartition::default(), series };
+        assert_eq!(series_ttl(&settings, 10), 90_000);
+        assert_eq!(series_ttl(&settings, 60), 0, "nobody says how long");
+    }
+
+    #[test]
+    fn every_status_has_its_number() {
+        for status in [SliceStatus::Future, SliceStatus::Open, SliceStatus::Closed, SliceStatus::Dropped] {
+            assert_eq!(status_from(status_code(status)).ok(), Some(status));
+        }
+        assert!(status_from(0).is_err() && status_from(5).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! The named statements of `cql/statements`, compiled in. Text of users never becomes part of one.
+//!
+//! A file is a list of `-- name: NAME`, lines of comment, and one statement that ends with a semicolon.
+
+use std::collections::HashMap;
+
+use scylla::client::session::Session;
+use scylla::statement::prepared::PreparedStatement;
+
+use crate::adapters::cassandra::fault::Fault;
+
+const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
+const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
+
+/// Statements by name, prepared.
+pub struct Statements(HashMap<&'static str, PreparedStatement>);
+
+impl Statements {
+    /// Prepares the statements on the tables of the schema.
+    pub async fn of_schema(session: &Session) -> Result<Self, Fault> {
+        let mut prepared = HashMap::new();
+        for (name, text) in named(COUNTERS) {
+            prepared.insert(name, prepare(session, &text).await?);
+        }
+        Ok(Self(prepared))
+    }
+
+    /// Prepares the statements on the tables of one slice, which exist.
+    pub async fn of_slice(session: &Session, fill: impl Fn(&str) -> String) -> Result<Self, Fault> {
+        let mut prepared = HashMap::new();
+        for (name, text) in named(SLICES).into_iter().filter(|(name, _)| !is_definition(name)) {
+            prepared.insert(name, prepare(session, &fill(&text)).await?);
+        }
+        Ok(Self(prepared))
+    }
+
+    /// A statement.
+    ///
+    /// # Panics
+    /// Panics if there is none of that name.
+    pub fn named(&self, name: &str) -> &PreparedStatement {
+        self.0.get(name).unwrap_or_else(|| panic!("cql/statements has no statement {name}"))
+    }
+}
+
+/// The statements that make or drop the tables of a slice, with their places filled in.
+pub fn definitions(kind: &str, fill: impl Fn(&str) -> String) -> Vec<String> {
+    let of_kind = named(SLICES).into_iter().filter(|(name, _)| is_definition(name) && name.starts_with(kind));
+    of_kind.map(|(_, text)| fill(&text)).collect()
+}
+
+fn is_definition(name: &str) -> bool {
+    name.starts_with("create_") || name.starts_with("drop_")
+}
+
+async fn prepare(session: &Session, text: &str) -> Result<PreparedStatement, Fault> {
+    let mut statement = session.prepare(text).await?;
+    // Plain writes carry their own timestamps, so sending one again changes nothing; conditional ones are asked again by
+    // rules of their own.
+    statement.set_is_idempotent(!text.contains(" IF "));
+    Ok(statement)
+}
+
+/// The statements of a file with their names, comments left out.
+fn named(file: &'static str) -> Vec<(&'static str, String)> {
+    let mut found: Vec<(&'static str, String)> = Vec::new();
+    for line in file.lines() {
+        if let Some(name) = line.strip_prefix("-- name: ") {
+            found.push((name.trim(), String::new()));
+        } else if !line.starts_with("--")
+            && let Some((_, text)) = found.last_mut()
+        {
+            text.push_str(line.trim());
+            text.push(' ');
+        }
+    }
+    for (_, text) in &mut found {
+        let end = text.trim_end().trim_end_matches(';').len();
+        text.truncate(end);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_statement_has_a_name_of_its_own_and_is_one() {
+        let all = [named(COUNTERS), named(SLICES)].concat();
+        let names: BTreeSet<_> = all.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), all.len());
+        for (name, text) in &all {
+            assert!(!text.is_empty() && !text.contains(';') && !text.contains("--"), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_table_of_a_slice_that_is_made_is_dropped() {
+        let tables = |kind: &str| {
+            let of_kind = definitions(kind, |text| text.replace("{slice}", "1_0"));
+            let table = |text: &String| {
+                let words = text.split_whitespace().find(|word| word.contains("_1_0")).expect("it names a table");
+                words.to_owned()
+            };
+            of_kind.iter().map(table).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(tables("create_").len(), 3);
+        assert_eq!(tables("create_"), tables("drop_"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Touches and watermarks, and how far datasets are closed: small tables of registers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::place::{stored_counter, stored_dataset};
+use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::limits::{PARTITION_READS_AT_ONCE_MAX, STEP, TOUCH_SHARDS};
+use crate::ports::{Progress, StoreError, Touch, Touches};
+
+/// The touch index.
+pub struct TouchIndex {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+}
+
+impl TouchIndex {
+    /// Reads by the book of slices.
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
+        Self { link, slices }
+    }
+
+    /// Reads the counters of a shard and step, above one of them.
+    async fn read_step(
+        &self,
+        slice: &Slice,
+        shard: i32,
+        step: Timestamp,
+        above: Option<&Counter>,
+        limit: i32,
+    ) -> Result<Vec<Touch>, StoreError> {
+        const OP: &str = "read touches";
+        let tables = self.slices.tables(slice, OP).await?;
+        let (ns, name) = above.map_or((i64::MIN, ""), stored_counter);
+        let values = (shard, step.micros(), ns, name, limit);
+        let rows: Vec<(i64, String)> = self.link.rows(OP, tables.named("list_touches"), values).await?;
+        let touch = |(ns, name): (i64, String)| {
+            let name = CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP))?;
+            Ok(Touch { step, counter: Counter::new(NamespaceId(ns.cast_unsigned()), name) })
+        };
+        rows.into_iter().map(touch).collect()
+    }
+}
+
+#[async_trait]
+impl Touches for TouchIndex {
+    async fn touched(
+        &self,
+        dataset: DatasetId,
+        shard: u32,
+        from: Timestamp,
+        to: Timestamp,
+        beyond: Option<&Touch>,
+        limit: usize,
+    ) -> Result<Vec<Touch>, StoreError> {
+        let from = beyond.map_or(from, |beyond| from.max(beyond.step));
+        let shard = i32::try_from(shard).expect("there are few shards");
+        let most = i32::try_from(limit).unwrap_or(i32::MAX);
+        let mut found = Vec::new();
+        for slice in self.slices.live(dataset, from, to).await? {
+            let steps = self.slices.steps(&slice, from.ceil_to(STEP).max(slice.start()), to.min(slice.last())).await?;
+            let reading = steps.into_iter().map(|step| {
+                let above = beyond.filter(|beyond| beyond.step == step).map(|beyond| &beyond.counter);
+                self.read_step(&slice, shard, step, above, most)
+            });
+            let mut reading = stream::iter(reading).buffered(PARTITION_READS_AT_ONCE_MAX);
+            let mut of_slice = Vec::new();
+            let mut failed = None;
+            while let Some(touches) = reading.next().await {
+                match touches {
+                    Ok(touches) => of_slice.extend(touches),
+                    Err(error) => failed = Some(error),
+                }
+                if failed.is_some() || found.len() + of_slice.len() >= limit {
+                    break;
+                }
+            }
+            if slice.is_dropped() {
+                continue;
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            found.extend(of_slice);
+            if found.len() >= limit {
+                found.truncate(limit);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn watermarks(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        let statement = self.link.statement("list_watermarks");
+        let rows: Vec<(i32, Option<i64>)> =
+            self.link.rows("read watermarks", statement, (stored_dataset(dataset),)).await?;
+        let mut watermarks = vec![None; TOUCH_SHARDS as usize];
+        for (shard, rolled_to) in rows {
+            if let Some(watermark) = usize::try_from(shard).ok().and_then(|shard| watermarks.get_mut(shard)) {
+                *watermark = rolled_to.map(Timestamp::from_micros);
+            }
+        }
+        Ok(watermarks)
+    }
+
+    async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
+        let statement = self.link.statement("set_watermark");
+        let writing = moved.into_iter().map(|(shard, to)| {
+            let shard = i32::try_from(shard).expect("there are few shards");
+            let values = (to.micros(), to.micros(), stored_dataset(dataset), shard);
+            self.link.write("move watermark", statement, values)
+        });
+        let mut writing = stream::iter(writing).buffered(PARTITION_READS_AT_ONCE_MAX);
+        while let Some(written) = writing.next().await {
+            written?;
+        }
+        Ok(())
+    }
+}
+
+/// How far datasets are closed. The one server that owns the keyspace publishes what it has closed itself.
+pub struct Limits {
+    link: Arc<Link>,
+    known: Mutex<BTreeMap<DatasetId, Timestamp>>,
+}
+
+impl Limits {
+    /// Knows no limits yet.
+    pub fn new(link: Arc<Link>) -> Self {
+        Self { link, known: Mutex::default() }
+    }
+
+    fn note(&self, dataset: DatasetId, limit: Timestamp) -> Timestamp {
+        let mut known = self.known.lock();
+        let held = known.entry(dataset).or_insert(limit);
+        *held = limit.max(*held);
+        *held
+    }
+}
+
+#[async_trait]
+impl Progress for Limits {
+    async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
+        let known = self.limit(dataset).await?;
+        let limit = closed.floor_to(Duration::from_millis(1));
+        if limit <= known {
+            return Ok(known);
+        }
+        let values = (limit.micros(), limit.micros(), stored_dataset(dataset));
+        self.link.write("publish limit", self.link.statement("set_limit"), values).await?;
+        Ok(self.note(dataset, limit))
+    }
+
+    async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+        if let Some(known) = self.known.lock().get(&dataset) {
+            return Ok(*known);
+        }
+        let statement = self.link.statement("read_limit");
+        let row: Option<(Option<i64>,)> =
+            self.link.first_row("read limit", statement, (stored_dataset(dataset),)).await?;
+        let stored = row.and_then(|(limit,)| limit).map_or(Timestamp::MIN, Timestamp::from_micros);
+        Ok(self.note(dataset, stored))
+    }
+}

@@ -1,0 +1,287 @@
+//! Cassandra 5.0 from its published Java artifacts: one node, on free loopback ports, with a directory of its own.
+//!
+//! Maven fetches the artifacts once, into the target directory. A shell stands between the test and the node and waits on
+//! a pipe: when the test process ends, however it ends, the shell kills the node and removes its directory. The node is
+//! ready when its log says that it listens.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+
+use tempfile::TempDir;
+
+const VERSION: &str = "5.0.6";
+const PORTS_TRIED: usize = 5;
+
+/// What the Java platform has to open to it (the server's own list for JDK 17).
+const OPENS: &[&str] = &[
+    "java.base/java.io",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/java.lang",
+    "java.base/java.lang.module",
+    "java.base/java.lang.reflect",
+    "java.base/java.math",
+    "java.base/java.net",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/jdk.internal.util.jar",
+    "java.base/sun.nio.ch",
+    "java.rmi/sun.rmi.transport.tcp",
+    "jdk.management/com.sun.management.internal",
+    "jdk.management.jfr/jdk.management.jfr",
+    "jdk.compiler/com.sun.tools.javac.file",
+];
+const EXPORTS: &[&str] = &[
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/java.lang.ref",
+    "java.base/jdk.internal.util",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.rmi/sun.rmi.transport.tcp",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+    "jdk.attach/sun.tools.attach",
+    "jdk.compiler/com.sun.tools.javac.api",
+];
+
+/// Starts the node, says its process id, waits until the pipe ends, kills it and removes its directory.
+const KEEPER: &str = r#"dir="$1"; shift; java "$@" 2>&1 & node=$!; echo "node $node"; exec >/dev/null 2>&1
+read -r verdict; kill -9 "$node"; wait; [ "$verdict" = keep ] || rm -rf "$dir""#;
+
+/// A Cassandra node of the test's own.
+pub struct Cassandra {
+    address: SocketAddr,
+    node: u32,
+    keeper: Child,
+    /// Closing it ends the node.
+    pipe: Option<ChildStdin>,
+    settings: Settings,
+}
+
+/// How a node is set up.
+#[derive(Clone)]
+pub struct Settings {
+    dir: PathBuf,
+    ports: Ports,
+    /// Whether users have to log in.
+    pub with_passwords: bool,
+    /// Whether it comes up again after a kill as it was; one that never does is quicker.
+    pub survives_kills: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    cql: u16,
+    storage: u16,
+    ssl: u16,
+}
+
+/// The node that the tests of this process share.
+pub fn shared() -> Result<SocketAddr, String> {
+    static SHARED: OnceLock<Result<Cassandra, String>> = OnceLock::new();
+    let node = SHARED.get_or_init(|| Cassandra::start(|settings| settings.survives_kills = false));
+    node.as_ref().map(Cassandra::address).map_err(Clone::clone)
+}
+
+impl Cassandra {
+    /// Starts a node on free ports.
+    pub fn start(change: impl Fn(&mut Settings)) -> Result<Self, String> {
+        let mut why = String::new();
+        for _ in 0..PORTS_TRIED {
+            let dir = TempDir::with_prefix("tallystone-cassandra-").map_err(|error| error.to_string())?;
+            let ports = free_ports().map_err(|error| error.to_string())?;
+            let mut settings = Settings { dir: dir.keep(), ports, with_passwords: false, survives_kills: true };
+            change(&mut settings);
+            match Self::start_with(settings) {
+                Ok(node) => return Ok(node),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it at once and answers what it takes to start it again on what it left.
+    pub fn kill(mut self) -> Settings {
+        if let Some(pipe) = &mut self.pipe {
+            // A keeper that has gone has nothing left to keep.
+            let _ = pipe.write_all(b"keep\n");
+        }
+        self.settings.clone()
+    }
+
+    /// Starts a node that was killed, where it was.
+    pub fn start_again(settings: Settings) -> Result<Self, String> {
+        Self::start_with(settings)
+    }
+
+    /// Stops its process without ending it.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets a stopped process go on.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.node.to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "a node of ours can be signalled");
+    }
+
+    fn start_with(settings: Settings) -> Result<Self, String> {
+        let jars = jars()?;
+        write_settings(&settings).map_err(|error| format!("the settings of Cassandra cannot be written: {error}"))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "sh"]).arg(&settings.dir).args(java_arguments(&settings, &jars));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut keeper = command.spawn().map_err(|error| format!("no shell: {error}"))?;
+        let pipe = keeper.stdin.take();
+        let mut lines = BufReader::new(keeper.stdout.take().expect("stdout is piped"));
+        let address = SocketAddr::from(([127, 0, 0, 1], settings.ports.cql));
+        let mut node = Self { address, node: 0, keeper, pipe, settings };
+        node.node = wait_until_listening(&mut lines)?;
+        // Reads on, so that the node is never held up by a full pipe; ends with the node.
+        thread::spawn(move || lines.lines().for_each(drop));
+        Ok(node)
+    }
+}
+
+impl Drop for Cassandra {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+fn free_ports() -> std::io::Result<Ports> {
+    let listeners =
+        [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    let [cql, storage, ssl] = listeners.map(|listener| listener.local_addr().map(|address| address.port()));
+    Ok(Ports { cql: cql?, storage: storage?, ssl: ssl? })
+}
+
+fn write_settings(settings: &Settings) -> std::io::Result<()> {
+    let Settings { dir, ports, with_passwords, .. } = settings;
+    let authenticator = if *with_passwords { "PasswordAuthenticator" } else { "AllowAllAuthenticator" };
+    let commitlog_sync = if settings.survives_kills {
+        "commitlog_sync: batch"
+    } else {
+        "commitlog_sync: periodic\ncommitlog_sync_period: 10000ms"
+    };
+    let text = include_str!("cassandra/cassandra.yaml")
+        .replace("{dir}", &dir.to_string_lossy())
+        .replace("{cql_port}", &ports.cql.to_string())
+        .replace("{storage_port}", &ports.storage.to_string())
+        .replace("{ssl_port}", &ports.ssl.to_string())
+        .replace("{authenticator}", authenticator)
+        .replace("{commitlog_sync}", commitlog_sync);
+    fs::write(dir.join("cassandra.yaml"), text)?;
+    fs::write(dir.join("logback.xml"), include_str!("cassandra/logback.xml"))
+}
+
+fn java_arguments(settings: &Settings, jars: &Path) -> Vec<String> {
+    let dir = settings.dir.to_string_lossy().into_owned();
+    let jars = jars.to_string_lossy().into_owned();
+    let mut arguments: Vec<String> = [
+        "-Xms512m",
+        "-Xmx512m",
+        "-Xss256k",
+        "-XX:+UseSerialGC",
+        // A node that lives for a minute never earns back what the second compiler costs.
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-RestrictContended",
+        "-Djdk.attach.allowAttachSelf=true",
+        "-Dcassandra-foreground=yes",
+        "-Dcassandra.ring_delay_ms=1000",
+        "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+        "-Dcassandra.superuser_setup_delay_ms=0",
+    ]
+    .map(str::to_owned)
+    .into();
+    arguments.extend(OPENS.iter().flat_map(|of| ["--add-opens".to_owned(), format!("{of}=ALL-UNNAMED")]));
+    arguments.extend(EXPORTS.iter().flat_map(|of| ["--add-exports".to_owned(), format!("{of}=ALL-UNNAMED")]));
+    arguments.extend([
+        format!("-javaagent:{jars}/jamm-0.4.0.jar"),
+        format!("-Dcassandra.config=file://{dir}/cassandra.yaml"),
+        format!("-Dlogback.configurationFile={dir}/logback.xml"),
+        format!("-Dcassandra.storagedir={dir}"),
+        format!("-Dcassandra.logdir={dir}"),
+        format!("-Dcassandra.unsafesystem={}", !settings.survives_kills),
+        "-cp".to_owned(),
+        format!("{dir}:{jars}/*"),
+        "org.apache.cassandra.service.CassandraDaemon".to_owned(),
+    ]);
+    arguments
+}
+
+/// Reads the log until the node listens; answers its process id.
+fn wait_until_listening(lines: &mut BufReader<ChildStdout>) -> Result<u32, String> {
+    let mut node = None;
+    let mut last = Vec::new();
+    for line in lines.lines() {
+        let line = line.map_err(|error| format!("Cassandra's output cannot be read: {error}"))?;
+        if let Some(id) = line.strip_prefix("node ") {
+            node = id.trim().parse().ok();
+        }
+        if line.contains("Startup complete") {
+            return node.ok_or_else(|| "the shell did not say which process the node is".to_owned());
+        }
+        last.push(line);
+        if last.len() > 30 {
+            last.remove(0);
+        }
+    }
+    let advice = "it needs a Java runtime of version 17 (Debian package openjdk-17-jre-headless)";
+    Err(format!("Cassandra ended before it listened; {advice}:\n{}", last.join("\n")))
+}
+
+/// The artifacts, fetched once into the target directory.
+fn jars() -> Result<PathBuf, String> {
+    static JARS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    JARS.get_or_init(fetch).clone()
+}
+
+fn fetch() -> Result<PathBuf, String> {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cassandra-{VERSION}"));
+    if kept.is_dir() {
+        return Ok(kept);
+    }
+    let said = |error: std::io::Error| format!("the artifacts of Cassandra cannot be kept: {error}");
+    let fresh = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).map_err(said)?;
+    let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/cassandra/pom.xml");
+    let fetched = Command::new("mvn")
+        .args(["-q", "-B", "-f"])
+        .arg(pom)
+        .arg("dependency:copy-dependencies")
+        .arg(format!("-DoutputDirectory={}", fresh.path().display()))
+        .output()
+        .map_err(|error| format!("Maven does not start: {error}; install it (Debian package maven)"))?;
+    if !fetched.status.success() {
+        return Err(format!("Maven cannot fetch Cassandra: {}", String::from_utf8_lossy(&fetched.stdout)));
+    }
+    match fs::rename(fresh.keep(), &kept) {
+        Ok(()) => Ok(kept),
+        // Another test binary was quicker.
+        Err(_) if kept.is_dir() => Ok(kept),
+        Err(error) => Err(said(error)),
+    }
+}
