@@ -179,7 +179,8 @@ impl Counting {
         })
     }
 
-    /// The last whole millisecond before the first mutation above a checkpoint: the checkpoint is exact up to there.
+    /// The last whole millisecond before the first mutation above a checkpoint: the checkpoint is exact up to there, and up
+    /// to every limit if there is none.
     ///
     /// This is what keeps the `as_of` of a counter from going back when an event arrives above a limit that was told.
     async fn unrolled_from(
@@ -206,7 +207,8 @@ impl Counting {
             match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
                 (Some(first), _) => return Ok(whole(first.key.time)),
                 (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
-                (None, _) => return Ok(rolled_to),
+                // All that was acknowledged was looked at after the limit was told: the checkpoint is exact up to any limit.
+                (None, _) => return Ok(Timestamp::MAX),
             }
         }
     }
