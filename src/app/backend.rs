@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::join_all;
 
+use crate::adapters::cassandra::{Cassandra, no_queues};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
@@ -29,6 +30,7 @@ pub struct Backend {
     /// The memcached clusters that the settings list, by their names.
     pub memcached: Memcached,
     embedded: Option<Arc<Embedded>>,
+    cassandra: Option<Arc<Cassandra>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -76,22 +78,18 @@ async fn open_cluster(name: &str, cluster: &ClusterConfig, clock: Arc<dyn Clock>
 }
 
 impl Backend {
-    /// Opens the stores; on `embedded` this recovers whatever a kill left behind.
+    /// Opens the stores of this process; on `embedded` this recovers whatever a kill left behind.
     pub fn open(config: &Config, memcached: Memcached, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
-        let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
-        let caches = Arc::new(memcached.iter().filter_map(cache_cluster).collect());
-        let fast: Arc<dyn FastCounts> = match memcached.get(&config.best_effort.cluster) {
-            Some(cluster) => Arc::clone(cluster) as Arc<dyn FastCounts>,
-            None => Arc::new(FastTable::new(Arc::clone(&clock), fast_bytes)),
-        };
+        let (fast, caches) = beside_the_store(config, &memcached, &clock);
         let export = export_sink(config);
         match config.storage.kind {
             StorageKind::Memory => {
                 let queue_stores = memory::queue_stores(Arc::clone(&clock));
                 let mut stores = memory::stores_on(Arc::clone(&clock));
                 (stores.fast, stores.caches) = (fast, caches);
-                Ok(Self { stores, queue_stores, export, memcached, embedded: None, clock })
+                Ok(Self { stores, queue_stores, export, memcached, embedded: None, cassandra: None, clock })
             }
+            StorageKind::Cassandra => unreachable!("a keyspace is opened by itself"),
             StorageKind::Embedded => {
                 let storage = &config.storage;
                 let options = embedded::Options {
@@ -107,9 +105,17 @@ impl Backend {
                 );
                 let stores = Stores { caches, ..embedded.stores(fast) };
                 let queue_stores = embedded.queue_stores(Arc::clone(&clock));
-                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), clock })
+                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), cassandra: None, clock })
             }
         }
+    }
+
+    /// The stores of an opened keyspace.
+    pub fn of_keyspace(config: &Config, keyspace: Arc<Cassandra>, memcached: Memcached, clock: Arc<dyn Clock>) -> Self {
+        let (fast, caches) = beside_the_store(config, &memcached, &clock);
+        let stores = Stores { caches, ..keyspace.stores(fast) };
+        let (queue_stores, export) = (no_queues(), export_sink(config));
+        Self { stores, queue_stores, export, memcached, embedded: None, cassandra: Some(keyspace), clock }
     }
 
     /// The embedded store, if it is the one.
@@ -119,7 +125,8 @@ impl Backend {
 
     /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
-        self.embedded.as_ref().and_then(|embedded| embedded.failure())
+        let of_embedded = self.embedded.as_ref().and_then(|embedded| embedded.failure());
+        of_embedded.or_else(|| self.cassandra.as_ref().and_then(|cassandra| cassandra.failure()))
     }
 
     /// Waits until the store has failed for good; the process then ends, because a restart repairs what it can.
@@ -133,11 +140,28 @@ impl Backend {
     }
 
     /// Closes the stores, after the last call.
-    pub fn close(self) {
+    pub async fn close(self) {
         if let Some(embedded) = self.embedded {
             embedded.close();
         }
+        if let Some(cassandra) = self.cassandra {
+            cassandra.close().await;
+        }
     }
+}
+
+/// What keeps best-effort counters, memcached servers or this process, and the caches that namespaces may name.
+fn beside_the_store(
+    config: &Config,
+    memcached: &Memcached,
+    clock: &Arc<dyn Clock>,
+) -> (Arc<dyn FastCounts>, Arc<BTreeMap<NamespaceName, CacheCluster>>) {
+    let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
+    let fast: Arc<dyn FastCounts> = match memcached.get(&config.best_effort.cluster) {
+        Some(cluster) => Arc::clone(cluster) as Arc<dyn FastCounts>,
+        None => Arc::new(FastTable::new(Arc::clone(clock), fast_bytes)),
+    };
+    (fast, Arc::new(memcached.iter().filter_map(cache_cluster).collect()))
 }
 
 /// A memcached cluster as namespaces name it. The settings were checked: every name of a cluster is one of the catalog's.

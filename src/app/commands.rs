@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::adapters::cassandra::OpenError;
 use crate::app::backend::Absent;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
 use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
+use crate::app::migrate::exit_of;
 use crate::app::run::{self, Preset};
 use crate::app::telemetry;
 
 /// The environment's name of the settings file.
 const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";
+/// The keyspace of `dev`, apart from that of a production that shares the cluster.
+const DEV_KEYSPACE: &str = "tallystone_dev";
 
 /// Run a server for development: everything in one process, on an embedded store, with a namespace `default`.
 #[derive(Clone, Debug, Args)]
@@ -32,6 +36,9 @@ pub struct DevArgs {
     /// Keep best-effort counters in these memcached servers instead of this process; further replicas stand behind a |.
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub memcached: Option<Servers>,
+    /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing.
+    #[arg(long, value_name = "HOST:PORT[,...]", conflicts_with_all = ["data", "memory"])]
+    pub cassandra: Option<Servers>,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -72,8 +79,9 @@ pub struct StartArgs {
     settings: SettingsArgs,
 }
 
+/// A settings file, and single settings.
 #[derive(Clone, Debug, Args)]
-struct SettingsArgs {
+pub struct SettingsArgs {
     /// A settings file, else the one that TALLYSTONE_CONFIG names; `server print-config` shows what there is.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -95,6 +103,17 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
             ("best_effort.cluster", "memcached".to_owned()),
         ];
         sources.flags.extend(settings.map(|(key, value)| (key.to_owned(), "--memcached", value)));
+    }
+    if let Some(servers) = &args.cassandra {
+        let settings = [
+            ("storage.kind", "cassandra".to_owned()),
+            ("storage.cluster", "cassandra".to_owned()),
+            ("clusters.cassandra.kind", "cassandra".to_owned()),
+            ("clusters.cassandra.servers", servers.to_string()),
+            ("clusters.cassandra.keyspace", DEV_KEYSPACE.to_owned()),
+        ];
+        // Before those of --set, so that one of them may name another keyspace.
+        sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)));
     }
     let mut loaded = config::load(&sources).map_err(unusable)?;
     if loaded.config.storage.data_dir.as_os_str().is_empty() {
@@ -124,9 +143,18 @@ fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
     let outcome = run::until_stopped(loaded.config, preset);
     traces.finish();
     outcome.map_err(|error| {
-        let exit = if error.is::<Absent>() { Exit::Unavailable } else { Exit::Failure };
+        let exit = match error.downcast_ref::<OpenError>() {
+            Some(error) => exit_of(error),
+            None if error.is::<Absent>() => Exit::Unavailable,
+            None => Exit::Failure,
+        };
         Failure::new(exit, format!("{error:#}"))
     })
+}
+
+/// Settings without a place to listen or to keep data, as for `migrate`.
+pub fn load_settings(args: &SettingsArgs) -> Result<Loaded, Failure> {
+    config::load(&sources(args, None, None)?).map_err(unusable)
 }
 
 fn load(args: &StartArgs) -> Result<Loaded, Failure> {

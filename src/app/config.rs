@@ -3,6 +3,7 @@
 //! Parsing is pure: everything comes in as values, so tests need no environment. The default file is the list of what
 //! exists; whatever is not in it is an error with a suggestion.
 
+mod cassandra;
 mod clusters;
 mod tables;
 mod traces;
@@ -24,6 +25,7 @@ use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
 
 use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
+pub use cassandra::{Copies, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
 pub use traces::TracesConfig;
 
@@ -77,6 +79,8 @@ pub struct ListenAddress(String);
 pub struct StorageConfig {
     /// What keeps the data.
     pub kind: StorageKind,
+    /// The cluster that keeps it, if it is one of Cassandra.
+    pub cluster: String,
     /// The directory of the embedded store.
     pub data_dir: PathBuf,
     /// Adds are refused below this much free space.
@@ -101,6 +105,8 @@ pub enum StorageKind {
     Embedded,
     /// Memory only.
     Memory,
+    /// A keyspace of a Cassandra or ScyllaDB cluster.
+    Cassandra,
 }
 
 /// `[log]`
@@ -328,6 +334,7 @@ impl Layers {
     fn finish(mut self) -> Result<Loaded, ConfigError> {
         if self.origins.get(CLUSTER_KIND) == Some(&Origin::Default)
             && let Some(kind) = find(&self.table, "storage.kind").cloned()
+            && kind.as_str() != Some("cassandra")
         {
             insert(&mut self.table, CLUSTER_KIND, kind);
         }
@@ -419,7 +426,7 @@ impl Config {
     /// The clusters that namespaces may name.
     pub fn cluster_names(&self, unlisted: Unlisted) -> Clusters {
         let usage = |kind| match kind {
-            ClusterKind::Embedded | ClusterKind::Memory => ClusterUse::Store,
+            ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => ClusterUse::Store,
             ClusterKind::Memcached => ClusterUse::Cache,
         };
         let listed = self.clusters.iter().filter_map(|(name, cluster)| {
@@ -581,7 +588,8 @@ mod tests {
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
             (
                 "clusters.foo",
-                "clusters.foo is a section; it holds dedupe_seconds, key_prefix, kind, servers, timeout_ms",
+                "clusters.foo is a section; it holds data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
+                 password_file, replication, request_timeout_ms, servers, timeout_ms, user",
             ),
             ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage, traces"),
         ] {

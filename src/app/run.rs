@@ -25,7 +25,8 @@ use crate::api::http::{Gateway, Phase};
 use crate::api::serve::Ended;
 use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
-use crate::app::config::{Config, ListenAddress, StorageKind};
+use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
+use crate::app::keyspace;
 use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
@@ -161,7 +162,7 @@ async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine
     let fault = backend.fault();
     let done = Done::by(&engine);
     drop(engine);
-    backend.close();
+    backend.close().await;
     tracing::info!(
         why,
         connections_cut_off = ended.cut_off,
@@ -197,20 +198,25 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
 
 /// Opens the store and starts the engine on it.
 async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow::Result<(Backend, Arc<Engine>)> {
-    let backend = open_backend(config, &clock).await?;
+    let backend = open_backend(config, preset, &clock).await?;
     let engine = Arc::new(start_engine(config, preset, &backend, clock).await?);
     Ok((backend, engine))
 }
 
-/// Opens the store off the runtime: recovery may read a lot.
-async fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
+/// Opens the store; an embedded one off the runtime, because recovery may read a lot.
+async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
     // First, because it is quick and leaves nothing to close when it fails.
     let memcached = open_memcached(config, clock).await?;
     let began = clock.elapsed();
+    if config.storage.kind == StorageKind::Cassandra {
+        let opened = keyspace::open(config, preset, clock).await?;
+        return Ok(Backend::of_keyspace(config, opened, memcached, Arc::clone(clock)));
+    }
     let (config, moved) = (config.clone(), Arc::clone(clock));
     let kind = match config.storage.kind {
         StorageKind::Embedded => "embedded",
         StorageKind::Memory => "memory",
+        StorageKind::Cassandra => "cassandra",
     };
     let opened = tokio::task::spawn_blocking(move || Backend::open(&config, memcached, moved)).await;
     let backend = opened.context("opening the store panicked")??;
@@ -240,6 +246,9 @@ async fn start_engine(
     }
     if preset == Preset::Dev {
         defaults.rollup.coalesce_ms = DEV_COALESCE_MS;
+    }
+    if preset == Preset::Dev && config.storage.kind != StorageKind::Cassandra {
+        // A store over a network needs the time that the defaults give it.
         defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;
     }
     let namespaces = Namespaces::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
@@ -286,6 +295,11 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     match config.storage.kind {
         StorageKind::Embedded => say(&format!("data:  {}", config.storage.data_dir.display())),
         StorageKind::Memory => say("data:  in memory only; it is gone when the process ends"),
+        StorageKind::Cassandra => {
+            if let Some((_, cluster)) = storage_cluster(config) {
+                say(&format!("data:  keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers));
+            }
+        }
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
         say(&format!("best-effort counters: memcached at {}", cluster.servers));

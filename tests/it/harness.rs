@@ -73,6 +73,13 @@ impl Launch {
         Self { command, data: data.to_owned() }
     }
 
+    /// The development server on a Cassandra node and a free port.
+    pub fn dev_on_cassandra(node: SocketAddr) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["dev", "--listen", "127.0.0.1:0", "--cassandra"]).arg(node.to_string());
+        Self { command, data: PathBuf::from(format!("cassandra at {node}")) }
+    }
+
     /// Any command that runs a server.
     pub fn of(command: Command) -> Self {
         let data = command.get_current_dir().unwrap_or(Path::new(".")).to_owned();

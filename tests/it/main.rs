@@ -2,6 +2,7 @@
 //! once; one module for each behaviour.
 
 mod api;
+mod cassandra;
 mod cli;
 mod client;
 mod client_faults;

@@ -14,6 +14,7 @@ mod fault;
 mod lanes;
 mod link;
 mod log;
+mod no_queues;
 mod owner;
 mod place;
 mod rollups;
@@ -45,6 +46,7 @@ use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Store
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers};
+pub use no_queues::no_queues;
 pub use owner::{ClaimError, Claimant};
 pub use slices::{RowSettings, SettingsSource};
 

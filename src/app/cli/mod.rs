@@ -43,6 +43,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::app::commands::{self, DevArgs};
+use crate::app::migrate::{self, MigrateCommand};
 use crate::client::{CallError, Client, RetryPolicy};
 
 pub use failure::{Exit, Failure};
@@ -70,6 +71,7 @@ enum Command {
     Dev(DevArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Server(server::ServerArgs),
+    Migrate(MigrateArgs),
     Apply(apply::ApplyArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Ns(namespaces::NsArgs),
@@ -84,6 +86,18 @@ enum Command {
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
+}
+
+/// Look at the schema of a Cassandra keyspace, and bring it up to this release.
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Example:\n  tallystone migrate status --config tallystone.toml"
+)]
+struct MigrateArgs {
+    #[command(subcommand)]
+    command: MigrateCommand,
 }
 
 /// Print the completions of a shell.
@@ -227,6 +241,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
             commands::dev(&args)
         }
         Command::Server(args) => args.run(&before),
+        Command::Migrate(args) => {
+            before.only("migrate", &["--output"])?;
+            on_a_runtime(migrate::run(&args.command, &before.output()))
+        }
         Command::Apply(args) => on_a_runtime(args.run(&before)),
         Command::Ns(args) => on_a_runtime(args.run(&before)),
         Command::Counter(args) => on_a_runtime(args.run(&before)),

@@ -1,11 +1,13 @@
 //! `[clusters.NAME]` and `[best_effort]`: which servers a name stands for, and what keeps best-effort counters.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::app::config::cassandra::{self, Copies};
 use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{
@@ -36,6 +38,20 @@ pub struct ClusterConfig {
     pub timeout_ms: u64,
     /// For how long the tokens of best-effort adds are remembered; 0: not at all.
     pub dedupe_seconds: u32,
+    /// The keyspace of a Cassandra cluster.
+    pub keyspace: String,
+    /// Its data centre that this server writes in; empty: the only one.
+    pub data_center: String,
+    /// How `migrate apply` replicates a keyspace that it makes.
+    pub replication: Copies,
+    /// The user of the cluster; empty: it asks for none.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// A file that holds the password.
+    pub password_file: PathBuf,
+    /// How long one request of the cluster waits for its answer.
+    pub request_timeout_ms: u64,
 }
 
 /// What a cluster is.
@@ -48,6 +64,8 @@ pub enum ClusterKind {
     Memory,
     /// memcached servers.
     Memcached,
+    /// Nodes of a Cassandra or ScyllaDB cluster.
+    Cassandra,
 }
 
 /// Servers by replica: `HOST:PORT,HOST:PORT | HOST:PORT,HOST:PORT`.
@@ -113,17 +131,23 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
     let own = match config.storage.kind {
         StorageKind::Embedded => ClusterKind::Embedded,
         StorageKind::Memory => ClusterKind::Memory,
+        StorageKind::Cassandra => ClusterKind::Cassandra,
     };
     let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
         if let Err(reject) = NamespaceName::new(name) {
             return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
+        }
+        if cluster.kind == ClusterKind::Cassandra && *name != config.storage.cluster {
+            let what = "may only be \"cassandra\" where storage.cluster names the cluster: a server has one store";
+            return Some((format!("clusters.{name}.kind"), what.to_owned()));
         }
         let (setting, what) = fault_of(cluster, own)?;
         Some((format!("clusters.{name}.{setting}"), what))
     });
     let of_choice = || Some(("best_effort.cluster".to_owned(), fault_of_choice(config)?));
     let of_default = || Some(("storage.cache_cluster".to_owned(), fault_of_default(config)?));
-    of_clusters.or_else(of_choice).or_else(of_default)
+    let of_storage = || Some(("storage.cluster".to_owned(), cassandra::fault_of_storage(config)?));
+    of_clusters.or_else(of_storage).or_else(of_choice).or_else(of_default)
 }
 
 fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
@@ -146,11 +170,16 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
         }
         return None;
     }
-    if cluster.kind != own {
-        let what = "must be the kind of [storage], for this server has one store, or \"memcached\"";
+    if cluster.kind == ClusterKind::Cassandra {
+        return cassandra::fault_of(cluster);
+    }
+    // Documents written for one machine name the cluster `embedded`; here it stands for the store of [storage].
+    let stands_for_own = own == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
+    if cluster.kind != own && !stands_for_own {
+        let what = "must be the kind of [storage], for this server has one store, or \"memcached\" or \"cassandra\"";
         return Some(("kind", what.to_owned()));
     }
-    has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\"".to_owned()))
+    has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
 }
 
 /// What is wrong with the cluster that the count cache of new namespaces should be in.
@@ -168,7 +197,7 @@ fn fault_of_choice(config: &Config) -> Option<String> {
     match config.clusters.get(name).map(|cluster| cluster.kind) {
         _ if name.is_empty() => None,
         Some(ClusterKind::Memcached) => None,
-        Some(ClusterKind::Embedded | ClusterKind::Memory) => Some(format!(
+        Some(ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra) => Some(format!(
             "names {name}, which is no memcached cluster; leave it empty to keep best-effort counters in this process"
         )),
         None => {

@@ -5,6 +5,7 @@
 //! directory lives through all rounds, so what a crash leaves behind has to bear the next one.
 
 mod load;
+mod on_cassandra;
 mod queues;
 mod tagged;
 mod unrolled;

@@ -1,0 +1,107 @@
+//! Queues on a server whose store is a Cassandra keyspace: there are none, and making one is refused with what to do.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::name::{QueueId, QueueName, ShardId};
+use crate::domain::queue::{Settings, State};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    FilteredDepth, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore, QueueStores,
+    ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+};
+
+/// Stores without queues.
+pub fn no_queues() -> QueueStores {
+    QueueStores { shards: Arc::new(NoQueues), catalog: Arc::new(NoQueues) }
+}
+
+struct NoQueues;
+
+fn refused(op: &'static str) -> StoreError {
+    let why =
+        "this server keeps counters in Cassandra and no queues; make queues on a server with storage.kind embedded";
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(why)
+}
+
+#[async_trait]
+impl QueueCatalog for NoQueues {
+    async fn load(&self) -> Result<Vec<crate::domain::queue::spec::Queue>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn commit(&self, _record: QueueRecord) -> Result<(), StoreError> {
+        Err(refused("commit queue"))
+    }
+
+    async fn history(&self, _name: &QueueName, _skip: usize, _limit: usize) -> Result<Vec<QueueChange>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl QueueStore for NoQueues {
+    async fn create(&self, _queue: QueueId, _shards: u32, _settings: Settings) -> Result<(), StoreError> {
+        Err(refused("create queue"))
+    }
+
+    async fn drop_queue(&self, _queue: QueueId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn apply(&self, _shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        commands.into_iter().map(|_| Err(refused("apply"))).collect()
+    }
+
+    async fn get(
+        &self,
+        _shard: ShardId,
+        _message: MessageRef,
+    ) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
+        Err(refused("get message"))
+    }
+
+    async fn peek(&self, _shard: ShardId, _limit: usize) -> Result<MessagesAt, StoreError> {
+        Err(refused("peek"))
+    }
+
+    async fn list(&self, _shard: ShardId, _state: State, _after: u64, _limit: usize) -> Result<MessagesAt, StoreError> {
+        Err(refused("list messages"))
+    }
+
+    async fn depth(&self, _shard: ShardId, _filter: Filter) -> Result<FilteredDepth, StoreError> {
+        Err(refused("count messages"))
+    }
+
+    async fn totals(&self, _shard: ShardId) -> Result<ShardTotals, StoreError> {
+        Err(refused("read totals"))
+    }
+
+    /// There is nothing to tell of.
+    fn listen(&self, _listener: Arc<dyn QueueListener>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::Outcome;
+
+    #[tokio::test]
+    async fn a_queue_is_refused_with_what_to_do_and_none_is_listed() {
+        let stores = no_queues();
+        assert!(stores.catalog.load().await.expect("a list").is_empty());
+        assert!(stores.shards.queues().await.expect("a list").is_empty());
+        let shard = ShardId { queue: QueueId(1), number: 0 };
+        let refused = stores.shards.totals(shard).await.expect_err("no queues here");
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Unavailable, Outcome::NotApplied));
+        let why = refused.source.expect("it says why").to_string();
+        assert!(why.contains("storage.kind embedded"), "{why}");
+    }
+}

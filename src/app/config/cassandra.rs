@@ -1,0 +1,167 @@
+//! The settings of a `[clusters.NAME]` of kind "cassandra": where its keyspace is and how data is replicated.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::adapters::cassandra::schema::Replication;
+use crate::adapters::cassandra::{Credentials, Options};
+use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
+use crate::domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
+
+/// Copies by data centre: `DC:N,DC:N`.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Copies(Vec<(String, u32)>);
+
+impl Copies {
+    /// How a keyspace is replicated; none if nobody said.
+    pub fn replication(&self) -> Option<Replication> {
+        (!self.0.is_empty()).then(|| Replication::new(self.0.clone()))
+    }
+}
+
+impl FromStr for Copies {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        let one = |pair: &str| {
+            let (name, copies) = pair.trim().rsplit_once(':')?;
+            let is_name = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+            let copies = copies.parse().ok().filter(|copies| (1..=9).contains(copies))?;
+            (!name.is_empty() && name.chars().all(is_name)).then(|| (name.to_owned(), copies))
+        };
+        let all = text.split(',').map(one).collect::<Option<Vec<_>>>();
+        all.map(Self).ok_or_else(|| "no DATACENTER:COPIES[,...] with 1 to 9 copies, as in dc1:3".to_owned())
+    }
+}
+
+impl TryFrom<String> for Copies {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.0.iter().map(|(name, copies)| format!("{name}:{copies}")).collect();
+        f.write_str(&pairs.join(","))
+    }
+}
+
+/// The cluster that `[storage]` names, if it is one of Cassandra.
+pub fn storage_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
+    let name = config.storage.cluster.as_str();
+    let cluster = config.clusters.get(name).filter(|cluster| cluster.kind == ClusterKind::Cassandra)?;
+    (config.storage.kind == StorageKind::Cassandra).then_some((name, cluster))
+}
+
+/// How the cluster is reached. Reads the password from its file, if it is in one.
+pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
+    let password = if cluster.password_file.as_os_str().is_empty() {
+        cluster.password.clone()
+    } else {
+        let text = std::fs::read_to_string(&cluster.password_file);
+        let text = text.map_err(|error| format!("cannot read {}: {error}", cluster.password_file.display()))?;
+        text.trim_end_matches(['\r', '\n']).to_owned()
+    };
+    let credentials = (!cluster.user.is_empty()).then(|| Credentials { user: cluster.user.clone(), password });
+    Ok(Options {
+        servers: cluster.servers.replicas().concat(),
+        keyspace: cluster.keyspace.clone(),
+        data_center: (!cluster.data_center.is_empty()).then(|| cluster.data_center.clone()),
+        credentials,
+        timeout: Duration::from_millis(cluster.request_timeout_ms),
+    })
+}
+
+/// The setting of a cluster of Cassandra that cannot be used, and what to write instead.
+pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+    let servers = cluster.servers.replicas();
+    if servers.len() != 1 || servers[0].len() > CASSANDRA_SERVERS_MAX {
+        let what =
+            format!("must name 1 to {CASSANDRA_SERVERS_MAX} nodes, as in 127.0.0.1:9042; replicas are of memcached");
+        return Some(("servers", what));
+    }
+    let keyspace = &cluster.keyspace;
+    let is_name = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_';
+    let begins = keyspace.starts_with(|first: char| first.is_ascii_lowercase());
+    if !begins || !keyspace.chars().all(is_name) || keyspace.len() > KEYSPACE_NAME_BYTES_MAX {
+        let what = format!("must be a lower-case letter and up to {} of a-z, 0-9 and _", KEYSPACE_NAME_BYTES_MAX - 1);
+        return Some(("keyspace", what));
+    }
+    if !(100..=60_000).contains(&cluster.request_timeout_ms) {
+        return Some(("request_timeout_ms", "must be 100 to 60000".to_owned()));
+    }
+    if !cluster.password.is_empty() && !cluster.password_file.as_os_str().is_empty() {
+        return Some(("password", "and password_file are both set; keep one of them".to_owned()));
+    }
+    None
+}
+
+/// What is wrong with the cluster that `[storage]` names.
+pub(super) fn fault_of_storage(config: &Config) -> Option<String> {
+    let name = &config.storage.cluster;
+    match (config.storage.kind, storage_cluster(config)) {
+        (StorageKind::Cassandra, Some(_)) => None,
+        (StorageKind::Cassandra, None) => Some(format!(
+            "names {name:?}, and there is no [clusters.{name}] with kind = \"cassandra\"; add it with its servers, or name \
+             one that is listed"
+        )),
+        (StorageKind::Embedded | StorageKind::Memory, _) if !name.is_empty() => {
+            Some("belongs to storage.kind = \"cassandra\"; leave it empty".to_owned())
+        }
+        (StorageKind::Embedded | StorageKind::Memory, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::config::{Sources, load};
+
+    #[test]
+    fn copies_are_read_by_data_centre() {
+        let copies: Copies = "dc1:3, dc-2:1".parse().expect("valid copies");
+        assert_eq!(copies.to_string(), "dc1:3,dc-2:1");
+        assert_eq!("".parse::<Copies>(), Ok(Copies::default()));
+        for bad in ["dc1", "dc1:0", "dc1:10", ":3", "dc1:3,", "dc'1:3", "dc1:x"] {
+            assert!(bad.parse::<Copies>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_of_cassandra_that_cannot_be_used_is_refused_with_what_to_write() {
+        let refused = |pairs: &[(&str, &str)]| {
+            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
+            load(&Sources { flags, ..Sources::default() }).map(|_| ()).map_err(|error| error.to_string())
+        };
+        let good = [
+            ("storage.kind", "cassandra"),
+            ("storage.cluster", "main"),
+            ("clusters.main.kind", "cassandra"),
+            ("clusters.main.servers", "127.0.0.1:9042,127.0.0.2:9042"),
+        ];
+        assert_eq!(refused(&good), Ok(()));
+        for (pair, words) in [
+            (("clusters.main.servers", ""), "clusters.main.servers must name 1 to 64 nodes"),
+            (("clusters.main.servers", "a:1|b:2"), "clusters.main.servers must name 1 to 64 nodes"),
+            (("clusters.main.keyspace", "Shop"), "clusters.main.keyspace must be a lower-case letter"),
+            (("clusters.main.request_timeout_ms", "99"), "clusters.main.request_timeout_ms must be 100 to 60000"),
+            (("clusters.main.replication", "dc1"), "no DATACENTER:COPIES"),
+            (("storage.cluster", "other"), "clusters.main.kind may only be \"cassandra\" where storage.cluster names"),
+            (("clusters.main.kind", "memcached"), "there is no [clusters.main] with kind = \"cassandra\""),
+            (("storage.kind", "embedded"), "storage.cluster belongs to storage.kind = \"cassandra\""),
+        ] {
+            let error = refused(&[&good[..], &[pair]].concat()).expect_err(words);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Opens the Cassandra keyspace that the settings name; `dev` makes and migrates it first.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
+use crate::adapters::cassandra::{self, Cassandra, Claimant, OpenError, Options, Ownership};
+use crate::adapters::system::SystemEntropy;
+use crate::app::config::{Config, cassandra_options, storage_cluster};
+use crate::app::run::Preset;
+use crate::ports::{Clock, Entropy};
+
+/// Opens the keyspace and claims it. Waits for the lease of a server that ended without a word.
+pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Cassandra>> {
+    let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
+    let options = cassandra_options(cluster).map_err(anyhow::Error::msg)?;
+    if preset == Preset::Dev {
+        make(&options, clock.as_ref()).await?;
+    }
+    let mut id = [0; 16];
+    SystemEntropy.fill(&mut id);
+    let claimant = Claimant { id, address: config.server.listen.to_string() };
+    let opened = Cassandra::open(&options, Ownership::Claimed(claimant), None, Arc::clone(clock)).await?;
+    Ok(Arc::new(opened))
+}
+
+/// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.
+async fn make(options: &Options, clock: &dyn Clock) -> Result<(), OpenError> {
+    let session = cassandra::connect(options, clock).await?;
+    let keyspace = &options.keyspace;
+    let found = schema::state(&session, keyspace).await.map_err(OpenError::of)?;
+    let missing = match found {
+        SchemaState::NoKeyspace => {
+            let known = cassandra::data_centers(&session);
+            let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
+            let replication = Replication::new(vec![(nearest, 1)]);
+            schema::make_keyspace(&session, keyspace, &replication).await.map_err(OpenError::of)?;
+            tracing::info!(keyspace, "the keyspace was made, with one copy");
+            schema::MIGRATIONS.to_vec()
+        }
+        SchemaState::Behind(missing) => missing,
+        // Whatever else is wrong is said by the opening.
+        SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
+    };
+    schema::apply(&session, keyspace, &missing).await.map_err(OpenError::of)
+}

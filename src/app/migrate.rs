@@ -1,0 +1,192 @@
+//! `tallystone migrate`: the schema of a Cassandra keyspace, shown and applied.
+
+use clap::{Args, Subcommand};
+use scylla::client::session::Session;
+use serde_json::json;
+
+use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
+use crate::adapters::cassandra::{self, OpenError, Options};
+use crate::adapters::system::SystemClock;
+use crate::app::cli::output::{Output, Parts, Rows};
+use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
+use crate::app::commands::{SettingsArgs, load_settings};
+use crate::app::config::{ClusterConfig, storage_cluster};
+
+/// Look at the schema of a Cassandra keyspace, and bring it up to this release.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MigrateCommand {
+    /// Print the statements that `apply` would send; changes nothing.
+    #[command(after_help = "Example:\n  tallystone migrate plan --config tallystone.toml")]
+    Plan(MigrateArgs),
+    /// Make the keyspace if it is missing, and apply what it lacks.
+    #[command(after_help = "Example:\n  tallystone migrate apply --config tallystone.toml")]
+    Apply(MigrateArgs),
+    /// Say which migrations are applied; exits with 4 unless a server of this release could start.
+    #[command(after_help = "Example:\n  tallystone migrate status --config tallystone.toml")]
+    Status(StatusArgs),
+}
+
+/// Whose schema.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// Whose schema, and how it is printed.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A keyspace that was looked at.
+struct Target {
+    cluster: ClusterConfig,
+    options: Options,
+    session: Session,
+    state: SchemaState,
+}
+
+/// Runs a command.
+pub async fn run(command: &MigrateCommand, given: &OutputGiven) -> Result<(), Failure> {
+    match command {
+        MigrateCommand::Plan(args) => plan(&look(&args.settings).await?),
+        MigrateCommand::Apply(args) => apply(&look(&args.settings).await?).await,
+        MigrateCommand::Status(args) => status(&look(&args.settings).await?, args.output.or(given)),
+    }
+}
+
+/// How a server and this command fail when a cluster cannot be used.
+pub fn exit_of(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Unreachable { .. } | OpenError::Disagreement { .. } | OpenError::Store(_) => Exit::Unavailable,
+        OpenError::Credentials { .. }
+        | OpenError::DataCenter { .. }
+        | OpenError::DataCenterUnnamed { .. }
+        | OpenError::Schema { .. }
+        | OpenError::NotWritable { .. }
+        | OpenError::Claim(_) => Exit::Precondition,
+    }
+}
+
+fn refused(error: OpenError) -> Failure {
+    let exit = exit_of(&error);
+    Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
+}
+
+async fn look(settings: &SettingsArgs) -> Result<Target, Failure> {
+    let loaded = load_settings(settings)?;
+    let Some((_, cluster)) = storage_cluster(&loaded.config) else {
+        let what = "storage.kind is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
+        return Err(Failure::usage(what));
+    };
+    let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
+    let session = cassandra::connect(&options, &SystemClock).await.map_err(refused)?;
+    let state = schema::state(&session, &options.keyspace).await;
+    let state = state.map_err(|fault| refused(OpenError::of(fault)))?;
+    Ok(Target { cluster: cluster.clone(), options, session, state })
+}
+
+impl Target {
+    /// What is missing, where that can be applied.
+    fn missing(&self) -> Result<Vec<Migration>, Failure> {
+        let keyspace = &self.options.keyspace;
+        match &self.state {
+            SchemaState::NoKeyspace => Ok(MIGRATIONS.to_vec()),
+            SchemaState::Behind(missing) => Ok(missing.clone()),
+            SchemaState::Current => Ok(Vec::new()),
+            SchemaState::Ahead(number) => {
+                let what = format!("keyspace {keyspace} has migration {number}, which this release does not know");
+                Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it, or a newer one"))
+            }
+            SchemaState::Differs(number) => {
+                let what = format!("migration {number} of keyspace {keyspace} was applied with another text");
+                Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it"))
+            }
+        }
+    }
+
+    /// How a missing keyspace is to be made.
+    fn replication(&self) -> Result<Option<schema::Replication>, Failure> {
+        if self.state != SchemaState::NoKeyspace {
+            return Ok(None);
+        }
+        self.cluster.replication.replication().map(Some).ok_or_else(|| {
+            let known = cassandra::data_centers(&self.session).into_iter().collect::<Vec<_>>().join(", ");
+            let what = format!("there is no keyspace {}, and nobody said how it is replicated", self.options.keyspace);
+            Failure::new(Exit::Precondition, what)
+                .hint(format!("set replication of the cluster, as in \"dc1:3\"; its data centres are {known}"))
+        })
+    }
+}
+
+fn plan(target: &Target) -> Result<(), Failure> {
+    let missing = target.missing()?;
+    let mut text = String::new();
+    let keyspace = &target.options.keyspace;
+    if let Some(replication) = target.replication()? {
+        text.push_str(&format!("{};\n", schema::create_keyspace(keyspace, &replication)));
+    }
+    for migration in &missing {
+        text.push_str(&format!("-- {:04} {}\n", migration.number, migration.name));
+        for statement in migration.statements(keyspace) {
+            text.push_str(&format!("{statement};\n"));
+        }
+    }
+    if missing.is_empty() {
+        text.push_str(&format!("-- keyspace {keyspace} is up to date\n"));
+    }
+    Output::plain().bytes(text.as_bytes())
+}
+
+async fn apply(target: &Target) -> Result<(), Failure> {
+    let missing = target.missing()?;
+    let keyspace = &target.options.keyspace;
+    let failed = |fault| refused(OpenError::of(fault));
+    if let Some(replication) = target.replication()? {
+        schema::make_keyspace(&target.session, keyspace, &replication).await.map_err(failed)?;
+    }
+    if !missing.is_empty() {
+        schema::apply(&target.session, keyspace, &missing).await.map_err(failed)?;
+    }
+    let text = match missing.len() {
+        0 => format!("keyspace {keyspace} is up to date\n"),
+        count => format!("keyspace {keyspace}: {count} migrations applied\n"),
+    };
+    Output::plain().bytes(text.as_bytes())
+}
+
+fn status(target: &Target, output: Output) -> Result<(), Failure> {
+    let missing = match &target.state {
+        SchemaState::NoKeyspace => MIGRATIONS.to_vec(),
+        SchemaState::Behind(missing) => missing.clone(),
+        SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => Vec::new(),
+    };
+    let state_of = |migration: &Migration| match &target.state {
+        SchemaState::Differs(number) if *number == migration.number => "differs",
+        _ if missing.contains(migration) => "missing", // whatever else is wrong with the keyspace
+        _ => "applied",                                // the rest
+    };
+    let rows = Rows {
+        columns: &["number", "name", "state"],
+        cells: MIGRATIONS
+            .iter()
+            .map(|one| vec![one.number.to_string(), one.name.to_owned(), state_of(one).to_owned()])
+            .collect(),
+    };
+    let items = MIGRATIONS.iter().map(|one| json!({"number": one.number, "name": one.name, "state": state_of(one)}));
+    let mut parts = Parts::list(output);
+    parts.print(&items.collect::<Vec<_>>(), &rows)?;
+    parts.end(rows.columns)?;
+    let keyspace = &target.options.keyspace;
+    let what = match &target.state {
+        SchemaState::Current => return Ok(()),
+        SchemaState::NoKeyspace => format!("there is no keyspace {keyspace}"),
+        SchemaState::Behind(missing) => format!("keyspace {keyspace} lacks {} migrations", missing.len()),
+        SchemaState::Ahead(_) | SchemaState::Differs(_) => return target.missing().map(|_| ()),
+    };
+    Err(Failure::new(Exit::Precondition, what).hint("bring it up to this release with `tallystone migrate apply`"))
+}

@@ -1,0 +1,261 @@
+//! A server on a real Cassandra: what it says when it cannot start, the schema from the command line, two servers on one
+//! keyspace, and a Cassandra that is killed and restarted under load.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tallystone::adapters::cassandra::{Options, connect};
+use tallystone::adapters::system::SystemClock;
+use uuid::Uuid;
+
+use crate::harness::{HttpAnswer, Launch, Server, eventually, http};
+use crate::servers::cassandra::{Cassandra, shared};
+
+/// How long anything may take to come back on a busy machine.
+const BACK_WITHIN: Duration = Duration::from_secs(90);
+/// Of so many acknowledged adds one is asked about; of all others, each.
+const ACKNOWLEDGED_PER_QUESTION: usize = 20;
+
+fn node() -> SocketAddr {
+    shared().unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The settings of a server on a keyspace.
+fn settings(node: &str, keyspace: &str) -> Vec<String> {
+    let settings = [
+        "storage.kind=cassandra".to_owned(),
+        "storage.cluster=main".to_owned(),
+        "clusters.main.kind=cassandra".to_owned(),
+        format!("clusters.main.servers={node}"),
+        format!("clusters.main.keyspace={keyspace}"),
+        "clusters.main.replication=datacenter1:1".to_owned(),
+        "server.listen=127.0.0.1:0".to_owned(),
+    ];
+    settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect()
+}
+
+fn tallystone(verb: &[&str], settings: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(verb).args(settings);
+    command
+}
+
+/// Runs a command; answers its exit code and what it printed.
+fn run(verb: &[&str], settings: &[String]) -> (i32, String) {
+    let output = tallystone(verb, settings).output().expect("the binary of this build starts");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().expect("nobody kills it"), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Runs `server start`, which must refuse within 10 s with a code and words.
+fn expect_refusal(settings: &[String], code: i32, words: &[&str]) {
+    let began = Instant::now();
+    let (ended, printed) = run(&["server", "start"], settings);
+    assert_eq!(ended, code, "{printed}");
+    assert!(words.iter().all(|word| printed.contains(word)), "{words:?} in: {printed}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_cluster_that_is_not_there_ends_a_start_as_unavailable() {
+    // Nobody listens on port 1.
+    expect_refusal(&settings("127.0.0.1:1", "absent"), 5, &["no Cassandra node answers at 127.0.0.1:1", "CQL port"]);
+}
+
+#[test]
+fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
+    let settings = settings(&node().to_string(), "migrated");
+    expect_refusal(&settings, 4, &["there is no keyspace migrated", "`tallystone migrate apply`"]);
+    let (code, planned) = run(&["migrate", "plan"], &settings);
+    assert_eq!(code, 0, "{planned}");
+    for word in ["CREATE KEYSPACE IF NOT EXISTS migrated", "'datacenter1': 1", "-- 0001 counters", "migrated.rollups"] {
+        assert!(planned.contains(word), "{word} in: {planned}");
+    }
+    let (code, status) = run(&["migrate", "status"], &settings);
+    assert_eq!(code, 4, "{status}");
+    assert!(status.contains("missing") && status.contains("there is no keyspace migrated"), "{status}");
+    let (code, applied) = run(&["migrate", "apply"], &settings);
+    assert_eq!((code, applied.trim()), (0, "keyspace migrated: 1 migrations applied"));
+    let (code, again) = run(&["migrate", "apply"], &settings);
+    assert_eq!((code, again.trim()), (0, "keyspace migrated is up to date"));
+    let (code, status) = run(&["migrate", "status", "-o", "json"], &settings);
+    assert_eq!(code, 0, "{status}");
+    assert!(status.contains("\"applied\""), "{status}");
+    let server = Launch::of(tallystone(&["server", "start"], &settings)).start();
+    assert!(server.stop().success());
+    newer(&node().to_string(), "migrated");
+    expect_refusal(&settings, 4, &["is newer than this release: it has migration 99", "start a newer release"]);
+    let (code, status) = run(&["migrate", "status"], &settings);
+    assert_eq!(code, 4, "{status}");
+}
+
+/// Does what a newer release would.
+fn newer(node: &str, keyspace: &str) {
+    let options = Options {
+        servers: vec![node.to_owned()],
+        keyspace: keyspace.to_owned(),
+        data_center: None,
+        credentials: None,
+        timeout: Duration::from_secs(10),
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let session = connect(&options, &SystemClock).await.expect("the node answers");
+        let row =
+            format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, 99, 'x', 0)");
+        session.query_unpaged(row, ()).await.expect("a write");
+    });
+}
+
+#[test]
+fn a_data_centre_that_does_not_exist_is_refused_with_those_that_do() {
+    let mut settings = settings(&node().to_string(), "elsewhere");
+    settings.extend(["--set".to_owned(), "clusters.main.data_center=mars".to_owned()]);
+    expect_refusal(&settings, 4, &["there is no data centre mars", "datacenter1"]);
+}
+
+#[test]
+fn wrong_credentials_are_called_so() {
+    let node = Cassandra::start(|settings| settings.with_passwords = true).unwrap_or_else(|why| panic!("{why}"));
+    let address = node.address().to_string();
+    let words = ["refuses the credentials", "correct user and password"];
+    expect_refusal(&settings(&address, "guarded"), 4, &words);
+    let mut with_user = settings(&address, "guarded");
+    for setting in ["clusters.main.user=ann", "clusters.main.password=hunter2"] {
+        with_user.extend(["--set".to_owned(), setting.to_owned()]);
+    }
+    expect_refusal(&with_user, 4, &words);
+    let (_, shown) = run(&["server", "print-config"], &with_user);
+    assert!(!shown.contains("hunter2"), "a password is shown to nobody");
+}
+
+#[test]
+fn a_second_server_on_a_keyspace_is_refused_while_the_first_one_lives() {
+    let keyspace = "clusters.cassandra.keyspace=owned";
+    let launch = || Launch::dev_on_cassandra(node()).arg("--set").arg(keyspace);
+    let first = launch().start();
+    let began = Instant::now();
+    let Err((status, printed)) = launch().try_start() else { panic!("two servers own one keyspace") };
+    assert_eq!(status.code(), Some(4), "{printed}");
+    assert!(printed.contains("owns keyspace owned and is alive"), "{printed}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(add(&first, "views", &Uuid::now_v7()).status, 200);
+    assert!(first.stop().success());
+    let second = launch().start();
+    assert_eq!(count(&second, "views"), 1, "an orderly stop gives the keyspace free at once");
+}
+
+#[test]
+fn every_example_of_migrate_does_what_it_shows() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let text = format!(
+        "[storage]\nkind = \"cassandra\"\ncluster = \"main\"\n[clusters.main]\nkind = \"cassandra\"\nservers = \"{}\"\n\
+         keyspace = \"examples\"\nreplication = \"datacenter1:1\"\n",
+        node()
+    );
+    std::fs::write(folder.path().join("tallystone.toml"), text).expect("a file can be written");
+    for verb in ["plan", "apply", "status"] {
+        let mut command = tallystone(&["migrate", verb, "--config", "tallystone.toml"], &[]);
+        let output = command.current_dir(folder.path()).output().expect("the binary of this build starts");
+        assert!(output.status.success() && !output.stdout.is_empty(), "{verb}: {output:?}");
+    }
+}
+
+// ---- Faults ----
+
+#[test]
+fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() {
+    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let server = Launch::dev_on_cassandra(node.address()).start();
+    let stop = AtomicBool::new(false);
+    let (answers, _node) = thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&server, &stop))).collect();
+        eventually(BACK_WITHIN, || count(&server, "loaded") >= 20);
+        let left = node.kill();
+        // Long enough that writes are in doubt and others are refused; adds go on all the time.
+        eventually(BACK_WITHIN, || add(&server, "loaded", &Uuid::now_v7()).status == 503);
+        let node = Cassandra::start_again(left).unwrap_or_else(|why| panic!("{why}"));
+        let is_back = || add(&server, "after", &Uuid::now_v7()).status == 200;
+        assert!(eventually(BACK_WITHIN, is_back), "adds come back by themselves");
+        stop.store(true, Ordering::Relaxed);
+        let answers = workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
+        (answers.collect::<BTreeMap<Uuid, HttpAnswer>>(), node)
+    });
+    let mut applied = 0;
+    for (at, (token, answer)) in answers.iter().enumerate() {
+        if answer.status == 200 && at % ACKNOWLEDGED_PER_QUESTION != 0 {
+            applied += 1;
+            continue;
+        }
+        let verdict = settled(&server, token);
+        applied += i64::from(verdict == "VERDICT_APPLIED");
+        match answer.status {
+            200 => assert_eq!(verdict, "VERDICT_APPLIED", "{token} was acknowledged"),
+            503 => assert_eq!(verdict, "VERDICT_NOT_APPLIED", "{token} was refused: {}", answer.body),
+            // In doubt until it was asked about.
+            _ => assert!(answer.body.contains("OUTCOME_UNKNOWN") || answer.status == 504, "{}", answer.body),
+        }
+    }
+    let others = answers.values().filter(|answer| answer.status != 200).count();
+    assert!(others > 0 && applied >= 20, "{others} of {} were not acknowledged", answers.len());
+    // The adds that waited for the kill count as well, whichever of them were applied.
+    let rolled_up = || reading(&server, "loaded", "ROLLED_UP")["behind"] != Value::Bool(true);
+    assert!(eventually(BACK_WITHIN, rolled_up), "rollups catch up");
+    let fresh = count(&server, "loaded");
+    assert!(fresh >= applied, "{fresh} counted of {applied} applied");
+    assert_eq!(value(&reading(&server, "loaded", "ROLLED_UP")), fresh);
+    assert!(server.stop().success());
+}
+
+/// Adds until it is told to stop; answers what each token was told.
+fn load(server: &Server, stop: &AtomicBool) -> Vec<(Uuid, HttpAnswer)> {
+    let mut answers = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let token = Uuid::now_v7();
+        answers.push((token, add(server, "loaded", &token)));
+    }
+    answers
+}
+
+fn settled(server: &Server, token: &Uuid) -> String {
+    let body =
+        format!(r#"{{"namespace": "default", "counter_name": "loaded", "idempotency_token": {{"token": "{token}"}}}}"#);
+    let mut verdict = String::new();
+    let is_settled = || {
+        let answer = server.post("/tallystone.counter.v1.CounterService/CheckToken", &body);
+        let parsed: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        verdict = parsed["verdict"].as_str().unwrap_or_default().to_owned();
+        ["VERDICT_APPLIED", "VERDICT_NOT_APPLIED"].contains(&verdict.as_str())
+    };
+    assert!(eventually(BACK_WITHIN, is_settled), "{token} stays in doubt");
+    verdict
+}
+
+fn add(server: &Server, name: &str, token: &Uuid) -> HttpAnswer {
+    let body = format!(
+        r#"{{"namespace": "default", "counter_name": "{name}", "delta": 1, "idempotency_token": {{"token": "{token}"}}}}"#
+    );
+    let path = "/tallystone.counter.v1.CounterService/AddCount";
+    let sent = http(server.address, "POST", path, &[("content-type", "application/json")], &body);
+    sent.expect("the server answers, whatever Cassandra does")
+}
+
+fn reading(server: &Server, name: &str, freshness: &str) -> Value {
+    let body = format!(r#"{{"namespace": "default", "counter_name": "{name}", "freshness": "{freshness}"}}"#);
+    let answer = server.post("/tallystone.counter.v1.CounterService/GetCount", &body);
+    serde_json::from_str(&answer.body).unwrap_or_default()
+}
+
+fn value(reading: &Value) -> i64 {
+    let count = &reading["count"];
+    count.as_str().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+fn count(server: &Server, name: &str) -> i64 {
+    value(&reading(server, name, "UP_TO_DATE"))
+}
