@@ -540,6 +540,26 @@ fn released_until_errored() -> Result<Pair, TestCaseError> {
     Ok(pair)
 }
 
+/// Messages whose cancel was asked for while they ran, given up in each way that cancels them.
+fn given_up_after_a_request() -> Result<Pair, TestCaseError> {
+    let mut pair = Pair::new(&settings());
+    for verb in [Some(Verb::Fail), Some(Verb::Release), None] {
+        let message = NewMessage { lease_duration: None, invisibility: None, ttl: None, ..pair.message(&mut Draw(0)) };
+        pair.both(Command::Enqueue(Box::new(message)), START)?;
+        pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START)?;
+        let token = *pair.tokens.last().expect("a lease");
+        let (message, reason) = (MessageRef::Key(token.key), "asked".into());
+        pair.both(Command::CancelMessage { message, reason }, START)?;
+        match verb {
+            Some(verb) => pair.both(Command::Settle { token, verb, failure: Failure::default() }, START)?,
+            None => pair.both(Command::Sweep { max: 1 }, START + SECOND)?,
+        }
+        let state = pair.shard.get(&MessageRef::Key(token.key)).map(|message| message.state);
+        prop_assert_eq!(state, Some(State::Canceled), "{:?}", verb);
+    }
+    Ok(pair)
+}
+
 /// One message whose lease ends by itself, that is put off, and then completed by whoever had it.
 fn completed_late_while_invisible() -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
@@ -642,7 +662,7 @@ fn walk(settings: &Settings) -> Walk {
 fn a_simple_queue_does_what_the_list_does_in_every_row_of_the_table() {
     let [settings, ..] = kinds();
     // Chance hardly ever walks these ways.
-    let rare = [released_until_errored(), completed_late_while_invisible()];
+    let rare = [released_until_errored(), completed_late_while_invisible(), given_up_after_a_request()];
     let walked = rare.into_iter().flat_map(|pair| pair.unwrap_or_else(|failure| panic!("{failure}")).seen);
     let seen: HashSet<Walked> = walk(&settings).seen.into_iter().chain(walked).collect();
     let unseen: Vec<_> = rows().filter(|row| !seen.contains(row)).collect();
