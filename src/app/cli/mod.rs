@@ -35,6 +35,7 @@ mod plan;
 mod queue;
 mod reasons;
 mod server;
+mod work;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -83,6 +84,7 @@ enum Command {
     Msg(Box<message::MsgArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Dlq(Box<dead_letters::DlqArgs>),
+    Work(Box<work::WorkArgs>),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
@@ -251,6 +253,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Queue(args) => on_a_runtime(args.run(&before)),
         Command::Msg(args) => on_a_runtime(args.run(&before)),
         Command::Dlq(args) => on_a_runtime(args.run(&before)),
+        Command::Work(args) => on_a_runtime(args.run(&before)),
         Command::Plan(args) => {
             before.only("plan", &["--output"])?;
             args.run(&before.output())

@@ -8,6 +8,7 @@ mod help;
 mod hung;
 mod queues;
 mod settings;
+mod work;
 
 use std::fs;
 use std::path::Path;
