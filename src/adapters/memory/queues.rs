@@ -12,6 +12,7 @@ use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::pace::Pace;
 use crate::domain::queue::{Command, Message, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -35,8 +36,8 @@ struct Shards {
     /// Every queue there is, with the number of its shards.
     queues: BTreeMap<QueueId, u32>,
     dropped: BTreeSet<QueueId>,
-    /// The greatest time ever used.
-    time: Timestamp,
+    /// Their time, once it was asked for.
+    pace: Option<Pace>,
 }
 
 struct Kept {
@@ -47,7 +48,7 @@ struct Kept {
 }
 
 impl Queues {
-    /// Makes an empty store whose time is that of the clock.
+    /// Makes an empty store whose time begins as that of the clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Mutex::default(), listeners: Mutex::default() }
     }
@@ -73,8 +74,8 @@ fn absent(op: &'static str) -> StoreError {
 
 impl Shards {
     fn tick(&mut self, clock: &dyn Clock) -> Timestamp {
-        self.time = self.time.max(clock.now());
-        self.time
+        let (wall, elapsed) = (clock.now(), clock.elapsed());
+        self.pace.get_or_insert(Pace { time: wall, elapsed }).advance(wall, elapsed)
     }
 }
 

@@ -24,6 +24,7 @@ mod lanes;
 mod lease;
 pub mod message;
 pub mod name;
+pub mod pace;
 pub mod route;
 pub mod session;
 pub mod settings;

@@ -2,8 +2,7 @@
 //!
 //! It runs on the clock that counts from the machine's boot: a step of wall time moves no lease, and a process that
 //! starts again within one boot goes on where the last commit stood, plus what has passed since. After a reboot it starts
-//! at the later of the last commit's time and wall time. Where wall time differs, it is approached by at most a
-//! twentieth of what passes, so that a step of an hour is caught up within a day and no duration is off by more than 5 %.
+//! at the later of the last commit's time and wall time. Wall time is approached as `domain::queue::pace` says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 
 use crate::adapters::stored::Damaged;
+use crate::domain::queue::pace::Pace;
 use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::{BootId, Clock};
 use crate::proto::internal::v1::StoredQueueClock;
@@ -58,9 +58,6 @@ pub struct StoreTime {
     last: Mutex<Moment>,
 }
 
-/// What passes is at most this part shorter or longer than it was.
-const SLEW: i64 = 20;
-
 impl StoreTime {
     /// Goes on from the moment of the last commit.
     pub fn new(clock: Arc<dyn Clock>, committed: Option<Moment>) -> Self {
@@ -77,16 +74,9 @@ impl StoreTime {
     pub fn now(&self) -> Moment {
         let mut last = self.last.lock();
         let (wall, since_boot) = (self.clock.now(), self.clock.elapsed());
-        let passed = since_boot.saturating_sub(last.since_boot);
-        let steady = last.time + passed;
-        let most = micros_of(passed) / SLEW;
-        let missing = wall.micros().saturating_sub(steady.micros()).clamp(-most, most);
-        let time = Timestamp::from_micros(steady.micros().saturating_add(missing)).max(last.time);
-        let moment = Moment { time, since_boot, boot: last.boot };
-        // Parts too short to be slewed add up until they are not.
-        if most > 0 || passed.is_zero() || steady == wall {
-            *last = moment;
-        }
+        let mut pace = Pace { time: last.time, elapsed: last.since_boot };
+        let moment = Moment { time: pace.advance(wall, since_boot), since_boot, boot: last.boot };
+        (last.time, last.since_boot) = (pace.time, pace.elapsed);
         moment
     }
 }
