@@ -17,6 +17,7 @@ mod progress;
 mod queue_catalog;
 mod queue_durable;
 mod queue_given;
+mod queue_items;
 mod queue_store;
 mod racing;
 mod rollup_store;

@@ -8,7 +8,7 @@ use crate::given::at;
 use crate::queue_given::{QueueBench, on_every_queue_store, spec};
 
 /// The change that makes the next version of a queue; without text it deletes it.
-fn record(id: u128, expected_version: Option<u64>, name: &str, text: Option<&str>) -> QueueRecord {
+pub fn record(id: u128, expected_version: Option<u64>, name: &str, text: Option<&str>) -> QueueRecord {
     let version = expected_version.unwrap_or(0) + 1;
     let spec = text.map(|text| spec(name, text));
     let time = at(i64::try_from(version).expect("small"));

@@ -178,18 +178,75 @@ fn the_code_map_names_every_module() {
 
 #[test]
 fn the_guarantees_name_tests_that_exist() {
-    let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("the page is there");
+    let named = tests_of(&table("docs/guarantees.md", "| promise | tests |"));
+    assert!(!named.is_empty(), "the page names tests in its last column");
+    expect_tests(&named);
+}
+
+#[test]
+fn what_stands_for_verbs_of_other_queues_is_tried() {
+    for heading in ["| verb | call | what differs | test |", "| there | here | what differs | test |"] {
+        let rows = table("docs/queues-mapping.md", heading);
+        let untried: Vec<&String> = rows.iter().filter(|row| tests_of(std::slice::from_ref(row)).is_empty()).collect();
+        assert!(rows.len() > 7 && untried.is_empty(), "no test tries {untried:?}");
+        expect_tests(&tests_of(&rows));
+    }
+}
+
+#[test]
+fn the_conformance_list_has_every_item_and_every_law_of_it() {
+    let rows = table("docs/queues-conformance.md", "| item | behaviour | here | tests |");
+    let numbers: Vec<usize> = rows
+        .iter()
+        .map(|row| {
+            row.split('|').nth(1).and_then(|cell| cell.trim().parse().ok()).expect("a row begins with its number")
+        })
+        .collect();
+    assert_eq!(numbers, (1..=75).collect::<Vec<usize>>());
+    for row in &rows {
+        let later = row.contains("**later**");
+        assert_eq!(tests_of(std::slice::from_ref(row)).is_empty(), later, "a test, or what brings the item: {row}");
+    }
+    let named = tests_of(&rows);
+    expect_tests(&named);
+    let code = tests_sources();
+    let laws =
+        code.split("fn item").skip(1).filter_map(|rest| rest.split('(').next()).map(|rest| format!("item{rest}"));
+    let is_law = |law: &String| {
+        let number = law.trim_start_matches("items").trim_start_matches("item").strip_prefix('_');
+        number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let laws: Vec<String> = laws.filter(is_law).collect();
+    assert!(laws.len() > 70, "the laws are found: {}", laws.len());
+    let unnamed: Vec<&String> = laws.iter().filter(|law| !named.contains(law)).collect();
+    assert!(unnamed.is_empty(), "name them in docs/queues-conformance.md: {unnamed:?}");
+}
+
+/// The rows of all tables of a page that have this heading.
+fn table(page: &str, heading: &str) -> Vec<String> {
+    let page = fs::read_to_string(root().join(page)).expect("the page is there");
+    let tables = page.split(heading).skip(1);
+    let rows = tables.flat_map(|rest| rest.lines().skip(2).take_while(|line| line.starts_with('|')));
+    rows.map(str::to_owned).collect()
+}
+
+/// The tests that rows name in their last column.
+fn tests_of(rows: &[String]) -> Vec<String> {
+    let cells = rows.iter().filter_map(|row| row.rsplit('|').nth(1));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+fn tests_sources() -> String {
     let mut sources = Vec::new();
     for folder in ["src", "tests", "loadtest"] {
         collect(&root().join(folder), "rs", &mut sources);
     }
-    let code: String = sources.iter().map(|path| fs::read_to_string(path).expect("a source is text")).collect();
-    let tables = page.split("| promise | tests |").skip(1);
-    let rows = tables.flat_map(|rest| rest.lines().skip(1).take_while(|line| line.starts_with('|')));
-    let tests = rows.filter_map(|row| row.rsplit('|').nth(1));
-    let named: Vec<&str> = tests.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-    assert!(!named.is_empty(), "the page names tests in its last column");
-    let missing: Vec<&&str> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
+    sources.iter().map(|path| fs::read_to_string(path).expect("a source is text")).collect()
+}
+
+fn expect_tests(named: &[String]) {
+    let code = tests_sources();
+    let missing: Vec<&String> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
 }
 

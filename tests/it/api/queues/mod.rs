@@ -1,6 +1,8 @@
 //! Queues through real sockets: the life of a message in JSON, repeats, batches, administration.
 
 mod bad_input;
+mod items;
+mod mapping;
 mod waiting;
 mod work;
 
