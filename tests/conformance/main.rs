@@ -12,12 +12,16 @@ mod event_log;
 mod export;
 mod fast_counts;
 mod given;
+#[allow(dead_code, reason = "each test takes what it needs")]
+#[path = "../linear/mod.rs"]
+mod linear;
 mod model;
 mod progress;
 mod queue_catalog;
 mod queue_durable;
 mod queue_given;
 mod queue_items;
+mod queue_linear;
 mod queue_store;
 mod racing;
 mod rollup_store;

@@ -18,6 +18,8 @@ mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod licences;
+#[path = "../linear/mod.rs"]
+mod linear;
 mod logs;
 mod memcached;
 mod namespaces;

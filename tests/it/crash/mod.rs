@@ -4,6 +4,7 @@
 //! Token k of a counter adds 2^k, so a wrong sum names what was lost or doubled. Each add is sent three times. One data
 //! directory lives through all rounds, so what a crash leaves behind has to bear the next one.
 
+mod linear;
 mod load;
 mod on_cassandra;
 mod queues;

@@ -29,9 +29,9 @@ use crate::powerloss::Moment;
 const QUEUE: &str = "crash";
 const PRODUCERS: u64 = 4;
 const WORKERS: u64 = 8;
-const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
+pub(super) const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
 
-type Client = QueueServiceClient<Channel>;
+pub(super) type Client = QueueServiceClient<Channel>;
 
 /// What is known of one message.
 #[derive(Clone, Default, Debug)]
@@ -127,7 +127,7 @@ fn finish(mut world: World, ledger: &Ledger) {
 
 /// What ended a look at the server.
 #[derive(Debug)]
-enum Broken {
+pub(super) enum Broken {
     /// It is gone.
     NoAnswer(String),
     /// It says what cannot be.
@@ -151,11 +151,11 @@ fn wrong(text: String) -> Result<(), Broken> {
     Err(Broken::Wrong(text))
 }
 
-fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+pub(super) fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     Runtime::new().expect("a runtime").block_on(work)
 }
 
-async fn connect(server: &Server) -> Result<Client, Broken> {
+pub(super) async fn connect(server: &Server) -> Result<Client, Broken> {
     let endpoint = Endpoint::from_shared(server.url()).expect("an address");
     let channel = endpoint.connect().await.map_err(|error| Broken::NoAnswer(error.to_string()))?;
     Ok(QueueServiceClient::new(channel))
