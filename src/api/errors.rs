@@ -231,6 +231,9 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         Reason::InvalidMessageId => Some("message_id"),
         Reason::InvalidLeaseToken => Some("lease_token"),
         Reason::InvalidFilter => Some("filter"),
+        Reason::SessionNotFound | Reason::SessionReplaced | Reason::SessionEnded => Some("session_id"),
+        Reason::SequenceTooOld => Some("sequence"),
+        Reason::TryBarred => Some("try"),
         Reason::InvalidRange
         | Reason::InvalidReport
         | Reason::InvalidSettings
@@ -342,7 +345,12 @@ fn advice(reason: Reason) -> Option<&'static str> {
         | Reason::ValueHeld
         | Reason::EnqueueBlocked
         | Reason::DequeueBlocked
-        | Reason::FilterNotDeclared => None,
+        | Reason::FilterNotDeclared
+        | Reason::SessionNotFound
+        | Reason::SessionReplaced
+        | Reason::SessionEnded
+        | Reason::SequenceTooOld
+        | Reason::TryBarred => None,
     }
 }
 

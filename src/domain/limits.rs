@@ -291,6 +291,12 @@ pub const CANCEL_NEWS_MAX: usize = 1_024;
 pub const WORK_CREDIT_MAX: u32 = 1_000;
 /// The leases that a work stream asks for at once.
 pub const WORK_LEASES_AT_ONCE_MAX: usize = 50;
+/// The leases of a work stream that are remembered, to be released at its end; older ones end by themselves.
+pub const WORK_LEASES_KEPT_MAX: usize = 2_000;
+/// The queues that one work stream serves.
+pub const WORK_QUEUES_MAX: usize = 16;
+/// A work stream whose filter has no index looks through its queues again after this pause.
+pub const WORK_WALK_PAUSE: Duration = Duration::from_millis(100);
 /// The longest id of a message, in bytes.
 pub const MESSAGE_ID_BYTES_MAX: usize = 64;
 /// The longest exclusivity value or shard key of a message, in bytes.
@@ -353,6 +359,18 @@ pub const SESSION_CALLS_KEPT: usize = 8;
 pub const SESSION_KEPT: Duration = Duration::from_mins(10);
 /// The most sessions that a shard remembers.
 pub const SESSIONS_MAX: usize = 50_000;
+/// The lease of a session that asks for none.
+pub const SESSION_LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// The longest label of a session, in bytes.
+pub const SESSION_LABEL_BYTES_MAX: usize = 256;
+/// The sessions that a server knows.
+pub const SERVER_SESSIONS_MAX: usize = 100_000;
+/// The shards in which a session may hold leases.
+pub const SESSION_SHARDS_MAX: usize = 4_096;
+/// The shards that a heartbeat or the end of a session asks at once.
+pub const SESSION_SHARDS_AT_ONCE_MAX: usize = 16;
+/// The steps of 256 leases that the end of a session waits for in one shard; the rest ends by sweeps.
+pub const SESSION_END_STEPS_MAX: usize = 16;
 /// The shortest lease of a message or session.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// The longest lease of a message or session.

@@ -3,10 +3,12 @@
 //! One table serves gRPC, HTTP, the command line and `docs/errors.md`; the names are those of
 //! `proto/tallystone/error/v1/reason.proto`, which a test compares.
 
+mod queues;
 mod table;
 
 use std::fmt;
 
+use queues::QUEUES;
 use table::TABLE;
 
 /// Whether a refused call is worth repeating.
@@ -197,6 +199,16 @@ pub enum Reason {
     QueueFull,
     /// `FILTER_NOT_DECLARED`
     FilterNotDeclared,
+    /// `SESSION_NOT_FOUND`
+    SessionNotFound,
+    /// `SESSION_REPLACED`
+    SessionReplaced,
+    /// `SESSION_ENDED`
+    SessionEnded,
+    /// `SEQUENCE_TOO_OLD`
+    SequenceTooOld,
+    /// `TRY_BARRED`
+    TryBarred,
 }
 
 impl Reason {
@@ -262,11 +274,17 @@ impl Reason {
         Self::DequeueBlocked,
         Self::QueueFull,
         Self::FilterNotDeclared,
+        Self::SessionNotFound,
+        Self::SessionReplaced,
+        Self::SessionEnded,
+        Self::SequenceTooOld,
+        Self::TryBarred,
     ];
 
     /// What the reason means.
     pub const fn info(self) -> &'static ReasonInfo {
-        &TABLE[self as usize]
+        let at = self as usize;
+        if at < TABLE.len() { &TABLE[at] } else { &QUEUES[at - TABLE.len()] }
     }
 
     /// Finds a reason by its name, in any letter case, with or without the `REASON_` prefix.
@@ -317,7 +335,7 @@ mod tests {
             assert_eq!(Reason::from_name(reason.info().name), Some(*reason));
             assert_eq!(Reason::from_name(&format!("reason_{}", reason.info().name.to_lowercase())), Some(*reason));
         }
-        assert_eq!(Reason::ALL.len(), TABLE.len());
+        assert_eq!(Reason::ALL.len(), TABLE.len() + QUEUES.len());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::shard::NotDeclared;
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, State, Transition};
@@ -149,6 +150,9 @@ pub trait QueueStore: Send + Sync + 'static {
     /// Counts the messages of a shard that meet a filter, by state in the order of `State::ALL`: exact, and answered for
     /// declared shapes that are filled only.
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError>;
+
+    /// Reads what a shard knows of sessions, at most `SESSIONS_MAX` of them.
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError>;
 
     /// Adds a listener; before anything else, and before a later call is answered, it is told the view of every shard
     /// there is.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::message::{MessageId, Metadata};
+use tallystone::domain::queue::session::{SessionCall, SessionId};
 use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shard, ShardId, State, Trigger};
 use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
@@ -264,6 +265,27 @@ async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
         assert_eq!(other.nearest, Some(shape));
         let all = shards.depth(shard, Filter::default()).await.expect("a read").expect("no filter needs no shape");
         assert_eq!(all[State::Pending as usize], 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_8_what_a_shard_knows_of_sessions_is_read() {
+    on_every_queue_store(async |bench| {
+        bench.one(SHARD, enqueue("a", 1, b"")).await;
+        let id = SessionId(7);
+        let lease = Some(Duration::from_secs(30));
+        let call = SessionCall { id, lease, sequence: 3, attempt: 1, received_up_to: None };
+        let asked = Dequeue { max: 1, session: Some(call), ..Dequeue::default() };
+        let first = bench.one(SHARD, ShardCommand::of(Command::Dequeue(asked))).await;
+        let known = bench.stores.shards.sessions(SHARD).await.expect("a read");
+        let known: Vec<_> = known.iter().map(|(id, session)| (*id, session.lease, session.answered.clone())).collect();
+        assert_eq!(known, [(id, lease, [3].into())]);
+        assert_eq!(bench.stores.shards.sessions(OTHER_SHARD).await.expect("a read"), [], "it was never there");
+        let again = bench.one(SHARD, ShardCommand::of(Command::Recall(call))).await;
+        assert_eq!((&again.reply, &again.messages), (&first.reply, &first.messages), "leases come with their messages");
+        let other = SessionCall { sequence: 4, ..call };
+        assert_eq!(bench.one(SHARD, ShardCommand::of(Command::Recall(other))).await.reply, Ok(Reply::Unanswered));
     })
     .await;
 }

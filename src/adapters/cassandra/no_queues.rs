@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Settings, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -82,6 +83,10 @@ impl QueueStore for NoQueues {
 
     async fn totals(&self, _shard: ShardId) -> Result<ShardTotals, StoreError> {
         Err(refused("read totals"))
+    }
+
+    async fn sessions(&self, _shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+        Err(refused("read sessions"))
     }
 
     /// There is nothing to tell of.

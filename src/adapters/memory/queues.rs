@@ -13,6 +13,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::pace::Pace;
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Message, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -200,6 +201,10 @@ impl QueueStore for Queues {
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
         self.read(shard, |kept, _| kept.core.depth(&filter))
+    }
+
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+        self.read(shard, |kept, _| kept.core.sessions().map(|(id, session)| (id, session.clone())).collect())
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

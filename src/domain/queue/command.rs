@@ -170,7 +170,8 @@ pub enum Command {
         /// Why.
         reason: Box<str>,
     },
-    /// Answers what an earlier try of a session's call holds, and hears no lower try of it from now on. O(leases log n).
+    /// Answers the leases that hold of those which an earlier try of a session's call was given, none if all have ended,
+    /// or that it was given none; hears no lower try of it from now on. O(leases log n).
     Recall(SessionCall),
     /// Lets a session live on, and confirms leases. O((1 + leases confirmed) log n).
     Heartbeat {
@@ -284,6 +285,8 @@ pub enum Reply {
         /// Where to go on, if the answer is partial.
         cursor: Option<Cursor>,
     },
+    /// No try of the call that was recalled was answered with leases here.
+    Unanswered,
     /// The lease lasts that long.
     Extended {
         /// From now; 0 if it is over.

@@ -132,6 +132,11 @@ impl Sessions {
         self.entries.len()
     }
 
+    /// All sessions by their number.
+    pub fn all(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.entries.iter().map(|(id, entry)| (*id, &entry.session))
+    }
+
     /// A session. O(log n).
     pub fn get(&self, id: SessionId) -> Option<&Session> {
         self.entries.get(&id).map(|entry| &entry.session)

@@ -1,4 +1,4 @@
-//! The names of messages and leases as texts: how callers see and send them.
+//! The names of messages, leases and sessions as texts: how callers see and send them.
 //!
 //! A message key reads `m.<shard>.<epoch>.<sequence>`. A lease token is opaque: base64 over a version byte, the queue's
 //! number, the message's key and the fence. It names its queue, so that the token of another queue is told apart from
@@ -11,9 +11,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::domain::queue::command::{Invalid, MessageRef};
 use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
+use crate::domain::queue::session::SessionId;
 
 /// What begins the text of a message key, and no message id.
 pub const KEY_PREFIX: &str = "m.";
+
+/// What begins the text of a session's number.
+const SESSION_PREFIX: &str = "s.";
 
 /// The first byte of a lease token: the version of its layout.
 const LEASE_VERSION: u8 = 1;
@@ -50,6 +54,21 @@ impl MessageKey {
         let sequence = part()?.parse().map_err(|_| BadText::Key)?;
         let key = Self { shard, epoch, sequence };
         if key.to_string() == text { Ok(key) } else { Err(BadText::Key) }
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SESSION_PREFIX}{:032x}", self.0)
+    }
+}
+
+impl SessionId {
+    /// Reads the text of a session's number, in the one form in which it is written.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(SESSION_PREFIX)?;
+        let id = Self(u128::from_str_radix(digits, 16).ok()?);
+        (id.to_string() == text).then_some(id)
     }
 }
 
@@ -113,6 +132,13 @@ impl LeaseToken {
     }
 }
 
+/// The number of the queue that the text of a lease token names.
+pub fn queue_of_lease(text: &str) -> Option<u128> {
+    let bytes: [u8; LEASE_BYTES] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
+    let (owner, _) = split::<16>(&bytes[1..]);
+    Some(u128::from_be_bytes(owner))
+}
+
 /// The first `N` bytes, and the rest. The caller has checked the length.
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     bytes.split_first_chunk::<N>().map(|(first, rest)| (*first, rest)).expect("the length was checked")
@@ -159,11 +185,25 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_read_in_the_form_in_which_it_is_written_only() {
+        for id in [0, 7, u128::MAX] {
+            assert_eq!(SessionId::parse(&SessionId(id).to_string()), Some(SessionId(id)));
+        }
+        let text = SessionId(7).to_string();
+        for other in
+            ["", "s.", "s.7", &text[2..], &format!("{text}0"), &text.to_uppercase(), &format!("s.+{}", &text[3..])]
+        {
+            assert_eq!(SessionId::parse(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
     fn a_lease_token_is_read_by_its_own_queue_only() {
         let text = TOKEN.to_text(7);
         assert_eq!(text.len(), 60);
         assert_eq!(LeaseToken::parse(&text, 7), Ok(TOKEN));
         assert_eq!(LeaseToken::parse(&text, 8), Err(BadText::OtherQueue));
+        assert_eq!((queue_of_lease(&text), queue_of_lease("x")), (Some(7), None));
     }
 
     #[test]

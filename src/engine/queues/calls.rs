@@ -1,8 +1,9 @@
 //! The way to a shard: calls that come while others are out are put together into one call of the store.
 //!
 //! At most `SHARD_CALLS_OUT_MAX` store calls of a shard are out at once; whoever comes while they are waits and travels
-//! with the next, settlements first, because work that is done should not be done again. The store calls run in tasks of
-//! the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released.
+//! with the next, settlements and heartbeats first, because work that is done should not be done again. The store calls
+//! run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
+//! but for those of a session, which may ask for them again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ type Answered = Result<ShardAnswer, StoreError>;
 
 struct Call {
     command: ShardCommand,
+    /// Whether what nobody reads is given back: a session may ask for it again.
+    releases: bool,
     answer: oneshot::Sender<Answered>,
 }
 
@@ -61,9 +64,16 @@ impl Calls {
         if waiting.len() >= SHARD_CALLS_WAITING_MAX {
             return Err(QueueError::RetryLater);
         }
-        let is_settlement = matches!(command.command, Command::Settle { .. } | Command::Extend { .. });
-        let call = Call { command, answer };
-        if is_settlement {
+        let holds_on = matches!(
+            command.command,
+            Command::Settle { .. } | Command::Extend { .. } | Command::Heartbeat { .. } | Command::EndSession { .. }
+        );
+        let releases = match &command.command {
+            Command::Dequeue(asked) => asked.session.is_none(),
+            _ => false, // no other command gives leases that were not given before
+        };
+        let call = Call { command, releases, answer };
+        if holds_on {
             waiting.settlements.push_back(call);
         } else {
             waiting.others.push_back(call);
@@ -119,15 +129,17 @@ impl Shared {
         let live = queue.shard(shard);
         while let Some(calls) = live.calls.next() {
             let (commands, callers): (Vec<_>, Vec<_>) =
-                calls.into_iter().map(|call| (call.command, call.answer)).unzip();
+                calls.into_iter().map(|call| (call.command, (call.answer, call.releases))).unzip();
             self.stats.queue_store_calls.one();
             self.stats.queue_commands.add(commands.len() as u64);
             let answers = self.stores.shards.apply(live.id, commands).await;
-            for (answer, caller) in answers.into_iter().zip(callers) {
+            for (answer, (caller, releases)) in answers.into_iter().zip(callers) {
                 if let Ok(answer) = &answer {
                     self.saw(queue, shard, answer);
                 }
-                if let Err(Ok(unread)) = caller.send(answer) {
+                if let Err(Ok(unread)) = caller.send(answer)
+                    && releases
+                {
                     self.release(queue, &unread);
                 }
             }

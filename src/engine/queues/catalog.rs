@@ -153,7 +153,7 @@ impl Queues {
     }
 
     /// Runs a change to its end, also when the caller goes away.
-    async fn finish<T: Send + 'static>(
+    pub(super) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {

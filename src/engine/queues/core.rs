@@ -17,6 +17,7 @@ use crate::engine::loops::driver::Driver;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::Operations;
+use crate::engine::queues::registry::Registry;
 use crate::engine::queues::settle::CancelNews;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardView, StoreError, StoreErrorKind};
@@ -37,6 +38,8 @@ pub struct Shared {
     pub operations: Operations,
     /// When shards have to be swept.
     pub alarms: Alarms,
+    /// What is known of sessions over all shards.
+    pub sessions: Registry,
     /// Cancelled when no lease is given any more.
     pub drain: CancellationToken,
     /// Running messages that somebody asked to cancel.
@@ -115,6 +118,7 @@ impl Shared {
             stats,
             operations: Operations::default(),
             alarms: Alarms::default(),
+            sessions: Registry::default(),
             drain: CancellationToken::new(),
             cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
             changes: Semaphore::new(1),

@@ -14,11 +14,13 @@ use crate::domain::limits::{
 };
 use crate::domain::queue::command::{self, Completeness, Invalid, Leased, MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::session::{SessionCall, SessionId};
 use crate::domain::queue::{Command, QueueId, QueueName, Reply};
 use crate::engine::queues::Queues;
 use crate::engine::queues::core::Shared;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::sessions::CallOfSession;
 use crate::engine::queues::unexpected;
 use crate::ports::{ShardCommand, StoredMessage};
 
@@ -37,6 +39,10 @@ pub struct Ask {
     pub message: Option<MessageRef>,
     /// What to do while dequeues are blocked.
     pub blocked: Blocked,
+    /// The call of a session that this is; a repeat of it is given the same leases.
+    pub session: Option<CallOfSession>,
+    /// The wait ends with so many messages; 0 stands for 1. Leases run from when each was found.
+    pub min: usize,
 }
 
 /// What to do while dequeues are blocked.
@@ -60,19 +66,32 @@ pub struct Given {
     pub at: Timestamp,
 }
 
-/// What a worker gets. Dropped without `take`, it releases its leases.
+/// What a worker gets. Dropped without `take`, it releases its leases, unless a session has them: that may come back.
 pub struct Dequeued {
     shared: Arc<Shared>,
     queue: Arc<LiveQueue>,
-    leases: Vec<Given>,
+    /// Each with when the look began that found it, by elapsed time.
+    leases: Vec<(Given, Duration)>,
+    /// When the last look began.
+    looked: Duration,
+    /// The session whose leases they are.
+    session: Option<SessionId>,
+    /// The shards that were asked.
+    asked: Vec<u32>,
     /// Whether fewer than asked for are all there are.
     pub completeness: Completeness,
 }
 
 impl Dequeued {
-    /// The queue, whose number lease tokens carry.
-    pub fn queue(&self) -> QueueId {
-        self.queue.record.load().id
+    /// The queue, and its number, which lease tokens carry.
+    pub fn queue(&self) -> (QueueId, QueueName) {
+        let record = self.queue.record.load();
+        (record.id, record.spec.name.clone())
+    }
+
+    /// Whether anything was found.
+    pub fn has_some(&self) -> bool {
+        !self.leases.is_empty()
     }
 
     /// How long nothing changes by itself.
@@ -80,21 +99,47 @@ impl Dequeued {
         self.queue.next_event_in(self.shared.clock.elapsed())
     }
 
-    /// Hands the leases over to whoever answers them, best priority first.
+    /// Hands the leases over to whoever answers them, best priority first. Those of earlier looks have begun to run out.
     pub fn take(mut self) -> Vec<Given> {
+        let now = self.looked;
         let mut leases = std::mem::take(&mut self.leases);
-        leases.sort_by_key(|given| given.message.head.priority);
-        leases
+        leases.sort_by_key(|(given, _)| given.message.head.priority);
+        let left = |(given, at): (Given, Duration)| {
+            let expires_in = given.lease.expires_in.saturating_sub(now.saturating_sub(at));
+            Given { lease: Leased { expires_in, ..given.lease }, ..given }
+        };
+        leases.into_iter().map(left).collect()
+    }
+
+    /// Takes in what a shard has given.
+    pub(super) fn add(&mut self, leases: Vec<Leased>, messages: Vec<StoredMessage>, at: Timestamp) {
+        let now = self.looked;
+        if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
+            self.shared.sessions.leased(id, self.shared.clock.elapsed() + longest);
+        }
+        let given = leases.into_iter().zip(messages).map(|(lease, message)| Given { lease, message, at });
+        self.leases.extend(given.map(|given| (given, now)));
+    }
+
+    /// Whether no other message has room in the answer.
+    fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    fn room(&self) -> usize {
+        QUEUE_REPLY_BYTES_MAX.saturating_sub(self.bytes()) / QUEUE_MESSAGE_BYTES_MAX
     }
 
     fn bytes(&self) -> usize {
-        self.leases.iter().map(|given| given.message.body.payload.len() + QUEUE_MESSAGE_BYTES_MAX / 16).sum()
+        self.leases.iter().map(|(given, _)| given.message.body.payload.len() + QUEUE_MESSAGE_BYTES_MAX / 16).sum()
     }
 }
 
 impl Drop for Dequeued {
     fn drop(&mut self) {
-        self.shared.release_all(&self.queue, self.leases.iter().map(|given| given.lease.token));
+        if self.session.is_none() {
+            self.shared.release_all(&self.queue, self.leases.iter().map(|(given, _)| given.lease.token));
+        }
     }
 }
 
@@ -108,17 +153,41 @@ impl Queues {
             return Err(Invalid::Lease.into());
         }
         let queue = self.shared.queue(name)?;
-        if let Some(message) = ask.message.clone() {
-            return self.dequeue_one(&queue, message, &ask).await;
+        let session = ask.session.map(|asked| self.admit(asked)).transpose()?;
+        if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat)
+            && let Some(again) = self.recall(&queue, session.call).await?
+        {
+            return Ok(again);
         }
+        let call = session.as_ref().map(|session| session.call);
+        if let Some(message) = ask.message.clone() {
+            return self.dequeue_one(&queue, message, &ask, call).await;
+        }
+        self.dequeue_within(name, &queue, &ask, call).await
+    }
+
+    /// Leases what there is, or what comes within the wait.
+    async fn dequeue_within(
+        &self,
+        name: &QueueName,
+        queue: &Arc<LiveQueue>,
+        ask: &Ask,
+        call: Option<SessionCall>,
+    ) -> Result<Dequeued, QueueError> {
         let until = self.shared.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
-        let mut rounds = 0;
+        let (mut rounds, mut told) = (0, false);
+        let mut found = self.nothing(queue, call.map(|call| call.id));
         let place = queue.waiters.enter();
         loop {
             let looked = place.look();
-            let found = self.gather(&queue, &ask).await?;
+            self.gather(queue, ask, call, &mut found).await?;
+            if let Some(call) = call.filter(|call| !told && call.received_up_to.is_some()) {
+                self.beat_elsewhere(queue, &call, &found.asked);
+                told = true;
+            }
             let left = until.saturating_sub(self.shared.clock.elapsed());
-            if !found.leases.is_empty() {
+            let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
+            if enough || found.is_full() {
                 return Ok(found);
             }
             if found.completeness != Completeness::Complete && (rounds < DEQUEUE_ROUNDS_MAX || !left.is_zero()) {
@@ -131,6 +200,7 @@ impl Queues {
             }
             place.rest(looked);
             tokio::select! {
+                biased;
                 () = place.woken() => {}
                 () = self.shared.drain.cancelled() => return Ok(found),
                 () = self.shared.clock.sleep(left) => {}
@@ -140,18 +210,29 @@ impl Queues {
     }
 
     /// Takes what there is, over all shards.
-    async fn gather(&self, queue: &Arc<LiveQueue>, ask: &Ask) -> Result<Dequeued, QueueError> {
-        let mut found = self.nothing(queue);
+    pub(super) async fn gather(
+        &self,
+        queue: &Arc<LiveQueue>,
+        ask: &Ask,
+        call: Option<SessionCall>,
+        found: &mut Dequeued,
+    ) -> Result<(), QueueError> {
+        (found.looked, found.completeness) = (self.shared.clock.elapsed(), Completeness::Complete);
         match (self.refuse_blocked(queue), ask.blocked) {
-            (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), Blocked::Wait) => return Ok(found),
+            (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), Blocked::Wait) => return Ok(()),
+            (Err(_), _) if !found.leases.is_empty() => return Ok(()), // what was found is answered
             (refused, _) => refused?,
         }
-        let mut exhausted = vec![false; queue.shards() as usize];
+        let (mut exhausted, mut left_over) = (vec![false; queue.shards() as usize], false);
+        if call.is_some() {
+            // A shard answers a call of a session once; asked again, it would answer the same.
+            found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
+        }
         while found.leases.len() < ask.max {
             let mut offers = queue.offers(self.shared.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else { break };
-            let room = QUEUE_REPLY_BYTES_MAX.saturating_sub(found.bytes()) / QUEUE_MESSAGE_BYTES_MAX;
+            let room = found.room();
             if room == 0 {
                 found.completeness = Completeness::More;
                 break;
@@ -163,20 +244,27 @@ impl Queues {
                 lease: ask.lease,
                 cursor: queue.shard(shard).walks.cursor(&ask.filter),
                 filter: ask.filter.clone(),
+                session: call,
                 ..command::Dequeue::default()
             };
-            let (count, completeness) = self.ask_shard(queue, shard, asked, &mut found).await?;
+            let (count, completeness) = self.ask_shard(queue, shard, asked, found).await?;
             if count < share {
                 exhausted[shard as usize] = true;
                 if completeness != Completeness::Complete {
                     found.completeness = completeness;
                 }
+            } else if call.is_some() {
+                exhausted[shard as usize] = true;
+                left_over = true;
             }
+        }
+        if left_over && found.leases.len() < ask.max && found.completeness == Completeness::Complete {
+            found.completeness = Completeness::More;
         }
         if found.leases.is_empty() {
             self.shared.stats.dequeues_empty.one();
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Leases one message by name.
@@ -185,12 +273,14 @@ impl Queues {
         queue: &Arc<LiveQueue>,
         message: MessageRef,
         ask: &Ask,
+        call: Option<SessionCall>,
     ) -> Result<Dequeued, QueueError> {
         self.refuse_blocked(queue)?;
         let shard = self.shard_of(queue, &message)?;
-        let mut found = self.nothing(queue);
+        let mut found = self.nothing(queue, call.map(|call| call.id));
+        let message = Some(message);
         let asked =
-            command::Dequeue { max: 1, lease: ask.lease, message: Some(message), ..command::Dequeue::default() };
+            command::Dequeue { max: 1, lease: ask.lease, message, session: call, ..command::Dequeue::default() };
         self.ask_shard(queue, shard, asked, &mut found).await?;
         Ok(found)
     }
@@ -202,26 +292,36 @@ impl Queues {
         asked: command::Dequeue,
         found: &mut Dequeued,
     ) -> Result<(usize, Completeness), QueueError> {
-        let filter = asked.filter.clone();
+        let (filter, session) = (asked.filter.clone(), asked.session.map(|call| call.id));
+        if let Some(id) = session {
+            found.asked.push(shard);
+            if !self.shared.sessions.touch(id, queue.shard(shard).id)? {
+                return Err(QueueError::RetryLater);
+            }
+        }
         let answer = self.shared.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;
-        match answer.reply? {
-            Reply::Leases { leases, completeness, cursor } => {
+        match (answer.reply, session) {
+            (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
                 queue.shard(shard).walks.keep(filter, cursor);
                 self.shared.stats.leases_given.add(count as u64);
-                let given = leases.into_iter().zip(answer.messages);
-                found.leases.extend(given.map(|(lease, message)| Given { lease, message, at: answer.at }));
+                found.add(leases, answer.messages, answer.at);
                 Ok((count, completeness))
             }
-            other => Err(unexpected("dequeue", &other)),
+            (Ok(other), _) => Err(unexpected("dequeue", &other)),
+            (Err(refusal), Some(id)) => Err(self.refused_in(id, refusal)),
+            (Err(refusal), None) => Err(refusal.into()),
         }
     }
 
-    fn nothing(&self, queue: &Arc<LiveQueue>) -> Dequeued {
+    pub(super) fn nothing(&self, queue: &Arc<LiveQueue>, session: Option<SessionId>) -> Dequeued {
         Dequeued {
             shared: Arc::clone(&self.shared),
             queue: Arc::clone(queue),
             leases: Vec::new(),
+            looked: self.shared.clock.elapsed(),
+            session,
+            asked: Vec::new(),
             completeness: Completeness::Complete,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::domain::queue::command::{Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::session::Ending;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::ports::{StoreError, StoreErrorKind};
@@ -108,6 +109,11 @@ impl QueueError {
         }
     }
 
+    /// Whether it is about a session, which is over then.
+    pub fn is_of_session(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::SessionNotFound | Refusal::SessionEnded(_)))
+    }
+
     /// Whether another server changed the catalog, or the queue went, between look and act.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind == StoreErrorKind::Conflict)
@@ -128,12 +134,12 @@ fn reason_of(refusal: &Refusal) -> Reason {
         Refusal::NotFound => Reason::MessageNotFound,
         Refusal::WrongState(_) => Reason::WrongMessageState,
         Refusal::VersionMismatch(_) => Reason::EtagMismatch,
-        // The leases of a session are lost with it.
-        Refusal::LeaseLost
-        | Refusal::SessionNotFound
-        | Refusal::SessionEnded(_)
-        | Refusal::SequenceTooOld
-        | Refusal::TryBarred => Reason::LeaseLost,
+        Refusal::LeaseLost => Reason::LeaseLost,
+        Refusal::SessionNotFound => Reason::SessionNotFound,
+        Refusal::SessionEnded(Ending::Replaced) => Reason::SessionReplaced,
+        Refusal::SessionEnded(Ending::Closed | Ending::Expired) => Reason::SessionEnded,
+        Refusal::SequenceTooOld => Reason::SequenceTooOld,
+        Refusal::TryBarred => Reason::TryBarred,
         Refusal::TokenReused => Reason::TokenReused,
         Refusal::TokenExpired => Reason::TokenExpired,
         Refusal::NotEmpty => Reason::SettingIsFixed,
@@ -199,10 +205,17 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::DequeueBlocked(why) => return format!("dequeues are blocked: {why}"),
         Refusal::NotFound => "there is no such message: it never was, or its retention is over",
         Refusal::LeaseLost => "the lease is over or was never given; nothing was changed",
-        Refusal::SessionNotFound => "the session holds nothing here; open a new one and dequeue",
-        Refusal::SessionEnded(_) => "the session has ended, and its leases with it; open a new one",
+        Refusal::SessionNotFound => "there is no such session: it ended long ago, or was never opened; open a new one",
+        Refusal::SessionEnded(Ending::Replaced) => {
+            "another session was opened with the label of this one, whose leases have ended; open a new one"
+        }
+        Refusal::SessionEnded(Ending::Closed) => "the session was closed; open a new one",
+        Refusal::SessionEnded(Ending::Expired) => {
+            "the session was silent for longer than its lease, and its leases have ended; open a new one"
+        }
         Refusal::SequenceTooOld => {
-            "the call is too old to be remembered; what it was answered is unknown, nothing was leased"
+            "the call is too old to be remembered; what it was answered is unknown, nothing was leased: go on with a \
+             higher sequence"
         }
         Refusal::TryBarred => "a later try of this call was heard; nothing was leased",
         Refusal::TokenReused => "a message of this id was enqueued with other content",

@@ -54,10 +54,20 @@ impl Queues {
         causes.push(match found.message.head.state {
             State::Pending => self.explain_pending(name, &queue, &found).await?,
             State::Invisible | State::Running | State::Completed | State::Canceled | State::Errored => {
-                explain_state(&found.message.head, found.at)
+                explain_state(&found.message.head, found.at, &self.worker_of(&found.message.head))
             }
         });
         Ok((causes, Some(found)))
+    }
+
+    /// Who has a message, as far as is known.
+    fn worker_of(&self, head: &Message) -> String {
+        let session = head.lease.and_then(|lease| lease.session);
+        match session.map(|session| (session.id, self.shared.sessions.label(session.id))) {
+            None => "a worker".to_owned(),
+            Some((id, label)) if label.is_empty() => format!("the worker of session {id}"),
+            Some((id, label)) => format!("worker {label:?} (session {id})"),
+        }
     }
 
     async fn explain_pending(
@@ -164,7 +174,7 @@ fn blocked(what: &str, why: &str) -> Explanation {
     because(cause, format!("{what}s are blocked: {why}; unblock the queue when that is over"))
 }
 
-fn explain_state(head: &Message, at: Timestamp) -> Explanation {
+fn explain_state(head: &Message, at: Timestamp, worker: &str) -> Explanation {
     match head.state {
         State::Invisible => {
             let left = in_short(head.visible_at.since(at));
@@ -179,7 +189,7 @@ fn explain_state(head: &Message, at: Timestamp) -> Explanation {
             because(
                 "running",
                 format!(
-                    "a worker has had it for {since} (attempt {attempt}); its lease ends in {left} unless it goes on"
+                    "{worker} has had it for {since} (attempt {attempt}); its lease ends in {left} unless it goes on"
                 ),
             )
         }

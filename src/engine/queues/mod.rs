@@ -16,7 +16,10 @@ mod explain;
 mod live;
 mod look;
 mod operations;
+mod registry;
+mod sessions;
 mod settle;
+mod streams;
 mod sweeper;
 mod waiters;
 mod watch;
@@ -45,7 +48,9 @@ pub use error::QueueError;
 pub use explain::Explanation;
 pub use look::{Depth, Found, ListCursor};
 pub use operations::{Operation, OperationState, Redrive};
+pub use sessions::{Beat, CallOfSession, OpenedSession};
 pub use settle::{CancelNews, Extended, SentSettlement, SentUpdate};
+pub use streams::{StreamAsk, StreamSession};
 pub use watch::{DepthStream, Look};
 
 /// The use cases of queues. Cheap to clone.
@@ -66,6 +71,7 @@ impl Queues {
         let shared = Arc::new(Shared::new(stores, clock, entropy, driver.clone(), stats));
         let queues = Self { shared: Arc::clone(&shared) };
         queues.load().await?;
+        queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(shared));
         Ok(queues)
@@ -89,6 +95,11 @@ impl Queues {
     /// How many workers wait at this server.
     pub fn waiting(&self) -> usize {
         self.shared.all().iter().map(|queue| queue.waiters.len()).sum()
+    }
+
+    /// How many sessions this server knows, those that ended a short time ago too.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.len()
     }
 
     /// How many queues and templates there are.

@@ -8,6 +8,7 @@ mod linear;
 mod load;
 mod on_cassandra;
 mod queues;
+mod sessions;
 mod tagged;
 mod unrolled;
 

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use super::time::Moment;
 use crate::adapters::embedded::command::{Answer, Class};
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{FilteredDepth, QueueRecord, ShardAnswer, ShardCommand, ShardTotals, StoreError};
@@ -58,6 +59,8 @@ pub enum Read {
     Totals,
     /// How many messages meet a filter.
     Depth(Filter),
+    /// What is known of sessions.
+    Sessions,
 }
 
 /// What was seen of a shard at one moment.
@@ -70,6 +73,8 @@ pub struct Seen {
     pub totals: ShardTotals,
     /// How many messages meet the filter, if one was asked about.
     pub depth: Option<FilteredDepth>,
+    /// What is known of sessions, if that was asked for.
+    pub sessions: Vec<(SessionId, Session)>,
 }
 
 impl Ask {

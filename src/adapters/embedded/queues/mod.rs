@@ -33,6 +33,7 @@ use super::error::ReadError;
 use crate::adapters::stored::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -229,6 +230,10 @@ impl QueueStore for Queues {
 
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
         Ok(self.see(shard, Read::Totals).await?.totals)
+    }
+
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+        Ok(self.see(shard, Read::Sessions).await?.sessions)
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

@@ -79,15 +79,21 @@ impl Kept {
             Read::These(sequences) => {
                 sequences.iter().filter_map(|sequence| self.core.message(*sequence)).cloned().collect()
             }
-            Read::Totals | Read::Depth(_) => Vec::new(),
+            Read::Totals | Read::Depth(_) | Read::Sessions => Vec::new(),
         };
         let totals = *self.core.totals();
         let totals = ShardTotals { totals, sequence: self.core.sequence(), view: self.view };
         let depth = match read {
             Read::Depth(filter) => Some(self.core.depth(filter)),
-            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals => None,
+            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals | Read::Sessions => None,
         };
-        Seen { heads, at: at.max(self.header.clock), totals, depth }
+        let sessions = match read {
+            Read::Sessions => self.core.sessions().map(|(id, session)| (id, session.clone())).collect(),
+            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals | Read::Depth(_) => {
+                Vec::new()
+            }
+        };
+        Seen { heads, at: at.max(self.header.clock), totals, depth, sessions }
     }
 
     /// The sequences of all its messages. O(n).

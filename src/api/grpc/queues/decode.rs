@@ -6,19 +6,29 @@ use bytes::Bytes;
 
 use crate::api::time;
 use crate::domain::counter::uuid_v7;
-use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX};
-use crate::domain::queue::command::{Invalid, MessageRef, Verb};
+use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX};
+use crate::domain::queue::command::{Invalid, MessageRef, Refusal, Verb};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{MessageId, Metadata, Routing, WorkError};
+use crate::domain::queue::session::SessionId;
 use crate::domain::queue::text::BadReference;
 use crate::domain::queue::{QueueName, State};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::{QueueError, SentMessage, SentSettlement};
+use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, SentMessage, SentSettlement};
 use crate::proto::queue::v1 as wire;
+
+/// What a dequeue needs after its wait to answer before the deadline.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// The name of a queue.
 pub fn queue(name: &str) -> Result<QueueName, QueueError> {
     Ok(QueueName::new(name)?)
+}
+
+/// Refuses a stream of more queues than it may serve.
+pub fn too_many_queues(count: usize) -> QueueError {
+    let what = format!("queues names {count}; a stream serves at most {WORK_QUEUES_MAX}, open another one");
+    Reject::new(Reason::InvalidArgument, what).into()
 }
 
 /// A text that is there unless it is empty.
@@ -97,6 +107,51 @@ pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> 
         BadReference::Text(bad) => Reject::new(Reason::InvalidMessageId, bad.to_string()).into(),
         BadReference::Id(invalid) => invalid.into(),
     })
+}
+
+/// A session; a text that no session can have names none.
+pub fn session(sent: &str) -> Result<SessionId, QueueError> {
+    SessionId::parse(sent).ok_or_else(|| Refusal::SessionNotFound.into())
+}
+
+/// What a dequeue asks for, within the time of its call.
+pub fn ask(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<Ask, QueueError> {
+    let session = call_of_session(&sent)?;
+    let wait = duration("wait", sent.wait)?.unwrap_or_default();
+    let message = (!sent.message_id.is_empty()).then(|| message_ref(&sent.message_id, &sent.shard_key)).transpose()?;
+    let max = count(sent.max_messages, 1)?;
+    let min = count(sent.min_messages, 1)?;
+    if min > max {
+        let what = format!("min_messages is {min} and max_messages {max}; send at most as many");
+        return Err(Reject::new(Reason::InvalidRange, what).into());
+    }
+    Ok(Ask {
+        max,
+        min,
+        lease: duration("lease_duration", sent.lease_duration)?,
+        wait: call_time.map_or(wait, |time| wait.min(time.saturating_sub(ANSWER_TIME))),
+        filter: filter(&sent.filter)?,
+        message,
+        blocked: Blocked::Refuse,
+        session,
+    })
+}
+
+fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<CallOfSession>, QueueError> {
+    if sent.session_id.is_empty() {
+        if sent.sequence > 0 || sent.r#try > 0 || sent.received_up_to.is_some() {
+            let what = "sequence, try and received_up_to belong to a session; send its session_id too";
+            return Err(Reject::new(Reason::InvalidArgument, what).into());
+        }
+        return Ok(None);
+    }
+    let attempt = u32::try_from(sent.r#try).map_err(|_negative| Invalid::Session)?;
+    Ok(Some(CallOfSession {
+        id: session(&sent.session_id)?,
+        sequence: sent.sequence,
+        attempt: attempt.max(1),
+        received_up_to: sent.received_up_to,
+    }))
 }
 
 /// The pairs that messages must have.

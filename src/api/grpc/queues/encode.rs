@@ -5,7 +5,7 @@ use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::{Completeness, Settlement};
 use crate::domain::queue::message::{CanceledBy, Routing};
-use crate::domain::queue::{Message, QueueId, State};
+use crate::domain::queue::{Message, QueueId, QueueName, State};
 use crate::engine::queues::{Depth, Enqueued, Explanation, Found, Given, Look, Operation, OperationState, QueueError};
 use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
@@ -93,14 +93,15 @@ pub fn found(found: Found) -> wire::Message {
 }
 
 /// A lease.
-pub fn lease(queue: QueueId, given: Given) -> wire::Lease {
+pub fn lease((id, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
     let token = given.lease.token;
     wire::Lease {
         message: Some(message(given.message, given.at)),
-        lease_token: token.to_text(queue.0),
+        lease_token: token.to_text(id.0),
         attempt_number: signed(given.lease.attempt_number),
         lease_expires_in: Some(time::write_duration(given.lease.expires_in)),
         fence: token.fence.as_u64(),
+        queue: name.as_str().to_owned(),
     }
 }
 

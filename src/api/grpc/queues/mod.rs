@@ -22,9 +22,7 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{Settlement, Verb};
 use crate::engine::namespaces::Author;
-use crate::engine::queues::{
-    Ask, Blocked, ListCursor, QueueError, QueueEtag, Queues, Redrive, SentSettlement, SentUpdate,
-};
+use crate::engine::queues::{ListCursor, QueueError, QueueEtag, Queues, Redrive, SentSettlement, SentUpdate};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -32,8 +30,6 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// A purge is waited for so long; then it goes on by itself.
 const PURGE_PATIENCE: Duration = Duration::from_secs(1);
-/// What a dequeue needs after its wait to answer before the deadline.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// The interval of a watch that asks for none.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The messages of a peek that asks for no number.
@@ -173,23 +169,11 @@ impl QueueService for QueuesApi {
         let call_time = request.extensions().get::<CallTime>().map(|time| time.0);
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
-        let wait = decode::duration("wait", request.wait).map_err(status)?.unwrap_or_default();
-        let message = (!request.message_id.is_empty())
-            .then(|| decode::message_ref(&request.message_id, &request.shard_key))
-            .transpose()
-            .map_err(status)?;
-        let ask = Ask {
-            max: decode::count(request.max_messages, 1).map_err(status)?,
-            lease: decode::duration("lease_duration", request.lease_duration).map_err(status)?,
-            wait: call_time.map_or(wait, |time| wait.min(time.saturating_sub(ANSWER_TIME))),
-            filter: decode::filter(&request.filter).map_err(status)?,
-            message,
-            blocked: Blocked::Refuse,
-        };
+        let ask = decode::ask(request, call_time).map_err(status)?;
         let found = self.queues.dequeue(&name, ask).await.map_err(status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
-        let leases = found.take().into_iter().map(|given| encode::lease(queue, given)).collect();
+        let leases = found.take().into_iter().map(|given| encode::lease(&queue, given)).collect();
         Ok(Response::new(wire::DequeueResponse { leases, completeness, next_event_in }))
     }
 
@@ -242,6 +226,28 @@ impl QueueService for QueuesApi {
         let answers = self.queues.settle_all(&name, sent).await.map_err(status)?;
         let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
+    }
+
+    async fn open_session(&self, request: Request<wire::OpenSessionRequest>) -> Answer<wire::OpenSessionResponse> {
+        let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
+        let lease = decode::duration("session_lease", session_lease).map_err(status)?;
+        let opened = self.queues.open_session(&label, lease).await.map_err(status)?;
+        let session_lease = Some(time::write_duration(opened.lease));
+        Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
+    }
+
+    async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> Answer<wire::HeartbeatResponse> {
+        let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
+        let id = decode::session(&session_id).map_err(status)?;
+        let beat = self.queues.heartbeat(id, received_up_to).await.map_err(status)?;
+        let session_expires_in = Some(time::write_duration(beat.expires_in));
+        Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
+    }
+
+    async fn close_session(&self, request: Request<wire::CloseSessionRequest>) -> Answer<wire::CloseSessionResponse> {
+        let id = decode::session(&request.into_inner().session_id).map_err(status)?;
+        let released = self.queues.close_session(id).await.map_err(status)?;
+        Ok(Response::new(wire::CloseSessionResponse { released: i64::try_from(released).unwrap_or(i64::MAX) }))
     }
 
     async fn update_message(

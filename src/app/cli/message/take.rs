@@ -116,6 +116,7 @@ impl Session {
             filter: args.meta.into_iter().collect(),
             message_id: args.id,
             shard_key: args.shard_key,
+            ..Default::default()
         };
         let within = self.timeout + args.wait.unwrap_or_default();
         let pulled = self.dequeue(request, within).await.map_err(|error| {

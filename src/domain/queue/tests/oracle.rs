@@ -108,10 +108,7 @@ impl Oracle {
             Command::Settle { token, verb, failure } => self.settle(token, verb, &failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
             Command::CancelMessage { message, .. } => self.cancel(&message, now),
-            Command::Recall(call) => {
-                let nothing = Reply::Leases { leases: Vec::new(), completeness: Completeness::Complete, cursor: None };
-                self.replay(&call, now).map(|again| again.unwrap_or(nothing))
-            }
+            Command::Recall(call) => self.replay(&call, now).map(|again| again.unwrap_or(Reply::Unanswered)),
             Command::Heartbeat { session, received_up_to } => self.heartbeat(session, received_up_to, now),
             Command::EndSession { session, ending, max } => Ok(self.end_session(session, ending, max, now)),
             Command::Update { message, update } => self.update(&message, &update, now),

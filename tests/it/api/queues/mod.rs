@@ -4,6 +4,8 @@ mod bad_input;
 mod items;
 mod mapping;
 mod refusals;
+mod sessions;
+mod streams;
 mod waiting;
 mod work;
 

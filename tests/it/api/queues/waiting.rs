@@ -26,7 +26,7 @@ async fn waiting(server: &Wire, count: usize) -> Vec<JoinHandle<Vec<wire::Lease>
     workers
 }
 
-async fn until(holds: impl Fn() -> bool) {
+pub async fn until(holds: impl Fn() -> bool) {
     let all = async {
         while !holds() {
             tokio::task::yield_now().await;

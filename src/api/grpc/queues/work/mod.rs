@@ -1,0 +1,400 @@
+//! Work: a stream that serves one worker. Credit and settlements in, leases and answers out.
+//!
+//! A task of the stream's own makes its answers, one at a time and only once the connection has taken the one before: so a
+//! worker that does not read is sent no more, keeps nobody waiting, and loses its leases when they end. When the worker
+//! ends its side, what it still holds is released; when the connection breaks, leases end by themselves. While the server
+//! drains nothing is leased any more, but settlements are taken until all leases have ended.
+//!
+//! In a session each message of the worker is a heartbeat, and leases end with the session once the connection has taken
+//! them. The stream itself is none: that a connection stands does not say that its worker works.
+
+mod held;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::sync::{broadcast, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::api::errors::{self, Refusal};
+use crate::api::grpc::queues::{decode, encode};
+use crate::api::time;
+use crate::domain::Reason;
+use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
+use crate::domain::queue::QueueName;
+use crate::domain::queue::command::Verb;
+use crate::domain::queue::filter::Filter;
+use crate::engine::queues::{Beat, CancelNews, Dequeued, QueueError, Queues, SentSettlement, StreamAsk, StreamSession};
+use crate::proto::queue::v1 as wire;
+use held::{Held, Sent};
+
+type Dequeuing = Pin<Box<dyn Future<Output = Result<Dequeued, QueueError>> + Send>>;
+type Beating = Pin<Box<dyn Future<Output = Result<Beat, QueueError>> + Send>>;
+
+/// The answers to a worker.
+pub fn answers<S>(
+    queues: Queues,
+    requests: S,
+    drain: CancellationToken,
+) -> BoxStream<'static, Result<wire::WorkResponse, Status>>
+where
+    S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin + 'static,
+{
+    let (answers, taken) = mpsc::channel(1);
+    let worker = Worker {
+        cancels: queues.cancel_news(),
+        queues: queues.clone(),
+        requests,
+        drain,
+        names: Vec::new(),
+        lease: None,
+        filter: Filter::default(),
+        session: None,
+        credit: 0,
+        held: Held::default(),
+        dequeuing: None,
+        beating: None,
+        draining: false,
+    };
+    queues.run_beside(worker.run(answers));
+    ReceiverStream::new(taken).boxed()
+}
+
+struct Worker<S> {
+    queues: Queues,
+    requests: S,
+    drain: CancellationToken,
+    cancels: broadcast::Receiver<CancelNews>,
+    /// The queues it serves, the one that is asked first at the front; none before the first request.
+    names: Vec<QueueName>,
+    lease: Option<Duration>,
+    filter: Filter,
+    session: Option<StreamSession>,
+    credit: u32,
+    /// The leases that were sent and not settled.
+    held: Held,
+    dequeuing: Option<Dequeuing>,
+    beating: Option<Beating>,
+    draining: bool,
+}
+
+/// What happens next.
+enum Event {
+    Drain,
+    Request(Option<Result<wire::WorkRequest, Status>>),
+    Found(Result<Dequeued, QueueError>),
+    Beaten(Result<Beat, QueueError>),
+    Canceled(CancelNews),
+    SessionOver(QueueError),
+    Nothing,
+}
+
+/// What comes of it.
+enum Step {
+    Answer(wire::WorkResponse),
+    Silence,
+    End,
+}
+
+impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<S> {
+    /// Answers until the worker, the connection, the server or an error ends it.
+    async fn run(mut self, answers: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
+        while let Ok(room) = answers.reserve().await {
+            // There is room, so the connection has taken all that was sent.
+            if let Some(session) = &mut self.session
+                && session.taken()
+            {
+                self.beating = Some(session.beat(self.queues.clone()).boxed());
+            }
+            let answer = tokio::select! {
+                biased;
+                () = answers.closed() => return,
+                answer = self.answer() => answer,
+            };
+            match answer {
+                Ok(Some(answer)) => room.send(Ok(answer)),
+                Ok(None) => return,
+                Err(status) => return room.send(Err(status)),
+            }
+        }
+    }
+
+    /// The next answer; none after the end of the requests.
+    async fn answer(&mut self) -> Result<Option<wire::WorkResponse>, Status> {
+        loop {
+            match self.step().await? {
+                Step::Answer(answer) => return Ok(Some(answer)),
+                Step::Silence => {}
+                Step::End => return Ok(None),
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Step, Status> {
+        if self.draining && self.held.is_empty() {
+            return Err(Refusal::new(Reason::ShuttingDown, "the server is stopping and gives no more leases").into());
+        }
+        self.begin_dequeue();
+        match self.event().await {
+            Event::Drain => {
+                (self.draining, self.dequeuing) = (true, None);
+                Ok(Step::Silence)
+            }
+            Event::Request(Some(request)) => {
+                self.take_in(request.map_err(errors::with_reason)?).await.map(Step::Answer)
+            }
+            Event::Request(None) => {
+                self.dequeuing = None;
+                self.release_held().await;
+                Ok(Step::End)
+            }
+            Event::Found(found) => self.hand_out(found),
+            Event::Beaten(beaten) => self.beaten(beaten),
+            Event::SessionOver(error) => Err(refused(error)),
+            Event::Canceled(news) => Ok(self.canceled(&news)),
+            Event::Nothing => Ok(Step::Silence),
+        }
+    }
+
+    fn begin_dequeue(&mut self) {
+        if self.names.is_empty() || self.dequeuing.is_some() || self.credit == 0 || self.draining {
+            return;
+        }
+        let ask = StreamAsk {
+            max: WORK_LEASES_AT_ONCE_MAX.min(self.credit as usize),
+            lease: self.lease,
+            filter: self.filter.clone(),
+            call: self.session.as_mut().map(StreamSession::next_call),
+        };
+        let (queues, names) = (self.queues.clone(), self.names.clone());
+        self.dequeuing = Some(async move { queues.next_leases(&names, ask).await }.boxed());
+    }
+
+    async fn event(&mut self) -> Event {
+        let Self { requests, drain, cancels, dequeuing, beating, draining, names, session, .. } = self;
+        let found = async {
+            match dequeuing {
+                Some(dequeuing) => dequeuing.await,
+                None => std::future::pending().await,
+            }
+        };
+        let beaten = async {
+            match beating {
+                Some(beating) => beating.await,
+                None => std::future::pending().await,
+            }
+        };
+        let over = async {
+            match session {
+                Some(session) => session.over().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            error = over => Event::SessionOver(error),
+            () = drain.cancelled(), if !*draining => Event::Drain,
+            request = requests.next() => Event::Request(request),
+            found = found => Event::Found(found),
+            beaten = beaten => Event::Beaten(beaten),
+            news = cancels.recv() => match news {
+                Ok(news) if names.contains(&news.queue) => Event::Canceled(news),
+                // What was missed is told at the next extension or heartbeat.
+                Ok(_) | Err(_) => Event::Nothing,
+            },
+        }
+    }
+
+    fn hand_out(&mut self, found: Result<Dequeued, QueueError>) -> Result<Step, Status> {
+        self.dequeuing = None;
+        let found = match found {
+            Ok(found) => found,
+            Err(QueueError::ShuttingDown) => {
+                self.draining = true;
+                return Ok(Step::Silence);
+            }
+            Err(error) => return Err(Refusal::from(error).into()),
+        };
+        let queue = found.queue();
+        // The others have their turn first next time.
+        if let Some(at) = self.names.iter().position(|name| *name == queue.1) {
+            self.names.rotate_left(at + 1);
+        }
+        let (mut leases, given) = (Vec::new(), found.take());
+        if let Some((session, shortest)) =
+            self.session.as_mut().zip(given.iter().map(|given| given.lease.expires_in).min())
+        {
+            session.sent(shortest);
+        }
+        for given in given {
+            let key = given.lease.token.key;
+            let lease = encode::lease(&queue, given);
+            self.held.add(Sent { queue: queue.clone(), key, token: lease.lease_token.clone() });
+            leases.push(lease);
+        }
+        self.credit = self.credit.saturating_sub(u32::try_from(leases.len()).unwrap_or(u32::MAX));
+        let answer = wire::WorkResponse { leases, ..wire::WorkResponse::default() };
+        Ok(if answer.leases.is_empty() { Step::Silence } else { Step::Answer(answer) })
+    }
+
+    fn beaten(&mut self, beaten: Result<Beat, QueueError>) -> Result<Step, Status> {
+        self.beating = None;
+        match beaten {
+            Ok(Beat { cancel_requests, .. }) if cancel_requests.is_empty() => Ok(Step::Silence),
+            Ok(Beat { cancel_requests, .. }) => {
+                Ok(Step::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
+            }
+            Err(error) if error.is_of_session() => Err(Refusal::from(error).into()),
+            // The next message of the worker is a heartbeat too.
+            Err(_) => Ok(Step::Silence),
+        }
+    }
+
+    fn canceled(&self, news: &CancelNews) -> Step {
+        let id = self.queues.get(&news.queue).map(|queue| queue.id);
+        let token = id.ok().and_then(|id| self.held.token_of(id, news.key));
+        token.map_or(Step::Silence, |token| {
+            Step::Answer(wire::WorkResponse { cancel_requests: vec![token.to_owned()], ..Default::default() })
+        })
+    }
+
+    /// Takes in what the worker says; answers its settlements and extensions.
+    async fn take_in(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
+        if self.names.is_empty() {
+            self.begin(&request).map_err(refused)?;
+        } else {
+            self.check_same(&request)?;
+        }
+        if let Some(session) = &mut self.session {
+            session.hear().map_err(refused)?;
+            if self.beating.is_none() && session.wants_beat() {
+                self.beating = Some(session.beat(self.queues.clone()).boxed());
+            }
+        }
+        let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
+        let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
+            let what = format!("credit must be 0 or more, and {WORK_CREDIT_MAX} at most may be outstanding");
+            return Err(Refusal::new(Reason::InvalidRange, what).at("credit").into());
+        };
+        if request.settlements.len().max(request.extensions.len()) > WORK_CREDIT_MAX as usize {
+            let what = format!("one message brings at most {WORK_CREDIT_MAX} settlements and as many extensions");
+            return Err(Refusal::new(Reason::InvalidBatchSize, what).at("settlements").into());
+        }
+        self.credit = credit;
+        let results = self.settle(request.settlements).await?;
+        let mut extended = Vec::with_capacity(request.extensions.len());
+        for extension in request.extensions {
+            extended.push(self.extend(extension).await);
+        }
+        Ok(wire::WorkResponse { leases: Vec::new(), results, extended, cancel_requests: Vec::new() })
+    }
+
+    /// Takes in what the first message says of the stream as a whole.
+    fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
+        let mut names: Vec<QueueName> = Vec::new();
+        let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
+        for sent in sent {
+            let name = decode::queue(sent)?;
+            self.queues.served(&name)?;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() {
+            decode::queue("")?;
+        }
+        if names.len() > WORK_QUEUES_MAX {
+            return Err(decode::too_many_queues(names.len()));
+        }
+        self.lease = decode::duration("lease_duration", request.lease_duration)?;
+        self.filter = decode::filter(&request.filter)?;
+        if !request.session_id.is_empty() {
+            self.session = Some(self.queues.join_session(decode::session(&request.session_id)?)?);
+        }
+        self.names = names;
+        Ok(())
+    }
+
+    fn check_same(&self, request: &wire::WorkRequest) -> Result<(), Status> {
+        let is_same = (request.queue.is_empty() || self.names.iter().any(|name| name.as_str() == request.queue))
+            && request.queues.is_empty()
+            && request.filter.is_empty()
+            && request.session_id.is_empty();
+        if is_same {
+            return Ok(());
+        }
+        let what = "a stream keeps the queues, filter and session of its first message; open another stream for others";
+        Err(Refusal::new(Reason::InvalidArgument, what).at("queue").into())
+    }
+
+    /// The queue of a lease: the one that its token names, if the stream serves it.
+    fn queue_of(&self, token: &str) -> &QueueName {
+        let named = self.queues.queue_of_token(token);
+        let served = named.and_then(|name| self.names.iter().find(|served| **served == name));
+        served.unwrap_or(&self.names[0])
+    }
+
+    async fn settle(&mut self, sent: Vec<wire::Settlement>) -> Result<Vec<wire::SettleResult>, Status> {
+        let settle = |item: wire::Settlement| {
+            let (name, token) = (self.queue_of(&item.lease_token).clone(), item.lease_token.clone());
+            let queues = self.queues.clone();
+            async move {
+                let answer = match decode::settlement(item) {
+                    Ok(item) => queues.settle(&name, item).await,
+                    Err(error) => Err(error),
+                };
+                (token, answer)
+            }
+        };
+        let answers = futures_util::future::join_all(sent.into_iter().map(settle)).await;
+        let mut results = Vec::with_capacity(answers.len());
+        for (token, answer) in answers {
+            if answer.as_ref().map_or_else(|error| error.reason() == Reason::LeaseLost, |_| true) {
+                self.held.remove(&token);
+            }
+            results.push(encode::settle_result(token, answer));
+        }
+        Ok(results)
+    }
+
+    async fn extend(&mut self, sent: wire::ExtendLeaseRequest) -> wire::ExtendResult {
+        let lease_token = sent.lease_token;
+        let name = self.queue_of(&lease_token).clone();
+        let answer = match decode::duration("lease_duration", sent.lease_duration) {
+            Ok(lease) => self.queues.extend(&name, &lease_token, lease).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(extended) => wire::ExtendResult {
+                lease_token,
+                lease_expires_in: Some(time::write_duration(extended.expires_in)),
+                cancel_requested: extended.cancel_requested,
+                error: None,
+            },
+            Err(error) => {
+                if error.reason() == Reason::LeaseLost {
+                    self.held.remove(&lease_token);
+                }
+                wire::ExtendResult { lease_token, error: Some(encode::item_error(error)), ..Default::default() }
+            }
+        }
+    }
+
+    /// Gives back what the worker still holds; what cannot be released ends by itself.
+    async fn release_held(&mut self) {
+        let release = |sent: Sent| {
+            let queues = self.queues.clone();
+            let item = SentSettlement { token: sent.token, verb: Verb::Release, delay: None, error: None };
+            async move { queues.settle(&sent.queue.1, item).await }
+        };
+        let _ = futures_util::future::join_all(self.held.take_all().into_iter().map(release)).await;
+    }
+}
+
+fn refused(error: QueueError) -> Status {
+    Refusal::from(error).into()
+}

@@ -1,0 +1,380 @@
+//! Which sessions this server knows: their labels, how long they live, where they may hold leases.
+//!
+//! A shard knows only the sessions that have had leases in it, and each by itself; what holds over all of them is here. A
+//! session is *alive* until its last call + its lease, and while a call of it waits or a stream of it is open. Its number
+//! carries a hash of its label in the upper half and the time it was opened in the lower one, so that a server that
+//! starts learns from the shards which sessions a label has and which of them is the newest; a session that held nothing is
+//! forgotten then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::limits::{SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_SHARDS_MAX};
+use crate::domain::queue::session::{Ending, Session, SessionId};
+use crate::domain::queue::{Refusal, ShardId};
+
+/// A session and the shards in which it may hold leases.
+pub type Held = (SessionId, Vec<ShardId>);
+
+/// The sessions of a server. Times are elapsed times.
+#[derive(Default)]
+pub struct Registry {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    sessions: BTreeMap<SessionId, Entry>,
+    /// When each session is looked at to be forgotten: never later than it may be.
+    looks: BTreeSet<(Duration, SessionId)>,
+}
+
+struct Entry {
+    label: Box<str>,
+    lease: Duration,
+    /// When it was heard last.
+    heard: Duration,
+    /// When its last lease ends, as far as is known.
+    leased_until: Duration,
+    /// The highest number of its calls.
+    newest: u64,
+    /// Calls that wait, and streams that are open.
+    in_use: usize,
+    shards: BTreeSet<ShardId>,
+    ended: Option<Ending>,
+    /// Cancelled once it has ended.
+    over: CancellationToken,
+}
+
+/// What a call of a session may go on with.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// How long the session lives after each of its calls.
+    pub lease: Duration,
+    /// Whether an earlier try of the call may have been heard.
+    pub may_be_repeat: bool,
+    /// Cancelled once the session has ended.
+    pub over: CancellationToken,
+}
+
+/// The number of a session with this label that is opened now. Numbers of one label grow with time; chance tells those of
+/// one millisecond apart.
+pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
+    // Labels have odd hashes and what has none an even number, so that none is taken for a label.
+    let of_label = if label.is_empty() { random.rotate_left(32) & !1 } else { xxh3_64(label.as_bytes()) | 1 };
+    let of_time = (millis << 20) | (random & 0xf_ffff);
+    SessionId((u128::from(of_label) << 64) | u128::from(of_time))
+}
+
+/// The least number above all that a label may have, and the least that it has; none without a label.
+fn range_of(id: SessionId) -> Option<std::ops::RangeInclusive<SessionId>> {
+    let label = id.0 >> 64;
+    let lower_half = u128::from(u64::MAX);
+    (label & 1 == 1).then_some(SessionId(label << 64)..=SessionId((label << 64) | lower_half))
+}
+
+impl Registry {
+    /// How many sessions are known.
+    pub fn len(&self) -> usize {
+        self.known.lock().sessions.len()
+    }
+
+    /// Takes a session in and ends those that had its label; answers these, to be ended where they hold leases too. None if
+    /// there is no room. O(log n + sessions of the label).
+    pub fn open(&self, id: SessionId, label: &str, lease: Duration, now: Duration) -> Option<Vec<Held>> {
+        let mut known = self.known.lock();
+        known.forget(now);
+        if known.sessions.len() >= SERVER_SESSIONS_MAX {
+            return None;
+        }
+        let replaced = known.replace(id);
+        known.insert(id, Entry::new(label, lease, now));
+        Some(replaced)
+    }
+
+    /// Takes in what a shard knew of a session when the server started; it counts as heard.
+    pub fn restore(&self, shard: ShardId, id: SessionId, session: &Session, now: Duration) {
+        let Some(lease) = session.lease else { return };
+        let mut known = self.known.lock();
+        if !known.sessions.contains_key(&id) {
+            known.insert(id, Entry::new("", lease, now));
+        }
+        let Some(entry) = known.sessions.get_mut(&id) else { return };
+        let newest = [session.answered.last().copied(), session.bars.last_key_value().map(|(call, _)| *call)];
+        entry.newest = newest.into_iter().flatten().chain([entry.newest, session.floor]).max().unwrap_or_default();
+        if let Some((how, _)) = session.ended {
+            entry.end(how);
+        }
+        entry.shards.insert(shard);
+    }
+
+    /// After all shards have told what they knew: ends the sessions whose label a newer one has, and answers them.
+    pub fn settle_labels(&self) -> Vec<Held> {
+        let mut known = self.known.lock();
+        let ids: Vec<SessionId> = known.sessions.keys().copied().collect();
+        let is_newest =
+            |at: usize| range_of(ids[at]).is_none_or(|label| ids.get(at + 1).is_none_or(|next| !label.contains(next)));
+        (0..ids.len()).filter(|at| is_newest(*at)).flat_map(|at| known.replace(ids[at])).collect()
+    }
+
+    /// Hears a session.
+    pub fn hear(&self, id: SessionId, now: Duration) -> Result<Duration, Refusal> {
+        Ok(self.known.lock().alive(id, now)?.lease)
+    }
+
+    /// Hears a call, and lets the session live until `let_go`.
+    pub fn admit(&self, id: SessionId, sequence: u64, attempt: u32, now: Duration) -> Result<Admitted, Refusal> {
+        let mut known = self.known.lock();
+        let entry = known.alive(id, now)?;
+        let may_be_repeat = attempt > 1 || sequence <= entry.newest;
+        entry.newest = entry.newest.max(sequence);
+        entry.in_use += 1;
+        Ok(Admitted { lease: entry.lease, may_be_repeat, over: entry.over.clone() })
+    }
+
+    /// Ends what `admit` began.
+    pub fn let_go(&self, id: SessionId, now: Duration) {
+        if let Some(entry) = self.known.lock().sessions.get_mut(&id) {
+            entry.in_use = entry.in_use.saturating_sub(1);
+            entry.heard = entry.heard.max(now);
+        }
+    }
+
+    /// A number for a call that the server makes for the session: higher than all before.
+    pub fn next_call(&self, id: SessionId) -> u64 {
+        let mut known = self.known.lock();
+        known.sessions.get_mut(&id).map_or(1, |entry| {
+            entry.newest += 1;
+            entry.newest
+        })
+    }
+
+    /// Notes that a session that has not ended may hold leases in a shard from now on; says whether there is room for the
+    /// note.
+    pub fn touch(&self, id: SessionId, shard: ShardId) -> Result<bool, Refusal> {
+        let mut known = self.known.lock();
+        let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        if let Some(how) = entry.ended {
+            return Err(Refusal::SessionEnded(how));
+        }
+        let has_room = entry.shards.len() < SESSION_SHARDS_MAX || entry.shards.contains(&shard);
+        if has_room {
+            entry.shards.insert(shard);
+        }
+        Ok(has_room)
+    }
+
+    /// Notes until when a lease of a session lasts by itself.
+    pub fn leased(&self, id: SessionId, until: Duration) {
+        if let Some(entry) = self.known.lock().sessions.get_mut(&id) {
+            entry.leased_until = entry.leased_until.max(until);
+        }
+    }
+
+    /// Notes that a session holds nothing in a shard.
+    pub fn untouch(&self, id: SessionId, shard: ShardId) {
+        if let Some(entry) = self.known.lock().sessions.get_mut(&id) {
+            entry.shards.remove(&shard);
+        }
+    }
+
+    /// The shards in which a session may hold leases.
+    pub fn shards(&self, id: SessionId) -> Vec<ShardId> {
+        self.known.lock().sessions.get(&id).map(|entry| entry.shards.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Ends a session unless it has ended; answers how it ended, if it is known at all.
+    pub fn end(&self, id: SessionId, how: Ending) -> Option<Ending> {
+        let mut known = self.known.lock();
+        known.sessions.get_mut(&id).map(|entry| entry.end(how))
+    }
+
+    /// The label of a session, for people; empty if it has none, or was opened before the server started.
+    pub fn label(&self, id: SessionId) -> Box<str> {
+        self.known.lock().sessions.get(&id).map(|entry| entry.label.clone()).unwrap_or_default()
+    }
+}
+
+impl Known {
+    fn insert(&mut self, id: SessionId, entry: Entry) {
+        self.looks.insert((entry.kept_until(), id));
+        self.sessions.insert(id, entry);
+    }
+
+    /// A session that has not ended; it is heard.
+    fn alive(&mut self, id: SessionId, now: Duration) -> Result<&mut Entry, Refusal> {
+        let entry = self.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        if entry.in_use == 0 && now > entry.heard + entry.lease {
+            entry.end(Ending::Expired);
+        }
+        match entry.ended {
+            Some(how) => Err(Refusal::SessionEnded(how)),
+            None => {
+                entry.heard = entry.heard.max(now);
+                Ok(entry)
+            }
+        }
+    }
+
+    /// Ends the other sessions of a label; answers those that may hold leases.
+    fn replace(&mut self, by: SessionId) -> Vec<Held> {
+        let Some(label) = range_of(by) else { return Vec::new() };
+        let others = self.sessions.range_mut(label).filter(|(id, _)| **id != by);
+        let ended = others.map(|(id, entry)| {
+            entry.end(Ending::Replaced);
+            (*id, entry.shards.iter().copied().collect::<Vec<_>>())
+        });
+        ended.filter(|(_, shards)| !shards.is_empty()).collect()
+    }
+
+    /// Forgets the sessions whose time is over.
+    fn forget(&mut self, now: Duration) {
+        while let Some(&(at, id)) = self.looks.first()
+            && at <= now
+        {
+            self.looks.pop_first();
+            let Some(entry) = self.sessions.get(&id) else { continue };
+            let until = entry.kept_until();
+            if entry.in_use == 0 && until <= now {
+                self.sessions.remove(&id);
+            } else {
+                self.looks.insert((until.max(now + SESSION_KEPT), id));
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(label: &str, lease: Duration, now: Duration) -> Self {
+        Self {
+            label: label.into(),
+            lease,
+            heard: now,
+            leased_until: now,
+            newest: 0,
+            in_use: 0,
+            shards: BTreeSet::new(),
+            ended: None,
+            over: CancellationToken::new(),
+        }
+    }
+
+    /// Ends it unless it has ended; answers how.
+    fn end(&mut self, how: Ending) -> Ending {
+        self.over.cancel();
+        *self.ended.get_or_insert(how)
+    }
+
+    /// Until when the shards may know it.
+    fn kept_until(&self) -> Duration {
+        (self.heard + self.lease).max(self.leased_until) + SESSION_KEPT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::QueueId;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn shard(number: u32) -> ShardId {
+        ShardId { queue: QueueId(1), number }
+    }
+
+    fn opened(registry: &Registry, label: &str, millis: u64) -> SessionId {
+        let id = number_of(label, millis, 7);
+        registry.open(id, label, LEASE, Duration::ZERO).expect("room");
+        id
+    }
+
+    #[test]
+    fn a_session_lives_until_it_was_silent_for_its_lease() {
+        let registry = Registry::default();
+        let id = opened(&registry, "", 1);
+        assert_eq!(registry.hear(id, LEASE), Ok(LEASE));
+        assert_eq!(registry.hear(id, 2 * LEASE), Ok(LEASE), "heard again a lease ago");
+        assert_eq!(registry.hear(id, 3 * LEASE + SECOND), Err(Refusal::SessionEnded(Ending::Expired)));
+        assert_eq!(registry.hear(id, 2 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)), "it stays so");
+        assert_eq!(registry.hear(SessionId(4), LEASE), Err(Refusal::SessionNotFound));
+    }
+
+    #[test]
+    fn a_call_that_waits_keeps_its_session() {
+        let registry = Registry::default();
+        let id = opened(&registry, "", 1);
+        registry.admit(id, 1, 1, Duration::ZERO).expect("alive");
+        assert_eq!(registry.hear(id, 9 * LEASE), Ok(LEASE));
+        registry.let_go(id, 10 * LEASE);
+        assert_eq!(registry.hear(id, 11 * LEASE), Ok(LEASE));
+        assert!(registry.hear(id, 12 * LEASE + SECOND).is_err());
+    }
+
+    #[test]
+    fn a_label_has_one_session_and_only_labels_are_replaced() {
+        let registry = Registry::default();
+        let (first, other, plain) = (opened(&registry, "w", 1), opened(&registry, "v", 1), opened(&registry, "", 1));
+        assert_eq!([first, plain].map(|id| registry.touch(id, shard(1))), [Ok(true), Ok(true)]);
+        let second = number_of("w", 2, 9);
+        assert_eq!(registry.open(second, "w", LEASE, SECOND), Some(vec![(first, vec![shard(1)])]));
+        assert_eq!(registry.hear(first, SECOND), Err(Refusal::SessionEnded(Ending::Replaced)));
+        assert_eq!(registry.touch(first, shard(3)), Err(Refusal::SessionEnded(Ending::Replaced)), "and leases no more");
+        for alive in [second, other, plain] {
+            assert_eq!(registry.hear(alive, SECOND), Ok(LEASE));
+        }
+        assert_eq!(registry.open(number_of("", 3, 9), "", LEASE, SECOND), Some(Vec::new()));
+        assert_eq!(registry.hear(plain, SECOND), Ok(LEASE), "no label is not a label");
+    }
+
+    #[test]
+    fn a_call_may_be_a_repeat_if_its_number_or_a_higher_one_was_heard() {
+        let registry = Registry::default();
+        let id = opened(&registry, "", 1);
+        let repeats = [(1, 1), (1, 1), (3, 1), (2, 1), (4, 2), (5, 1)];
+        let repeats =
+            repeats.map(|(call, attempt)| registry.admit(id, call, attempt, SECOND).map(|call| call.may_be_repeat));
+        assert_eq!(repeats, [Ok(false), Ok(true), Ok(false), Ok(true), Ok(true), Ok(false)]);
+        assert_eq!(registry.next_call(id), 6);
+    }
+
+    #[test]
+    fn what_shards_knew_is_known_again_and_the_newest_of_a_label_lives() {
+        let registry = Registry::default();
+        let session = |answered: u64| Session {
+            lease: Some(LEASE),
+            expires: crate::domain::Timestamp::MAX,
+            ended: None,
+            answered: [answered].into(),
+            bars: BTreeMap::new(),
+            floor: 0,
+            idle_since: crate::domain::Timestamp::MIN,
+        };
+        let (old, new) = (number_of("w", 1, 1), number_of("w", 2, 0));
+        registry.restore(shard(0), old, &session(3), SECOND);
+        registry.restore(shard(1), new, &session(8), SECOND);
+        registry.restore(shard(2), new, &session(5), SECOND);
+        assert_eq!(registry.settle_labels(), [(old, vec![shard(0)])]);
+        assert_eq!(registry.hear(old, SECOND), Err(Refusal::SessionEnded(Ending::Replaced)));
+        assert_eq!(registry.shards(new), [shard(1), shard(2)]);
+        assert_eq!(registry.admit(new, 8, 1, SECOND).map(|call| call.may_be_repeat), Ok(true));
+    }
+
+    #[test]
+    fn a_session_is_forgotten_once_no_shard_can_know_it() {
+        let registry = Registry::default();
+        let id = opened(&registry, "", 1);
+        registry.leased(id, 4 * LEASE);
+        let later = |after: Duration| {
+            registry.open(number_of("", 5, after.as_secs()), "", LEASE, after).expect("room");
+            registry.hear(id, after)
+        };
+        assert_eq!(later(4 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)));
+        assert_eq!(later(4 * LEASE + SESSION_KEPT), Err(Refusal::SessionNotFound));
+        assert_eq!(registry.len(), 2, "the two that were opened since");
+    }
+}

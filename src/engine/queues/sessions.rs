@@ -1,0 +1,259 @@
+//! Sessions: one heartbeat for all leases of a worker, dequeues that may be repeated, and an end that returns everything.
+//!
+//! A repeated dequeue first asks every shard of its queue for what an earlier try was given; only if none was given
+//! anything does it lease. The leases of a session stay when its caller goes away, because the caller may come back for
+//! them; what is never asked for again ends by its own duration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+
+use crate::domain::limits::{
+    BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
+    SESSION_SHARDS_AT_ONCE_MAX,
+};
+use crate::domain::queue::command::{Completeness, Invalid};
+use crate::domain::queue::session::{Ending, SessionCall, SessionId};
+use crate::domain::queue::{Command, Refusal, Reply, ShardId};
+use crate::domain::{Reason, Reject};
+use crate::engine::queues::core::Shared;
+use crate::engine::queues::dequeue::Dequeued;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::registry::number_of;
+use crate::engine::queues::{Queues, unexpected};
+use crate::ports::{ShardCommand, StoreError};
+
+/// A session that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenedSession {
+    /// Its number.
+    pub id: SessionId,
+    /// How long it lives after each of its calls.
+    pub lease: Duration,
+}
+
+/// What a heartbeat is answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// How long the session lives from now.
+    pub expires_in: Duration,
+    /// The leases, as text, whose messages somebody wants canceled.
+    pub cancel_requests: Vec<String>,
+}
+
+/// A dequeue as a call of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallOfSession {
+    /// The session.
+    pub id: SessionId,
+    /// The number of the call, from 1.
+    pub sequence: u64,
+    /// How often it was sent, from 1.
+    pub attempt: u32,
+    /// The last call whose answer the session has.
+    pub received_up_to: Option<u64>,
+}
+
+/// A call under way; its session lives until it is dropped.
+pub(super) struct InSession {
+    shared: Arc<Shared>,
+    pub call: SessionCall,
+    pub may_be_repeat: bool,
+}
+
+impl Drop for InSession {
+    fn drop(&mut self) {
+        self.shared.sessions.let_go(self.call.id, self.shared.clock.elapsed());
+    }
+}
+
+impl Queues {
+    /// Opens a session, and ends the one that had its label before.
+    pub async fn open_session(&self, label: &str, lease: Option<Duration>) -> Result<OpenedSession, QueueError> {
+        if label.len() > SESSION_LABEL_BYTES_MAX {
+            let what = format!("label has {} bytes; at most {SESSION_LABEL_BYTES_MAX} are allowed", label.len());
+            return Err(Reject::new(Reason::InvalidArgument, what).into());
+        }
+        let lease = lease.unwrap_or(SESSION_LEASE_DEFAULT);
+        if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
+            return Err(Invalid::Session.into());
+        }
+        if self.shared.drain.is_cancelled() {
+            return Err(QueueError::ShuttingDown);
+        }
+        let millis = u64::try_from(self.shared.now().millis()).unwrap_or(0);
+        let id = number_of(label, millis, u64::from_be_bytes(self.shared.random()));
+        let replaced = self.shared.sessions.open(id, label, lease, self.shared.clock.elapsed());
+        let Some(replaced) = replaced else { return Err(QueueError::RetryLater) };
+        for (old, shards) in replaced {
+            let queues = self.clone();
+            self.finish(async move { queues.end_in(old, shards, Ending::Replaced).await }).await?;
+        }
+        Ok(OpenedSession { id, lease })
+    }
+
+    /// Lets a session live on, and confirms what it has received.
+    pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<Beat, QueueError> {
+        let lease = self.shared.sessions.hear(id, self.shared.clock.elapsed())?;
+        let shards = self.shared.sessions.shards(id);
+        let beats = stream::iter(shards).map(|shard| self.beat(id, shard, received_up_to));
+        let answers: Vec<_> = beats.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
+        let mut beat = Beat { expires_in: lease, cancel_requests: Vec::new() };
+        for answer in answers {
+            beat.cancel_requests.extend(answer?);
+        }
+        Ok(beat)
+    }
+
+    /// Ends a session and releases its leases; answers how many. A repeat releases none.
+    pub async fn close_session(&self, id: SessionId) -> Result<usize, QueueError> {
+        match self.shared.sessions.end(id, Ending::Closed) {
+            None => return Err(Refusal::SessionNotFound.into()),
+            Some(how @ (Ending::Replaced | Ending::Expired)) => return Err(Refusal::SessionEnded(how).into()),
+            Some(Ending::Closed) => {}
+        }
+        let shards = self.shared.sessions.shards(id);
+        let queues = self.clone();
+        self.finish(async move { queues.end_in(id, shards, Ending::Closed).await }).await
+    }
+
+    /// Lets a shard know that a session lives; answers the leases there that are to be canceled.
+    async fn beat(
+        &self,
+        id: SessionId,
+        shard: ShardId,
+        received_up_to: Option<u64>,
+    ) -> Result<Vec<String>, QueueError> {
+        let Some(queue) = self.shared.by_id(shard.queue) else {
+            self.shared.sessions.untouch(id, shard);
+            return Ok(Vec::new());
+        };
+        let command = Command::Heartbeat { session: id, received_up_to };
+        match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply {
+            Ok(Reply::Beaten { cancel_requested, .. }) => {
+                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0)).collect())
+            }
+            Ok(other) => Err(unexpected("heartbeat", &other)),
+            // It held nothing there for so long that the shard has forgotten it.
+            Err(Refusal::SessionNotFound) => Ok(Vec::new()),
+            Err(refusal) => Err(self.refused_in(id, refusal)),
+        }
+    }
+
+    /// Ends a session in shards; answers how many leases that ended. What a bound leaves over ends by sweeps.
+    async fn end_in(&self, id: SessionId, shards: Vec<ShardId>, how: Ending) -> Result<usize, QueueError> {
+        let ends = stream::iter(shards).map(|shard| self.end_in_one(id, shard, how));
+        let answers: Vec<_> = ends.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
+        answers.into_iter().sum()
+    }
+
+    async fn end_in_one(&self, id: SessionId, shard: ShardId, how: Ending) -> Result<usize, QueueError> {
+        let mut ended = 0;
+        if let Some(queue) = self.shared.by_id(shard.queue) {
+            for _ in 0..SESSION_END_STEPS_MAX {
+                let command = Command::EndSession { session: id, ending: how, max: BULK_MESSAGES_MAX };
+                match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply? {
+                    Reply::Touched { count, completeness } => {
+                        ended += count;
+                        if completeness == Completeness::Complete {
+                            break;
+                        }
+                    }
+                    other => return Err(unexpected("end of a session", &other)),
+                }
+            }
+        }
+        self.shared.sessions.untouch(id, shard);
+        Ok(ended)
+    }
+
+    /// Learns from the shards of a store that was opened which sessions there are.
+    pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
+        let now = self.shared.clock.elapsed();
+        for queue in self.shared.all() {
+            if queue.record.load().spec.template_for.is_some() {
+                continue;
+            }
+            for number in 0..queue.shards() {
+                let shard = queue.shard(number).id;
+                for (id, session) in self.shared.stores.shards.sessions(shard).await? {
+                    self.shared.sessions.restore(shard, id, &session, now);
+                }
+            }
+        }
+        let replaced = self.shared.sessions.settle_labels();
+        let queues = self.clone();
+        self.shared.driver.start_once(async move {
+            for (id, shards) in replaced {
+                if let Err(error) = queues.end_in(id, shards, Ending::Replaced).await {
+                    tracing::warn!(%error, "leases of a replaced session end by themselves");
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Lets a call of a session begin.
+    pub(super) fn admit(&self, asked: CallOfSession) -> Result<InSession, QueueError> {
+        let CallOfSession { id, sequence, attempt, received_up_to } = asked;
+        if sequence == 0 || attempt == 0 {
+            return Err(Invalid::Session.into());
+        }
+        let admitted = self.shared.sessions.admit(id, sequence, attempt, self.shared.clock.elapsed())?;
+        let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
+        Ok(InSession { shared: Arc::clone(&self.shared), call, may_be_repeat: admitted.may_be_repeat })
+    }
+
+    /// What an earlier try of a call was given and still holds; none if it was given nothing. Every shard is asked.
+    pub(super) async fn recall(
+        &self,
+        queue: &Arc<LiveQueue>,
+        call: SessionCall,
+    ) -> Result<Option<Dequeued>, QueueError> {
+        let ask = |number| self.shared.call(queue, number, ShardCommand::of(Command::Recall(call)));
+        let mut found = self.nothing(queue, Some(call.id));
+        let mut was_answered = false;
+        for (number, answer) in join_all((0..queue.shards()).map(ask)).await.into_iter().enumerate() {
+            let answer = answer?;
+            match answer.reply {
+                Ok(Reply::Unanswered) => {}
+                Ok(Reply::Leases { leases, .. }) => {
+                    was_answered = true;
+                    let number = u32::try_from(number).unwrap_or(u32::MAX);
+                    self.shared.sessions.touch(call.id, queue.shard(number).id)?;
+                    found.add(leases, answer.messages, answer.at);
+                }
+                Ok(other) => return Err(unexpected("recall", &other)),
+                Err(refusal) => return Err(self.refused_in(call.id, refusal)),
+            }
+        }
+        Ok(was_answered.then_some(found))
+    }
+
+    /// Brings what a call says of its session to the shards that it did not ask. Nobody waits: what is lost is said again by
+    /// the next call or heartbeat.
+    pub(super) fn beat_elsewhere(&self, queue: &LiveQueue, call: &SessionCall, asked: &[u32]) {
+        let is_told = |shard: &ShardId| {
+            queue.shards() > shard.number && queue.shard(shard.number).id == *shard && asked.contains(&shard.number)
+        };
+        let others = self.shared.sessions.shards(call.id).into_iter().filter(|shard| !is_told(shard));
+        for shard in others {
+            if let Some(queue) = self.shared.by_id(shard.queue) {
+                let command = Command::Heartbeat { session: call.id, received_up_to: call.received_up_to };
+                // As said above.
+                let _ = self.shared.start(&queue, shard.number, ShardCommand::of(command));
+            }
+        }
+    }
+
+    /// Notes how a shard refused a call of a session: what has ended in one place has ended everywhere.
+    pub(super) fn refused_in(&self, id: SessionId, refusal: Refusal) -> QueueError {
+        if let Refusal::SessionEnded(how) = &refusal {
+            self.shared.sessions.end(id, *how);
+        }
+        refusal.into()
+    }
+}

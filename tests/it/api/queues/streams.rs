@@ -1,0 +1,194 @@
+//! Work streams of several queues, with filters and sessions; workers that do not read, and many that wait.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tallystone::proto::queue::v1 as wire;
+use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::waiting::until;
+use super::{Wire, enqueue, with_mail};
+
+struct Worker {
+    requests: mpsc::Sender<wire::WorkRequest>,
+    answers: Streaming<wire::WorkResponse>,
+}
+
+impl Worker {
+    /// Opens a stream with this first message.
+    async fn open(mut client: QueueServiceClient<tonic::transport::Channel>, first: wire::WorkRequest) -> Self {
+        let (requests, sent) = mpsc::channel(16);
+        requests.send(first).await.expect("room");
+        let answers = client.work(ReceiverStream::new(sent)).await.expect("a stream").into_inner();
+        Self { requests, answers }
+    }
+
+    /// Leases until there are so many.
+    async fn leases(&mut self, count: usize) -> Vec<wire::Lease> {
+        let mut leases = Vec::new();
+        while leases.len() < count {
+            leases.extend(self.answers.next().await.expect("an answer").expect("no error").leases);
+        }
+        leases
+    }
+
+    /// How the server ends the stream.
+    async fn end(&mut self) -> String {
+        loop {
+            match self.answers.next().await.expect("an end with a reason") {
+                Ok(_) => {}
+                Err(status) => return super::super::reason(&status),
+            }
+        }
+    }
+}
+
+fn asking(credit: i32) -> wire::WorkRequest {
+    wire::WorkRequest { queue: "mail".to_owned(), credit, ..Default::default() }
+}
+
+fn complete(lease: &wire::Lease) -> wire::Settlement {
+    let verb = wire::Verb::Complete.into();
+    wire::Settlement { lease_token: lease.lease_token.clone(), verb, delay: None, error: None }
+}
+
+async fn opened(server: &Wire, label: &str, lease: &str) -> String {
+    let answer = server.done("OpenSession", json!({"label": label, "session_lease": lease})).await;
+    answer["sessionId"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn a_stream_serves_several_queues_with_one_credit() {
+    let server = with_mail().await;
+    server.done("CreateQueue", json!({"queue": {"name": "other"}})).await;
+    let first = wire::WorkRequest { queues: vec!["other".to_owned()], ..asking(3) };
+    let mut worker = Worker::open(server.queues().await, first).await;
+    for (queue, id) in [("mail", "a"), ("other", "b"), ("mail", "c"), ("other", "d")] {
+        server.done("Enqueue", json!({"queue": queue, "message": {"message_id": id}})).await;
+    }
+    let leases = worker.leases(3).await;
+    let of = |queue: &str| leases.iter().filter(|lease| lease.queue == queue).count();
+    assert!(leases.len() == 3 && of("mail") >= 1 && of("other") >= 1, "{} and {}", of("mail"), of("other"));
+    let settlements = leases.iter().map(complete).collect();
+    worker.requests.send(wire::WorkRequest { settlements, credit: 1, ..Default::default() }).await.expect("room");
+    let settled = worker.answers.next().await.expect("an answer").expect("no error");
+    assert!(settled.results.iter().all(|result| result.state() == wire::MessageState::Completed), "{settled:?}");
+    assert_eq!(worker.leases(1).await.len(), 1, "the last one, for the new credit");
+    let other = wire::WorkRequest { queues: vec!["third".to_owned()], ..Default::default() };
+    worker.requests.send(other).await.expect("room");
+    assert_eq!(worker.end().await, "INVALID_ARGUMENT");
+}
+
+#[tokio::test]
+async fn a_stream_with_a_filter_gets_what_meets_it() {
+    let server = Wire::start().await;
+    let shapes = json!([{"keys": ["team"]}]);
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "filter_shapes": shapes}})).await;
+    let filter = [("team".to_owned(), "red".to_owned())].into();
+    let mut worker = Worker::open(server.queues().await, wire::WorkRequest { filter, ..asking(9) }).await;
+    for team in ["blue", "red", "blue"] {
+        let message = json!({"message_id": format!("{team}-{}", uuid::Uuid::now_v7()), "metadata": {"team": team}});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    let lease = worker.leases(1).await.remove(0);
+    assert_eq!(lease.message.expect("a message").metadata["team"], "red");
+    assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "2");
+}
+
+#[tokio::test]
+async fn the_messages_of_a_worker_keep_the_leases_of_its_session_and_its_silence_ends_them() {
+    let server = with_mail().await;
+    let session_id = opened(&server, "", "1s").await;
+    let lease_duration = Some(prost_types::Duration { seconds: 3_600, nanos: 0 });
+    let mut worker =
+        Worker::open(server.queues().await, wire::WorkRequest { session_id, lease_duration, ..asking(1) }).await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let lease = worker.leases(1).await.remove(0);
+    assert_eq!(lease.attempt_number, 1);
+    // Waits of another worker say when time has passed: two seconds in which the worker speaks.
+    for _ in 0..8 {
+        worker.requests.send(wire::WorkRequest::default()).await.expect("room");
+        let nothing = server.done("Dequeue", json!({"queue": "mail", "wait": "0.25s"})).await;
+        assert_eq!(nothing["leases"], json!([]));
+    }
+    let other = server.done("Dequeue", json!({"queue": "mail", "wait": "15s"})).await;
+    assert_eq!(other["leases"][0]["attemptNumber"], 2, "then it is silent, its stream still open: {other}");
+    worker.requests.send(wire::WorkRequest::default()).await.expect("room");
+    assert_eq!(worker.end().await, "SESSION_ENDED");
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_once_when_its_label_is_opened_again() {
+    let server = with_mail().await;
+    let session_id = opened(&server, "worker-7", "3600s").await;
+    let mut worker = Worker::open(server.queues().await, wire::WorkRequest { session_id, ..asking(1) }).await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    worker.leases(1).await;
+    opened(&server, "worker-7", "3600s").await;
+    assert_eq!(worker.end().await, "SESSION_REPLACED");
+    let next = server.done("Dequeue", json!({"queue": "mail"})).await;
+    assert_eq!(next["leases"][0]["attemptNumber"], 2);
+    let unknown = wire::WorkRequest { session_id: "s.unknown".to_owned(), ..asking(1) };
+    assert_eq!(Worker::open(server.queues().await, unknown).await.end().await, "SESSION_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_worker_that_never_reads_holds_little_and_loses_it() {
+    const MESSAGES: usize = 300;
+    let server = Wire::start().await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "default_lease": "1s"}})).await;
+    let mut client = server.queues().await;
+    for part in 0..MESSAGES / 100 {
+        let message = |n: usize| wire::Message {
+            message_id: format!("m-{part}-{n}"),
+            payload: vec![7; 32 * 1024],
+            ..Default::default()
+        };
+        let messages = (0..100).map(message).collect();
+        client
+            .batch_enqueue(wire::BatchEnqueueRequest { queue: "mail".to_owned(), messages })
+            .await
+            .expect("it takes them");
+    }
+    let deaf = Worker::open(server.queues().await, asking(1_000)).await;
+    until(|| server.engine.stats().leases_given.get() > 0).await;
+    let mut taken = 0;
+    while taken < MESSAGES {
+        let wait = Some(prost_types::Duration { seconds: 15, nanos: 0 });
+        let ask = wire::DequeueRequest { queue: "mail".to_owned(), max_messages: 100, wait, ..Default::default() };
+        let leases = client.dequeue(ask).await.expect("an answer").into_inner().leases;
+        assert!(!leases.is_empty(), "others go on, {taken} so far");
+        taken += leases.len();
+        let items = leases.iter().map(complete).collect();
+        let settle = wire::SettleMessagesRequest { queue: "mail".to_owned(), items };
+        let settled = client.settle_messages(settle).await.expect("an answer").into_inner();
+        taken -= settled.results.iter().filter(|result| result.error.is_some()).count();
+    }
+    assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["completed"], MESSAGES.to_string());
+    drop(deaf);
+}
+
+#[tokio::test]
+async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
+    const STREAMS: usize = 500;
+    let server = with_mail().await;
+    let mut workers = Vec::new();
+    for _ in 0..STREAMS / 100 {
+        let client = server.queues().await;
+        for _ in 0..100 {
+            workers.push(Worker::open(client.clone(), asking(1)).await);
+        }
+    }
+    until(|| server.engine.queues().waiting() == STREAMS).await;
+    let before = server.engine.stats().queue_commands.get();
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let mut firsts: Vec<_> = workers.iter_mut().map(|worker| Box::pin(worker.leases(1))).collect();
+    let any = futures_util::future::select_all(firsts.iter_mut());
+    let (leases, _, _) = tokio::time::timeout(Duration::from_secs(30), any).await.expect("one of them gets it");
+    assert_eq!(leases.len(), 1);
+    assert_eq!(server.engine.stats().queue_commands.get() - before, 2, "the enqueue, and the dequeue of one worker");
+}
