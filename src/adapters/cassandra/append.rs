@@ -4,7 +4,7 @@
 //! `CASSANDRA_ANSWER_WITHIN`; the task goes on, and with it the hold that keeps closed timestamps below the event, until the
 //! row is durable. So a limit never passes a row that may still appear while this process lives.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -172,7 +172,7 @@ impl Appending {
         events: Vec<NewEvent>,
         answers: &mut [Option<Result<Appended, StoreError>>],
     ) -> Vec<Group> {
-        let mut groups: HashMap<Partition, Group> = HashMap::new();
+        let mut groups: BTreeMap<Partition, Group> = BTreeMap::new();
         for (at, new) in events.into_iter().enumerate() {
             let (slice, partition) = match self.place(dataset, &new).await {
                 Ok(placed) => placed,
@@ -251,6 +251,7 @@ impl Appending {
                 return (group, Standing::Open(fault));
             }
             tokio::select! {
+                biased;
                 () = self.link.pause(attempt) => {}
                 () = self.stop.cancelled() => {}
             }

@@ -7,14 +7,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use scylla::serialize::row::SerializeRow;
-use scylla::statement::batch::{Batch, BatchType};
-use scylla::statement::{Consistency, prepared::PreparedStatement};
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::stored_namespace;
 use crate::adapters::cassandra::slices::{RowSettings, SettingsSource};
+use crate::adapters::cassandra::store::Decision;
+use crate::adapters::cassandra::value::Bind;
 use crate::adapters::stored::Damaged;
 use crate::adapters::stored::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
@@ -63,8 +62,8 @@ impl Catalog {
         op: &'static str,
         decode: fn(&[u8]) -> Result<T, Damaged>,
     ) -> Result<Vec<T>, StoreError> {
-        let statement = serial(self.link.statement("list_catalog"));
-        let rows: Vec<(Vec<u8>,)> = self.link.rows(op, &statement, (kind,)).await?;
+        let statement = self.link.statement("list_catalog");
+        let rows: Vec<(Vec<u8>,)> = self.link.rows_serial(op, statement, (kind,)).await?;
         rows.into_iter().map(|(value,)| decode(&value).map_err(|damaged| damaged.during(op))).collect()
     }
 
@@ -87,9 +86,9 @@ impl Catalog {
     }
 
     async fn numbers(&self, op: &'static str) -> Result<(i64, u64, u32), StoreError> {
-        let statement = serial(self.link.statement("read_revision"));
-        let row: Option<(Option<i64>, Option<i64>, Option<i64>)> = self.link.first_row(op, &statement, ()).await?;
-        let Some((Some(revision), Some(namespace), Some(dataset))) = row else {
+        let statement = self.link.statement("read_revision");
+        let rows: Vec<(Option<i64>, Option<i64>, Option<i64>)> = self.link.rows_serial(op, statement, ()).await?;
+        let Some((Some(revision), Some(namespace), Some(dataset))) = rows.first().copied() else {
             return Err(Fault::corrupt("the catalog has no revision").during(op));
         };
         let dataset = u32::try_from(dataset).map_err(|error| Fault::corrupt(error).during(op))?;
@@ -102,21 +101,16 @@ impl Catalog {
         let last_namespace = known.last_namespace.max(id.0).cast_signed();
         let new_dataset = record.new_dataset.as_ref().map_or(0, |dataset| dataset.id.0);
         let last_dataset = i64::from(known.last_dataset.max(new_dataset));
-        let mut batch = Batch::new(BatchType::Unlogged);
-        batch.append_statement(self.link.statement("move_revision").clone());
-        let rows = rows_of(record);
-        rows.iter().for_each(|_| batch.append_statement(self.link.statement("insert_catalog_row").clone()));
         let moved = (known.revision + 1, last_namespace, last_dataset, known.revision);
-        let mut values: Vec<Box<dyn SerializeRow + Send + Sync>> = vec![Box::new(moved)];
-        for row in rows {
-            values.push(Box::new(row));
+        let mut changes = vec![(self.link.statement("move_revision"), moved.bind())];
+        for row in rows_of(record) {
+            changes.push((self.link.statement("insert_catalog_row"), row.bind()));
         }
         if record.namespace.is_none() {
-            batch.append_statement(self.link.statement("delete_catalog_row").clone());
-            let name = record.change.name.as_str().to_owned();
-            values.push(Box::new((NAMESPACES, name, stored_namespace(id), 0_i64)));
+            let row = (NAMESPACES, record.change.name.as_str(), stored_namespace(id), 0_i64);
+            changes.push((self.link.statement("delete_catalog_row"), row.bind()));
         }
-        self.link.decide_batch_once(&batch, values).await
+        self.link.store.decide(&changes).await
     }
 
     /// Whether a change stands in the history. A serial read also decides what was still under way.
@@ -137,17 +131,10 @@ impl Catalog {
         let (id, version) =
             beyond.map_or((i64::MAX, i64::MAX), |(id, version)| (stored_namespace(id), version.cast_signed()));
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
-        let statement = serial(self.link.statement("list_changes"));
-        let rows: Vec<(Vec<u8>,)> = self.link.rows(OP, &statement, (name.as_str(), id, version, most)).await?;
+        let statement = self.link.statement("list_changes");
+        let rows: Vec<(Vec<u8>,)> = self.link.rows_serial(OP, statement, (name.as_str(), id, version, most)).await?;
         rows.into_iter().map(|(value,)| decode_change(&value).map_err(|damaged| damaged.during(OP))).collect()
     }
-}
-
-/// A read that sees every conditional write that was answered.
-fn serial(statement: &PreparedStatement) -> PreparedStatement {
-    let mut statement = statement.clone();
-    statement.set_consistency(Consistency::LocalSerial);
-    statement
 }
 
 /// The rows that a record writes.
@@ -227,10 +214,10 @@ impl ports::Catalog for Catalog {
 
     async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
         const OP: &str = "read version";
-        let statement = serial(self.link.statement("read_version"));
+        let statement = self.link.statement("read_version");
         let values = (stored_namespace(namespace), version.cast_signed());
-        let found: Option<(Vec<u8>,)> = self.link.first_row(OP, &statement, values).await?;
-        found.map(|(value,)| decode_spec(&value).map_err(|damaged| damaged.during(OP))).transpose()
+        let found: Vec<(Vec<u8>,)> = self.link.rows_serial(OP, statement, values).await?;
+        found.first().map(|(value,)| decode_spec(value).map_err(|damaged| damaged.during(OP))).transpose()
     }
 
     async fn history(

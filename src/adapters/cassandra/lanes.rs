@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use scylla::statement::batch::{Batch, BatchType};
-use scylla::statement::prepared::PreparedStatement;
 use tokio::sync::oneshot;
 
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::Place;
+use crate::adapters::cassandra::place::{Place, stored_counter};
+use crate::adapters::cassandra::store::Prepared;
+use crate::adapters::cassandra::value::{Bind, Value};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::limits::PARTITION_BATCH_ROWS_MAX;
 
 /// A partition of a slice's events.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Partition {
     /// The dataset.
     pub dataset: DatasetId,
@@ -69,7 +69,7 @@ impl Lanes {
     pub async fn write(
         &self,
         link: &Link,
-        statement: &PreparedStatement,
+        statement: &Prepared,
         partition: &Partition,
         rows: Arc<Vec<EventRow>>,
     ) -> Result<(), Fault> {
@@ -145,25 +145,15 @@ fn room_beside(own: usize, others: &[Waiting]) -> usize {
     fits.count()
 }
 
-async fn send(
-    link: &Link,
-    statement: &PreparedStatement,
-    partition: &Partition,
-    rows: &[&EventRow],
-) -> Result<(), Fault> {
-    let (ns, name) = super::place::stored_counter(&partition.counter);
+async fn send(link: &Link, statement: &Prepared, partition: &Partition, rows: &[&EventRow]) -> Result<(), Fault> {
+    let (ns, name) = stored_counter(&partition.counter);
     let (bucket, event_bucket) = (partition.place.time_bucket.micros(), partition.place.event_bucket);
     let values = |row: &&EventRow| {
-        (ns, name, bucket, event_bucket, row.event_time, row.event_id.clone(), row.value.clone(), row.timestamp)
+        (ns, name, bucket, event_bucket, row.event_time, &row.event_id, &row.value, row.timestamp).bind()
     };
-    if let [row] = rows {
-        return link.write_once(statement, &values(row)).await;
-    }
     for rows in rows.chunks(PARTITION_BATCH_ROWS_MAX) {
-        let mut batch = Batch::new(BatchType::Unlogged);
-        rows.iter().for_each(|_| batch.append_statement(statement.clone()));
-        batch.set_is_idempotent(true);
-        link.write_batch_once(&batch, rows.iter().map(values).collect()).await?;
+        let rows: Vec<Vec<Value>> = rows.iter().map(values).collect();
+        link.write_group_once(statement, &rows).await?;
     }
     Ok(())
 }

@@ -1,72 +1,37 @@
-//! The one way to the cluster: requests with a deadline, and our own loop that repeats them.
+//! The one way to the store: requests with a deadline, and our own loop that repeats them.
 //!
-//! The driver never repeats anything by itself: only this module knows what an unknown outcome means for whom. A read is
-//! repeated because it changes nothing, a plain write because it carries its timestamp and so has the same effect twice; a
+//! Nothing below repeats by itself: only this module knows what an unknown outcome means for whom. A read is repeated
+//! because it changes nothing, a plain write because it carries its timestamp and so has the same effect twice; a
 //! conditional request answers what holds, and whoever asked reads that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use scylla::client::session::Session;
-use scylla::response::query_result::QueryRowsResult;
-use scylla::serialize::row::SerializeRow;
-use scylla::statement::batch::Batch;
-use scylla::statement::prepared::PreparedStatement;
-use scylla::value::{CqlValue, Row};
-
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::statements::Statements;
+use crate::adapters::cassandra::store::{Decision, Level, Prepared, WideStore};
+use crate::adapters::cassandra::value::{Bind, FromRow, Value};
 use crate::domain::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::ports::{Clock, Outcome, StoreError};
 
-/// A session, its prepared statements and the clock that pauses are measured by.
+/// A store, its prepared statements and the clock that pauses are measured by.
 pub struct Link {
-    /// The driver's session, in the keyspace.
-    pub session: Session,
+    /// The store.
+    pub store: Arc<dyn WideStore>,
     /// The keyspace.
     pub keyspace: String,
     statements: Statements,
     clock: Arc<dyn Clock>,
 }
 
-/// What a conditional request came to.
-pub enum Decision {
-    /// The condition held and the change is made.
-    Applied,
-    /// It did not hold; this is the row that was there, by column.
-    Held(HeldRow),
-}
-
-/// A row that stood in the way of a conditional request.
-pub struct HeldRow(Vec<(String, Option<CqlValue>)>);
-
-impl HeldRow {
-    /// The bytes of a column; none if it is null or not among those answered.
-    pub fn bytes(&self, column: &str) -> Option<Vec<u8>> {
-        match self.value(column)? {
-            CqlValue::Blob(bytes) => Some(bytes.clone()),
-            _ => None, // a column of another type is not the one that was asked for
-        }
-    }
-
-    /// The number of a column.
-    pub fn int(&self, column: &str) -> Option<i32> {
-        self.value(column).and_then(CqlValue::as_int)
-    }
-
-    fn value(&self, column: &str) -> Option<&CqlValue> {
-        self.0.iter().find(|(name, _)| name == column).and_then(|(_, value)| value.as_ref())
-    }
-}
-
 impl Link {
     /// Puts the parts together.
-    pub fn new(session: Session, keyspace: String, statements: Statements, clock: Arc<dyn Clock>) -> Self {
-        Self { session, keyspace, statements, clock }
+    pub fn new(store: Arc<dyn WideStore>, keyspace: String, statements: Statements, clock: Arc<dyn Clock>) -> Self {
+        Self { store, keyspace, statements, clock }
     }
 
     /// A statement on the tables of the schema.
-    pub fn statement(&self, name: &str) -> &PreparedStatement {
+    pub fn statement(&self, name: &str) -> &Prepared {
         self.statements.named(name)
     }
 
@@ -80,105 +45,82 @@ impl Link {
         self.clock.elapsed()
     }
 
-    /// Reads rows.
-    pub async fn read(
+    /// Reads rows of one type, all in memory.
+    pub async fn rows<R: FromRow>(
         &self,
         op: &'static str,
-        statement: &PreparedStatement,
-        values: impl SerializeRow + Send + Sync,
-    ) -> Result<QueryRowsResult, StoreError> {
+        statement: &Prepared,
+        values: impl Bind,
+    ) -> Result<Vec<R>, StoreError> {
+        self.rows_at(Level::Quorum, op, statement, values).await
+    }
+
+    /// Reads rows so that every conditional write that was answered is seen.
+    pub async fn rows_serial<R: FromRow>(
+        &self,
+        op: &'static str,
+        statement: &Prepared,
+        values: impl Bind,
+    ) -> Result<Vec<R>, StoreError> {
+        self.rows_at(Level::Serial, op, statement, values).await
+    }
+
+    async fn rows_at<R: FromRow>(
+        &self,
+        level: Level,
+        op: &'static str,
+        statement: &Prepared,
+        values: impl Bind,
+    ) -> Result<Vec<R>, StoreError> {
+        let values = values.bind();
         let mut tries = Tries::default();
-        loop {
-            match self.ask(statement, &values).await {
-                Ok(rows) => return Ok(rows),
+        let rows = loop {
+            match self.store.read(statement, &values, level).await {
+                Ok(rows) => break rows,
                 // A read has no effect that could be unknown.
                 Err(fault) => tries
                     .again(self, fault)
                     .await
                     .map_err(|fault| Fault { outcome: Outcome::NotApplied, ..fault }.during(op))?,
             }
-        }
-    }
-
-    /// Reads rows of one type, all in memory.
-    pub async fn rows<R>(
-        &self,
-        op: &'static str,
-        statement: &PreparedStatement,
-        values: impl SerializeRow + Send + Sync,
-    ) -> Result<Vec<R>, StoreError>
-    where
-        R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
-    {
-        let result = self.read(op, statement, values).await?;
-        let rows = result.rows::<R>().map_err(|error| Fault::corrupt(error).during(op))?;
-        rows.collect::<Result<_, _>>().map_err(|error| Fault::corrupt(error).during(op))
+        };
+        let of_type = rows.into_iter().map(R::from_row).collect::<Option<Vec<R>>>();
+        of_type.ok_or_else(|| Fault::corrupt(format!("a row of another shape answers: {}", statement.text())).during(op))
     }
 
     /// Reads the first row, if there is one.
-    pub async fn first_row<R>(
+    pub async fn first_row<R: FromRow>(
         &self,
         op: &'static str,
-        statement: &PreparedStatement,
-        values: impl SerializeRow + Send + Sync,
-    ) -> Result<Option<R>, StoreError>
-    where
-        R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
-    {
+        statement: &Prepared,
+        values: impl Bind,
+    ) -> Result<Option<R>, StoreError> {
         Ok(self.rows(op, statement, values).await?.into_iter().next())
     }
 
     /// Writes, again and again up to the bound; the statement carries its own timestamp.
-    pub async fn write(
-        &self,
-        op: &'static str,
-        statement: &PreparedStatement,
-        values: impl SerializeRow + Send + Sync,
-    ) -> Result<(), StoreError> {
+    pub async fn write(&self, op: &'static str, statement: &Prepared, values: impl Bind) -> Result<(), StoreError> {
+        let values = values.bind();
         let mut tries = Tries::default();
         loop {
-            match self.write_once(statement, &values).await {
+            match self.store.write(statement, &values).await {
                 Ok(()) => return Ok(()),
                 Err(fault) => tries.again(self, fault).await.map_err(|fault| fault.during(op))?,
             }
         }
     }
 
-    /// Writes once.
-    pub async fn write_once(
-        &self,
-        statement: &PreparedStatement,
-        values: &(impl SerializeRow + Sync),
-    ) -> Result<(), Fault> {
-        self.session.execute_unpaged(statement, values).await.map(|_| ()).map_err(Fault::from)
-    }
-
     /// Writes rows of one partition together, once.
-    pub async fn write_batch_once<V: SerializeRow + Send + Sync>(
-        &self,
-        batch: &Batch,
-        values: Vec<V>,
-    ) -> Result<(), Fault> {
-        self.session.batch(batch, values).await.map(|_| ()).map_err(Fault::from)
+    pub async fn write_group_once(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
+        match rows {
+            [row] => self.store.write(statement, row).await,
+            rows => self.store.write_group(statement, rows).await,
+        }
     }
 
     /// Asks a conditional question once.
-    pub async fn decide_once(
-        &self,
-        statement: &PreparedStatement,
-        values: &(impl SerializeRow + Sync),
-    ) -> Result<Decision, Fault> {
-        decision(self.ask(statement, values).await?)
-    }
-
-    /// Asks a conditional batch of one partition once.
-    pub async fn decide_batch_once<V: scylla::serialize::batch::BatchValues + Send>(
-        &self,
-        batch: &Batch,
-        values: V,
-    ) -> Result<Decision, Fault> {
-        let result = self.session.batch(batch, values).await?;
-        decision(result.into_rows_result().map_err(Fault::corrupt)?)
+    pub async fn decide_once(&self, statement: &Prepared, values: impl Bind) -> Result<Decision, Fault> {
+        self.store.decide(&[(statement, values.bind())]).await
     }
 
     /// Asks a conditional question until its answer is known, up to the bound. Right only where asking twice is: the
@@ -186,25 +128,17 @@ impl Link {
     pub async fn decide(
         &self,
         op: &'static str,
-        statement: &PreparedStatement,
-        values: impl SerializeRow + Send + Sync,
+        statement: &Prepared,
+        values: impl Bind,
     ) -> Result<Decision, StoreError> {
+        let asked = [(statement, values.bind())];
         let mut tries = Tries::default();
         loop {
-            match self.decide_once(statement, &values).await {
+            match self.store.decide(&asked).await {
                 Ok(decision) => return Ok(decision),
                 Err(fault) => tries.again(self, fault).await.map_err(|fault| fault.during(op))?,
             }
         }
-    }
-
-    async fn ask(
-        &self,
-        statement: &PreparedStatement,
-        values: &(impl SerializeRow + Sync),
-    ) -> Result<QueryRowsResult, Fault> {
-        let result = self.session.execute_unpaged(statement, values).await?;
-        result.into_rows_result().map_err(Fault::corrupt)
     }
 }
 
@@ -238,17 +172,4 @@ impl Tries {
 /// The pause after so many failed attempts.
 pub fn pause_after(attempt: u32) -> Duration {
     CASSANDRA_PAUSE_MIN * 2_u32.pow(attempt.saturating_sub(1).min(5))
-}
-
-/// Whether the first column of the answer says that a condition held.
-fn decision(result: QueryRowsResult) -> Result<Decision, Fault> {
-    let names: Vec<String> = result.column_specs().iter().map(|spec| spec.name().to_owned()).collect();
-    let row: Row = result.first_row().map_err(Fault::corrupt)?;
-    match row.columns.first() {
-        Some(Some(CqlValue::Boolean(true))) => Ok(Decision::Applied),
-        Some(Some(CqlValue::Boolean(false))) => {
-            Ok(Decision::Held(HeldRow(names.into_iter().zip(row.columns).collect())))
-        }
-        _ => Err(Fault::corrupt("a conditional request was answered without saying whether it was applied")),
-    }
 }

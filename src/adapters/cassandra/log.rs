@@ -11,10 +11,11 @@ use async_trait::async_trait;
 
 use crate::adapters::cassandra::append::{Appending, row_of};
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{place_of, stored_counter};
 use crate::adapters::cassandra::scan::{Scanning, event_from};
 use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::store::Decision;
 use crate::adapters::cassandra::touching::Touching;
 use crate::adapters::stored;
 use crate::domain::Timestamp;

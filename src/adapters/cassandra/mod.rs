@@ -6,6 +6,8 @@
 //! ScyllaDB all know. Tables and their partitions are described in `cql/`; keys in `place`.
 //!
 //! One server owns a keyspace at a time (`owner`); what it keeps in memory of slices and limits is therefore true.
+//!
+//! The protocol stands on a seam (`store`) that sends one statement once; `session` is the driver's side of it.
 
 mod append;
 mod catalog;
@@ -21,10 +23,13 @@ mod rollups;
 mod scan;
 pub mod schema;
 mod series;
+mod session;
 mod slices;
 mod statements;
+pub mod store;
 mod touches;
 mod touching;
+pub mod value;
 
 use std::sync::Arc;
 
@@ -37,8 +42,10 @@ use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::owner::Lease;
 use crate::adapters::cassandra::rollups::Rollups;
+use crate::adapters::cassandra::session::CqlStore;
 use crate::adapters::cassandra::slices::Slices;
 use crate::adapters::cassandra::statements::Statements;
+use crate::adapters::cassandra::store::WideStore;
 use crate::adapters::cassandra::touches::{Limits, TouchIndex};
 use crate::adapters::cassandra::touching::Touching;
 use crate::domain::counter::Counter;
@@ -46,6 +53,7 @@ use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Store
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers};
+pub use fault::Fault;
 pub use no_queues::no_queues;
 pub use owner::{ClaimError, Claimant};
 pub use slices::{RowSettings, SettingsSource};
@@ -88,12 +96,23 @@ impl Cassandra {
         session
             .use_keyspace(&options.keyspace, false)
             .await
-            .map_err(|error| OpenError::of(fault::Fault::not_sent(error.to_string())))?;
-        let statements = Statements::of_schema(&session).await.map_err(OpenError::of)?;
-        let link = Arc::new(Link::new(session, options.keyspace.clone(), statements, Arc::clone(&clock)));
+            .map_err(|error| OpenError::of(Fault::not_sent(error.to_string())))?;
+        Self::on(Arc::new(CqlStore::new(session)), &options.keyspace, ownership, settings, clock).await
+    }
+
+    /// Opens a keyspace of any store of wide rows; its schema is that of this release.
+    pub async fn on(
+        store: Arc<dyn WideStore>,
+        keyspace: &str,
+        ownership: Ownership,
+        settings: Option<Arc<dyn SettingsSource>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let statements = Statements::of_schema(store.as_ref()).await.map_err(OpenError::of)?;
+        let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, Arc::clone(&clock)));
         let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
         let begun = catalog.begin().await;
-        begun.map_err(|source| OpenError::NotWritable { keyspace: options.keyspace.clone(), source })?;
+        begun.map_err(|source| OpenError::NotWritable { keyspace: keyspace.to_owned(), source })?;
         let (lease, claimant) = match ownership {
             Ownership::Undisputed => (Lease::undisputed(), None),
             Ownership::Claimed(claimant) => (owner::claim(&link, Arc::clone(&clock), &claimant).await?, Some(claimant)),

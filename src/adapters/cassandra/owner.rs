@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::store::Decision;
 use crate::domain::limits::{KEYSPACE_BEAT, KEYSPACE_CLAIM_POLL, KEYSPACE_LEASE, KEYSPACE_LEASE_MARGIN};
 use crate::ports::{Clock, StoreError};
 
@@ -147,12 +148,13 @@ pub async fn keep(link: Arc<Link>, clock: Arc<dyn Clock>, lease: Arc<Lease>, id:
     let mut heartbeat: i64 = 1;
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = clock.sleep(KEYSPACE_BEAT) => {}
         }
         heartbeat += 1;
         let sent = clock.elapsed();
-        match link.decide_once(link.statement("beat"), &(heartbeat, own)).await {
+        match link.decide_once(link.statement("beat"), (heartbeat, own)).await {
             Ok(Decision::Applied) => lease.renewed(sent),
             Ok(Decision::Held(_)) => {
                 tracing::error!(keyspace = link.keyspace, "another server has taken the keyspace over");
@@ -172,7 +174,7 @@ pub async fn keep(link: Arc<Link>, clock: Arc<dyn Clock>, lease: Arc<Lease>, id:
 
 /// Gives the keyspace free, so that the next server need not wait.
 pub async fn release(link: &Link, id: [u8; 16]) {
-    let released = link.decide_once(link.statement("release"), &(Uuid::from_bytes(id),)).await;
+    let released = link.decide_once(link.statement("release"), (Uuid::from_bytes(id),)).await;
     if let Err(fault) = released {
         tracing::warn!(why = fault.why, "the keyspace stays claimed; the next start waits until the lease has lapsed");
     }

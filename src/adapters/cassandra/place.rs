@@ -9,7 +9,7 @@ use crate::domain::counter::{Counter, DatasetId, EventId, EventKey, NamespaceId}
 use crate::domain::namespace::TimePartition;
 
 /// The time bucket and the event bucket of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
     /// The beginning of the time bucket.
     pub time_bucket: Timestamp,

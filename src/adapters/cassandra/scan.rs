@@ -10,6 +10,7 @@ use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{Place, bucket_width, place_of, stored_counter};
 use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::value::{FromRow, Row};
 use crate::adapters::stored;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
@@ -288,28 +289,37 @@ impl Scanning {
         above: Option<Counter>,
     ) -> Result<Listing, StoreError> {
         const OP: &str = "list counters of a slice";
-        let statement = self.slices.tables(slice, OP).await?.named("list_partitions").clone();
-        let failed = |why: String| Fault::not_sent(why).during(OP);
-        let pages = self.link.session.execute_iter(statement, ()).await.map_err(|error| failed(error.to_string()))?;
-        let mut rows =
-            pages.rows_stream::<(i64, String, i64, i32)>().map_err(|error| Fault::corrupt(error).during(OP))?;
+        let statement = self.slices.tables(slice, OP).await?.named("list_partitions");
         let mut counters: BTreeSet<Counter> = BTreeSet::new();
         let mut is_last = true;
-        while let Some(row) = rows.next().await {
-            let (ns, name, _, _) = row.map_err(|error| failed(error.to_string()))?;
-            let name = CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP))?;
-            let counter = Counter::new(NamespaceId(ns.cast_unsigned()), name);
-            if Some(&counter) > above.as_ref() {
-                counters.insert(counter);
+        let mut after = None;
+        loop {
+            let (rows, next) =
+                self.link.store.read_page(statement, after.as_ref()).await.map_err(|fault| fault.during(OP))?;
+            for row in rows {
+                let counter = counter_of_partition(row).ok_or_else(|| Fault::corrupt("a partition's key").during(OP))?;
+                if Some(&counter) > above.as_ref() {
+                    counters.insert(counter);
+                }
+                if counters.len() > SLICE_COUNTERS_LISTED_MAX {
+                    counters.pop_last();
+                    is_last = false;
+                }
             }
-            if counters.len() > SLICE_COUNTERS_LISTED_MAX {
-                counters.pop_last();
-                is_last = false;
+            after = next;
+            if after.is_none() {
+                break;
             }
         }
         let counters = Arc::new(counters.into_iter().collect());
         Ok(Listing { dataset, start: slice.start(), above, counters, is_last })
     }
+}
+
+/// The counter of a row (namespace, name, time bucket, event bucket).
+fn counter_of_partition(row: Row) -> Option<Counter> {
+    let (ns, name, _, _) = <(i64, String, i64, i32)>::from_row(row)?;
+    Some(Counter::new(NamespaceId(ns.cast_unsigned()), CounterName::new(&name).ok()?))
 }
 
 /// The first and the last time of a range; none if it is empty.

@@ -14,12 +14,12 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
-use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::{Decision, Link};
+use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::stored_dataset;
 use crate::adapters::cassandra::schema::table_id;
 use crate::adapters::cassandra::statements::{Statements, definitions};
+use crate::adapters::cassandra::store::Decision;
 use crate::adapters::stored;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId};
@@ -165,11 +165,11 @@ impl Slices {
             }
             let fill = self.fill(&slice.row);
             // They are there unless whoever made the row ended before it made them.
-            match Statements::of_slice(&self.link.session, &fill).await {
+            match Statements::of_slice(self.link.store.as_ref(), &fill).await {
                 Ok(prepared) => Ok(prepared),
                 Err(_) => {
                     self.define("create_", &slice.row, op).await?;
-                    Statements::of_slice(&self.link.session, &fill).await.map_err(|fault| fault.during(op))
+                    Statements::of_slice(self.link.store.as_ref(), &fill).await.map_err(|fault| fault.during(op))
                 }
             }
         });
@@ -226,7 +226,7 @@ impl Slices {
     /// Makes or drops the tables of a slice.
     async fn define(&self, kind: &'static str, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
         for text in definitions(kind, self.fill(row)) {
-            define(&self.link.session, text).await.map_err(|fault| fault.during(op))?;
+            self.link.store.define(&text).await.map_err(|fault| fault.during(op))?;
         }
         Ok(())
     }

@@ -4,32 +4,30 @@
 
 use std::collections::HashMap;
 
-use scylla::client::session::Session;
-use scylla::statement::prepared::PreparedStatement;
-
 use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::store::{Prepared, WideStore};
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
 
 /// Statements by name, prepared.
-pub struct Statements(HashMap<&'static str, PreparedStatement>);
+pub struct Statements(HashMap<&'static str, Prepared>);
 
 impl Statements {
     /// Prepares the statements on the tables of the schema.
-    pub async fn of_schema(session: &Session) -> Result<Self, Fault> {
+    pub async fn of_schema(store: &dyn WideStore) -> Result<Self, Fault> {
         let mut prepared = HashMap::new();
         for (name, text) in named(COUNTERS) {
-            prepared.insert(name, prepare(session, &text).await?);
+            prepared.insert(name, store.prepare(&text).await?);
         }
         Ok(Self(prepared))
     }
 
     /// Prepares the statements on the tables of one slice, which exist.
-    pub async fn of_slice(session: &Session, fill: impl Fn(&str) -> String) -> Result<Self, Fault> {
+    pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, Fault> {
         let mut prepared = HashMap::new();
         for (name, text) in named(SLICES).into_iter().filter(|(name, _)| !is_definition(name)) {
-            prepared.insert(name, prepare(session, &fill(&text)).await?);
+            prepared.insert(name, store.prepare(&fill(&text)).await?);
         }
         Ok(Self(prepared))
     }
@@ -38,7 +36,7 @@ impl Statements {
     ///
     /// # Panics
     /// Panics if there is none of that name.
-    pub fn named(&self, name: &str) -> &PreparedStatement {
+    pub fn named(&self, name: &str) -> &Prepared {
         self.0.get(name).unwrap_or_else(|| panic!("cql/statements has no statement {name}"))
     }
 }
@@ -51,14 +49,6 @@ pub fn definitions(kind: &str, fill: impl Fn(&str) -> String) -> Vec<String> {
 
 fn is_definition(name: &str) -> bool {
     name.starts_with("create_") || name.starts_with("drop_")
-}
-
-async fn prepare(session: &Session, text: &str) -> Result<PreparedStatement, Fault> {
-    let mut statement = session.prepare(text).await?;
-    // Plain writes carry their own timestamps, so sending one again changes nothing; conditional ones are asked again by
-    // rules of their own.
-    statement.set_is_idempotent(!text.contains(" IF "));
-    Ok(statement)
 }
 
 /// The statements of a file with their names, comments left out.

@@ -1,0 +1,170 @@
+//! The driver's session as a store of wide rows.
+//!
+//! Nothing is repeated here, and the driver repeats nothing either: what an unknown outcome means is known above only.
+
+use async_trait::async_trait;
+use scylla::client::session::Session;
+use scylla::deserialize::row::ColumnIterator;
+use scylla::deserialize::value::DeserializeValue;
+use scylla::deserialize::{DeserializationError, FrameSlice};
+use scylla::frame::response::result::{ColumnType, NativeType};
+use scylla::response::PagingState;
+use scylla::response::query_result::QueryResult;
+use scylla::serialize::SerializationError;
+use scylla::serialize::value::SerializeValue;
+use scylla::serialize::writers::{CellWriter, WrittenCellProof};
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::{Consistency, prepared::PreparedStatement};
+use uuid::Uuid;
+
+use crate::adapters::cassandra::connect::define;
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, WideStore};
+use crate::adapters::cassandra::value::{Row, Value};
+
+/// A session in a keyspace.
+pub struct CqlStore {
+    session: Session,
+}
+
+/// What is kept of a prepared statement.
+struct Statement {
+    quorum: PreparedStatement,
+    /// A read that sees every conditional write that was answered.
+    serial: PreparedStatement,
+}
+
+impl CqlStore {
+    /// Speaks to the cluster of a session that uses its keyspace.
+    pub fn new(session: Session) -> Self {
+        Self { session }
+    }
+}
+
+fn at(statement: &Prepared, level: Level) -> &PreparedStatement {
+    let statement: &Statement = statement.inner();
+    match level {
+        Level::Quorum => &statement.quorum,
+        Level::Serial => &statement.serial,
+    }
+}
+
+#[async_trait]
+impl WideStore for CqlStore {
+    async fn prepare(&self, text: &str) -> Result<Prepared, Fault> {
+        let mut quorum = self.session.prepare(text).await?;
+        // Plain writes carry their own timestamps, so sending one again changes nothing; conditional ones are asked again
+        // by rules of their own.
+        quorum.set_is_idempotent(!text.contains(" IF "));
+        let mut serial = quorum.clone();
+        serial.set_consistency(Consistency::LocalSerial);
+        Ok(Prepared::new(text, Statement { quorum, serial }))
+    }
+
+    async fn define(&self, text: &str) -> Result<(), Fault> {
+        define(&self.session, text.to_owned()).await
+    }
+
+    async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault> {
+        let statement = at(statement, Level::Quorum);
+        self.session.execute_unpaged(statement, values).await.map(|_| ()).map_err(Fault::from)
+    }
+
+    async fn write_group(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
+        let statement = at(statement, Level::Quorum);
+        let mut batch = Batch::new(BatchType::Unlogged);
+        rows.iter().for_each(|_| batch.append_statement(statement.clone()));
+        batch.set_is_idempotent(true);
+        self.session.batch(&batch, rows).await.map(|_| ()).map_err(Fault::from)
+    }
+
+    async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
+        let result = if let [(statement, values)] = statements {
+            self.session.execute_unpaged(at(statement, Level::Quorum), values).await?
+        } else {
+            let mut batch = Batch::new(BatchType::Unlogged);
+            let mut values = Vec::with_capacity(statements.len());
+            for (statement, of_statement) in statements {
+                batch.append_statement(at(statement, Level::Quorum).clone());
+                values.push(of_statement);
+            }
+            self.session.batch(&batch, values).await?
+        };
+        decision(result)
+    }
+
+    async fn read(&self, statement: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+        rows(self.session.execute_unpaged(at(statement, level), values).await?)
+    }
+
+    async fn read_page(&self, statement: &Prepared, after: Option<&PageState>) -> Result<Page, Fault> {
+        let after = after.map_or_else(PagingState::start, |state| PagingState::new_from_raw_bytes(state.as_slice()));
+        let statement = at(statement, Level::Quorum);
+        let (result, next) = self.session.execute_single_page(statement, (), after).await?;
+        let next = next.into_paging_control_flow().continue_value();
+        let next = next.and_then(|state| state.as_bytes_slice().map(|bytes| bytes.to_vec()));
+        Ok((rows(result)?, next))
+    }
+}
+
+fn rows(result: QueryResult) -> Result<Vec<Row>, Fault> {
+    let result = result.into_rows_result().map_err(Fault::corrupt)?;
+    let rows = result.rows::<ColumnIterator<'_, '_>>().map_err(Fault::corrupt)?;
+    rows.map(|row| values(row.map_err(Fault::corrupt)?)).collect()
+}
+
+fn values(columns: ColumnIterator<'_, '_>) -> Result<Row, Fault> {
+    let value = |column: Result<_, DeserializationError>| {
+        let column: scylla::deserialize::row::RawColumn<'_, '_> = column.map_err(Fault::corrupt)?;
+        value(column.spec.typ(), column.slice).map_err(Fault::corrupt)
+    };
+    columns.map(value).collect()
+}
+
+fn value<'frame, 'metadata>(
+    typ: &'metadata ColumnType<'metadata>,
+    slice: Option<FrameSlice<'frame>>,
+) -> Result<Value, DeserializationError> {
+    if slice.is_none() {
+        return Ok(Value::Null);
+    }
+    Ok(match typ {
+        ColumnType::Native(NativeType::BigInt) => Value::BigInt(i64::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Int) => Value::Int(i32::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Boolean) => Value::Bool(bool::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Text) => Value::Text(String::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Blob) => Value::Blob(Vec::<u8>::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Uuid) => Value::Uuid(Uuid::deserialize(typ, slice)?.into_bytes()),
+        _ => Value::Null, // no table of ours has a column of another type
+    })
+}
+
+/// Whether the first column of the answer says that a condition held.
+fn decision(result: QueryResult) -> Result<Decision, Fault> {
+    let result = result.into_rows_result().map_err(Fault::corrupt)?;
+    let names: Vec<String> = result.column_specs().iter().map(|spec| spec.name().to_owned()).collect();
+    let row = values(result.first_row::<ColumnIterator<'_, '_>>().map_err(Fault::corrupt)?)?;
+    match row.first() {
+        Some(Value::Bool(true)) => Ok(Decision::Applied),
+        Some(Value::Bool(false)) => Ok(Decision::Held(HeldRow::new(names.into_iter().zip(row).collect()))),
+        _ => Err(Fault::corrupt("a conditional request was answered without saying whether it was applied")),
+    }
+}
+
+impl SerializeValue for Value {
+    fn serialize<'b>(
+        &self,
+        typ: &ColumnType<'_>,
+        writer: CellWriter<'b>,
+    ) -> Result<WrittenCellProof<'b>, SerializationError> {
+        match self {
+            Self::Null => Ok(writer.set_null()),
+            Self::BigInt(value) => value.serialize(typ, writer),
+            Self::Int(value) => value.serialize(typ, writer),
+            Self::Bool(value) => value.serialize(typ, writer),
+            Self::Text(value) => value.serialize(typ, writer),
+            Self::Blob(value) => value.serialize(typ, writer),
+            Self::Uuid(bytes) => Uuid::from_bytes(*bytes).serialize(typ, writer),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The seam below the protocol: a store of wide rows that is asked in the named statements of `cql/`.
+//!
+//! Everything above it is the protocol: the order of writes, what is sent again, what an unknown outcome means. Everything
+//! below sends one request once and says what is known of it; the driver's session does so for a cluster (`session`), and a
+//! simulation can do so for replicas of its own. Nothing below reads a clock of its own, draws by chance or repeats.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::value::{Row, Value};
+
+/// A store of wide rows.
+///
+/// Laws:
+/// 1. A request is sent once. `Fault::outcome` is `NotApplied` only if it has and will have no effect.
+/// 2. A write that was answered is seen by every read that begins later, at `Quorum` and above.
+/// 3. Of two writes to one cell the greater timestamp wins, and of equal ones the greater value, whatever the order of
+///    arrival. A deletion with a timestamp hides cells with that timestamp and lower ones.
+/// 4. A conditional request is decided once among all conditional requests on its partition. Its writes carry a
+///    timestamp of the store's own.
+#[async_trait]
+pub trait WideStore: Send + Sync + 'static {
+    /// Prepares a statement on tables that exist.
+    async fn prepare(&self, text: &str) -> Result<Prepared, Fault>;
+
+    /// Makes or drops tables; answers when all nodes know.
+    async fn define(&self, text: &str) -> Result<(), Fault>;
+
+    /// Writes.
+    async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault>;
+
+    /// Writes rows of one partition by one statement, all or none.
+    async fn write_group(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault>;
+
+    /// Asks a conditional question; several statements are one, and all are on one partition.
+    async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault>;
+
+    /// Reads all rows that a statement asks for.
+    async fn read(&self, statement: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault>;
+
+    /// Reads a page of rows after an earlier page; says where the next begins, if there is one.
+    async fn read_page(&self, statement: &Prepared, after: Option<&PageState>) -> Result<Page, Fault>;
+}
+
+/// Rows, and where the next ones begin.
+pub type Page = (Vec<Row>, Option<PageState>);
+
+/// Where a page begins; only its store knows what it says.
+pub type PageState = Vec<u8>;
+
+/// How many replicas a read asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// A quorum of the own data centre.
+    Quorum,
+    /// A quorum, after what is being decided on the partition is decided.
+    Serial,
+}
+
+/// A statement that a store has prepared.
+#[derive(Clone)]
+pub struct Prepared {
+    text: String,
+    inner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Prepared {
+    /// A statement with whatever its store keeps of it.
+    pub fn new(text: &str, inner: impl Any + Send + Sync) -> Self {
+        Self { text: text.to_owned(), inner: Arc::new(inner) }
+    }
+
+    /// What was prepared.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What the store keeps of it.
+    ///
+    /// # Panics
+    /// Panics if another kind of store prepared it.
+    pub fn inner<T: 'static>(&self) -> &T {
+        self.inner.downcast_ref().unwrap_or_else(|| panic!("another store prepared: {}", self.text))
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Prepared").field(&self.text).finish()
+    }
+}
+
+/// What a conditional request came to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Decision {
+    /// The condition held and the change is made.
+    Applied,
+    /// It did not hold; this is the row that was there, by column.
+    Held(HeldRow),
+}
+
+/// A row that stood in the way of a conditional request.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct HeldRow(Vec<(String, Value)>);
+
+impl HeldRow {
+    /// A row by its columns.
+    pub fn new(columns: Vec<(String, Value)>) -> Self {
+        Self(columns)
+    }
+
+    /// The bytes of a column; none if it is null or not among those answered.
+    pub fn bytes(&self, column: &str) -> Option<Vec<u8>> {
+        match self.value(column)? {
+            Value::Blob(bytes) => Some(bytes.clone()),
+            _ => None, // a column of another type is not the one that was asked for
+        }
+    }
+
+    /// The number of a column.
+    pub fn int(&self, column: &str) -> Option<i32> {
+        match self.value(column)? {
+            Value::Int(number) => Some(*number),
+            _ => None, // as above
+        }
+    }
+
+    fn value(&self, column: &str) -> Option<&Value> {
+        self.0.iter().find(|(name, _)| name == column).map(|(_, value)| value)
+    }
+}

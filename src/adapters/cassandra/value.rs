@@ -1,0 +1,168 @@
+//! Values of columns, and how tuples become the values of a statement and rows become tuples.
+
+use uuid::Uuid;
+
+/// The value of a column.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// None.
+    Null,
+    /// A number of 64 bits.
+    BigInt(i64),
+    /// A number of 32 bits.
+    Int(i32),
+    /// Yes or no.
+    Bool(bool),
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Blob(Vec<u8>),
+    /// A UUID.
+    Uuid([u8; 16]),
+}
+
+/// The columns of a row, in the order in which they were asked for.
+pub type Row = Vec<Value>;
+
+/// The values of a statement, in the order of its places.
+pub trait Bind {
+    /// The values.
+    fn bind(self) -> Vec<Value>;
+}
+
+/// A row of known types.
+pub trait FromRow: Sized {
+    /// Takes a row apart; none if it is of another shape.
+    fn from_row(row: Row) -> Option<Self>;
+}
+
+/// A value of a known type.
+pub trait FromValue: Sized {
+    /// Takes a value out; none if it is of another type.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+macro_rules! of_type {
+    ($type:ty, $kind:ident) => {
+        impl From<$type> for Value {
+            fn from(value: $type) -> Self {
+                Self::$kind(value)
+            }
+        }
+
+        impl FromValue for $type {
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    Value::$kind(value) => Some(value),
+                    _ => None, // null, or of another type
+                }
+            }
+        }
+    };
+}
+
+of_type!(i64, BigInt);
+of_type!(i32, Int);
+of_type!(bool, Bool);
+of_type!(String, Text);
+of_type!(Vec<u8>, Blob);
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+impl From<&String> for Value {
+    fn from(value: &String) -> Self {
+        Self::Text(value.clone())
+    }
+}
+
+impl From<&Vec<u8>> for Value {
+    fn from(value: &Vec<u8>) -> Self {
+        Self::Blob(value.clone())
+    }
+}
+
+impl From<Uuid> for Value {
+    fn from(value: Uuid) -> Self {
+        Self::Uuid(value.into_bytes())
+    }
+}
+
+impl FromValue for Uuid {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Uuid(bytes) => Some(Self::from_bytes(bytes)),
+            _ => None, // null, or of another type
+        }
+    }
+}
+
+impl<T: FromValue> FromValue for Option<T> {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Null => Some(None),
+            value => T::from_value(value).map(Some),
+        }
+    }
+}
+
+impl Bind for () {
+    fn bind(self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+macro_rules! tuples {
+    ($($name:ident)+) => {
+        impl<$($name: Into<Value>),+> Bind for ($($name,)+) {
+            #[allow(non_snake_case, reason = "a tuple's parts are named like their types")]
+            fn bind(self) -> Vec<Value> {
+                let ($($name,)+) = self;
+                vec![$($name.into()),+]
+            }
+        }
+
+        impl<$($name: FromValue),+> FromRow for ($($name,)+) {
+            fn from_row(row: Row) -> Option<Self> {
+                let mut columns = row.into_iter();
+                let tuple = ($($name::from_value(columns.next()?)?,)+);
+                columns.next().is_none().then_some(tuple)
+            }
+        }
+    };
+}
+
+tuples!(A);
+tuples!(A B);
+tuples!(A B C);
+tuples!(A B C D);
+tuples!(A B C D E);
+tuples!(A B C D E F);
+tuples!(A B C D E F G);
+tuples!(A B C D E F G H);
+tuples!(A B C D E F G H I);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tuple_that_is_bound_comes_back_from_its_row() {
+        let tuple = (7_i64, -1_i32, "name", vec![1_u8, 2], true);
+        type Read = (i64, i32, String, Vec<u8>, Option<bool>);
+        let read = Read::from_row(tuple.bind()).expect("its own types");
+        assert_eq!(read, (7, -1, "name".to_owned(), vec![1, 2], Some(true)));
+    }
+
+    #[test]
+    fn a_row_of_another_shape_is_none_of_the_type() {
+        assert_eq!(<(i64,)>::from_row(vec![Value::Int(1)]), None);
+        assert_eq!(<(i64,)>::from_row(vec![Value::Null]), None);
+        assert_eq!(<(Option<i64>,)>::from_row(vec![Value::Null]), Some((None,)));
+        assert_eq!(<(i64,)>::from_row(vec![]), None);
+        assert_eq!(<(i64,)>::from_row((1_i64, 2_i64).bind()), None, "a column too many");
+    }
+}
