@@ -167,6 +167,12 @@ pub const HEADS_REMEMBERED_MAX: usize = 262_144;
 pub const TOKENS_REMEMBERED_MAX: usize = 262_144;
 /// The longest lifetime of a series row on Cassandra: ten years. What is kept longer does not expire by itself.
 pub const SERIES_TTL_SECONDS_MAX: i32 = 10 * 366 * 86_400;
+/// How long a member of a fleet counts without a new heartbeat.
+pub const MEMBER_LEASE: Duration = Duration::from_secs(30);
+/// What a member stops acknowledging before its lease ends, and others wait beyond it.
+pub const MEMBER_LEASE_MARGIN: Duration = Duration::from_secs(2);
+/// How often a member of a fleet writes its heartbeat.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long a server's claim on a keyspace lasts without being renewed.
 pub const KEYSPACE_LEASE: Duration = Duration::from_secs(10);
 /// What a server stops acknowledging before its claim ends, and another one waits beyond it.

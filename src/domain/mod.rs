@@ -4,6 +4,7 @@
 
 pub mod capacity;
 pub mod counter;
+pub mod fleet;
 pub mod limits;
 pub mod namespace;
 pub mod queue;

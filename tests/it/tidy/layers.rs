@@ -115,6 +115,14 @@ fn nothing_below_the_app_reads_the_environment() {
 }
 
 #[test]
+fn the_service_leaves_no_rule_of_the_fleet_out() {
+    let found = mentions_where(|source, mention| {
+        !source.in_test(mention) && !source.path.starts_with("tests/") && names_any(mention, &["Rules::without"])
+    });
+    expect_none("a server keeps all rules; only a simulation takes one out, to show that it would notice", found);
+}
+
+#[test]
 fn features_are_asked_for_at_the_door_only() {
     let mut found = Vec::new();
     for source in sources().iter().filter(|source| source.path.starts_with("src/")) {

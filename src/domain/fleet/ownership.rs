@@ -1,0 +1,56 @@
+//! Who works on a shard: rendezvous hashing over the members, so that one that leaves moves its own shards only
+//! (Thaler and Ravishankar, "A Name-Based Mapping Scheme for Rendezvous", 1996).
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::fleet::MemberId;
+
+/// The owner of a shard among members; none among none. Cost: O(members).
+///
+/// Readers that see different members may name different owners for a while: two owners do no harm, they only do the work
+/// twice.
+pub fn owner_of(shard: u32, members: impl IntoIterator<Item = MemberId>) -> Option<MemberId> {
+    members.into_iter().max_by_key(|id| (weight(shard, *id), *id))
+}
+
+fn weight(shard: u32, id: MemberId) -> u64 {
+    let mut bytes = [0; 20];
+    bytes[..16].copy_from_slice(&id.0);
+    bytes[16..].copy_from_slice(&shard.to_be_bytes());
+    xxh3_64(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::limits::TOUCH_SHARDS;
+
+    proptest! {
+        #[test]
+        fn a_member_that_leaves_moves_only_its_own_shards(ids in btree_set(any::<[u8; 16]>(), 1..8), gone in any::<prop::sample::Index>()) {
+            let members: Vec<MemberId> = ids.into_iter().map(MemberId).collect();
+            let gone = members[gone.index(members.len())];
+            let rest: Vec<MemberId> = members.iter().copied().filter(|id| *id != gone).collect();
+            for shard in 0..TOUCH_SHARDS {
+                let owner = owner_of(shard, members.iter().copied());
+                let reversed = owner_of(shard, members.iter().rev().copied());
+                prop_assert_eq!(owner, reversed, "the order of the members does not matter");
+                let then = owner_of(shard, rest.iter().copied());
+                prop_assert!(owner == Some(gone) || owner == then);
+                prop_assert_eq!(then.is_none(), rest.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn shards_are_shared_out_about_evenly() {
+        let members = [3, 5, 7, 11].map(|byte| MemberId([byte; 16]));
+        for member in members {
+            let owned = (0..TOUCH_SHARDS).filter(|shard| owner_of(*shard, members) == Some(member)).count();
+            assert!((6..=28).contains(&owned), "{member:?} owns {owned} of {TOUCH_SHARDS}");
+        }
+    }
+}

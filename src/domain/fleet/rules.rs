@@ -1,0 +1,69 @@
+//! The rules of the protocol that can be left out, to show that a simulation notices.
+
+/// A rule without which counts would be lost, doubled or told too early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// An add is acknowledged only while the lease it was taken under is valid.
+    AcknowledgeUnderLease,
+    /// A lapsed lease is never renewed: the process joins again under a new id.
+    LapsedStaysLapsed,
+    /// Above the published limit a verdict is PENDING.
+    PendingAboveLimit,
+    /// Where no row is found, a verdict leaves a void.
+    Void,
+    /// The void is written once more, plainly, above the event's time.
+    SecondVoid,
+    /// Whoever finds a row below the limit leaves a recheck mark.
+    RecheckMark,
+    /// A watermark moves only behind the checkpoints of its counters.
+    CheckpointBeforeWatermark,
+    /// Registers carry their own value as the cell timestamp.
+    MaxRegisters,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::AcknowledgeUnderLease,
+        Self::LapsedStaysLapsed,
+        Self::PendingAboveLimit,
+        Self::Void,
+        Self::SecondVoid,
+        Self::RecheckMark,
+        Self::CheckpointBeforeWatermark,
+        Self::MaxRegisters,
+    ];
+}
+
+/// The rules that hold. A server has all of them; `without` is for simulations alone, and a test of the house keeps it
+/// out of the service.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Rules {
+    without: Option<Rule>,
+}
+
+impl Rules {
+    /// All rules but one.
+    pub const fn without(rule: Rule) -> Self {
+        Self { without: Some(rule) }
+    }
+
+    /// Whether a rule holds.
+    pub fn keeps(self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rules_hold_unless_one_is_taken_out() {
+        for rule in Rule::ALL {
+            assert!(Rules::default().keeps(rule));
+            let kept = Rule::ALL.iter().filter(|other| Rules::without(rule).keeps(**other)).count();
+            assert!(!Rules::without(rule).keeps(rule) && kept == Rule::ALL.len() - 1, "{rule:?}");
+        }
+    }
+}
