@@ -2,13 +2,16 @@
 //!
 //! Encoding never fails. Decoding answers `Damaged` for whatever no encoder of ours has written: an unknown kind, a
 //! provenance that is too long, a missing part. Values only; keys and rows belong to each engine. The values of the
-//! catalog are in `catalog`, those of shared caches in `count`, those of queues in `queues`.
+//! catalog are in `catalog`, those of shared caches in `count`, those of fleets in `fleet`, those of queues in `queues`.
 
 pub mod catalog;
 pub mod count;
+mod fleet;
 pub mod queues;
 
 use prost::Message;
+
+pub use fleet::{decode_beat, decode_sealed, encode_beat, encode_sealed};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
@@ -63,6 +66,17 @@ pub fn decode_event(bytes: &[u8]) -> Result<(Change, Provenance), Damaged> {
 
 /// Encodes a checkpoint.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
+    checkpoint_of(checkpoint).encode_to_vec()
+}
+
+/// Decodes a checkpoint.
+pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint, Damaged> {
+    checkpoint_from(decode(CHECKPOINT, bytes)?)
+}
+
+const CHECKPOINT: &str = "checkpoint";
+
+fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
     StoredCheckpoint {
         count: Some(wide_of(checkpoint.count)),
         as_of: checkpoint.as_of.micros(),
@@ -74,13 +88,10 @@ pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
         sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, *total)).collect(),
         gone: checkpoint.gone,
     }
-    .encode_to_vec()
 }
 
-/// Decodes a checkpoint.
-pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint, Damaged> {
-    const WHAT: &str = "checkpoint";
-    let stored: StoredCheckpoint = decode(WHAT, bytes)?;
+fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, Damaged> {
+    const WHAT: &str = CHECKPOINT;
     let sources = stored.sources.into_iter().map(source_from).collect::<Result<_, _>>()?;
     Ok(Checkpoint {
         count: wide_from(WHAT, stored.count)?,

@@ -125,8 +125,7 @@ impl Backend {
 
     /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
-        let of_embedded = self.embedded.as_ref().and_then(|embedded| embedded.failure());
-        of_embedded.or_else(|| self.cassandra.as_ref().and_then(|cassandra| cassandra.failure()))
+        self.embedded.as_ref().and_then(|embedded| embedded.failure())
     }
 
     /// Waits until the store has failed for good; the process then ends, because a restart repairs what it can.

@@ -5,24 +5,19 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
-use crate::adapters::cassandra::{self, Cassandra, Claimant, OpenError, Options, Ownership};
-use crate::adapters::system::SystemEntropy;
+use crate::adapters::cassandra::{self, Cassandra, OpenError, Options};
 use crate::app::config::{Config, cassandra_options, storage_cluster};
 use crate::app::run::Preset;
-use crate::ports::{Clock, Entropy};
+use crate::ports::Clock;
 
-/// Opens the keyspace and claims it. Waits for the lease of a server that ended without a word.
+/// Opens the keyspace.
 pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Cassandra>> {
     let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
     let options = cassandra_options(cluster).map_err(anyhow::Error::msg)?;
     if preset == Preset::Dev {
         make(&options, clock.as_ref()).await?;
     }
-    let mut id = [0; 16];
-    SystemEntropy.fill(&mut id);
-    let claimant = Claimant { id, address: config.server.listen.to_string() };
-    let opened = Cassandra::open(&options, Ownership::Claimed(claimant), None, Arc::clone(clock)).await?;
-    Ok(Arc::new(opened))
+    Ok(Arc::new(Cassandra::open(&options, None, Arc::clone(clock)).await?))
 }
 
 /// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.

@@ -57,6 +57,15 @@ const COUNTS: &[Row] = &[
         s.touches_replayed.get()
     }),
     ("tallystone_limits_published", "Limits published", |s| s.limits_published.get()),
+    ("tallystone_late_rows", "Rows that came after their bucket was rolled up and were taken into the count", |s| {
+        s.late_rows.get()
+    }),
+    ("tallystone_repairs", "Repairs of counters, one for each bucket that differed", |s| s.repairs.get()),
+    ("tallystone_buckets_rechecked", "Buckets that were compared because of a recheck mark", |s| {
+        s.buckets_rechecked.get()
+    }),
+    ("tallystone_leases_lapsed", "Lapses of this server's own lease in its fleet", |s| s.leases_lapsed.get()),
+    ("tallystone_members_lapsed", "Other members that this server has seen lapse", |s| s.members_lapsed.get()),
     ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
     ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
     ("tallystone_messages_enqueued", "Messages that were taken in", |s| s.messages_enqueued.get()),
@@ -79,8 +88,6 @@ impl Collector for EngineCollector {
         for (name, help, value) in COUNTS {
             encode_count(&mut encoder, name, help, value(stats))?;
         }
-        // On the embedded engine a commit succeeds or the process ends, so no row can come late.
-        encode_count(&mut encoder, "tallystone_late_rows", "Rows found at or below a limit that was told before", 0)?;
         encode_count(
             &mut encoder,
             "tallystone_loop_panics",
@@ -102,6 +109,12 @@ impl EngineCollector {
         encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
         encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
         encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
+        if let Some(fleet) = self.engine.fleet() {
+            let members = gauge(fleet.members);
+            encode(encoder, "tallystone_fleet_members", "Members of the fleet, this server included", &members)?;
+            let left = ConstGauge::new(fleet.lease_left.as_secs_f64());
+            encode(encoder, "tallystone_fleet_lease_seconds", "How long the lease of this server still lasts", &left)?;
+        }
         let queues = self.engine.queues();
         encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
         encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;

@@ -67,8 +67,7 @@ pub fn exit_of(error: &OpenError) -> Exit {
         | OpenError::DataCenter { .. }
         | OpenError::DataCenterUnnamed { .. }
         | OpenError::Schema { .. }
-        | OpenError::NotWritable { .. }
-        | OpenError::Claim(_) => Exit::Precondition,
+        | OpenError::NotWritable { .. } => Exit::Precondition,
     }
 }
 

@@ -31,10 +31,11 @@ use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
+use crate::domain::fleet::{Roles, Rules};
 use crate::domain::queue::QueueName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces, Unlisted};
 use crate::engine::queues::QueueDraft;
-use crate::engine::{Engine, Parts};
+use crate::engine::{Engine, Parts, Profile};
 use crate::ports::Clock;
 
 /// What kind of server it is.
@@ -272,6 +273,8 @@ async fn start_engine(
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),
         namespaces,
+        profile: Profile { roles: Roles { writer: true, roller: true }, address: String::new() },
+        rules: Rules::default(),
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
     ensure_timed_tasks(&engine).await;

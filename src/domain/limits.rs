@@ -173,14 +173,13 @@ pub const MEMBER_LEASE: Duration = Duration::from_secs(30);
 pub const MEMBER_LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// How often a member of a fleet writes its heartbeat.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How long a server's claim on a keyspace lasts without being renewed.
-pub const KEYSPACE_LEASE: Duration = Duration::from_secs(10);
-/// What a server stops acknowledging before its claim ends, and another one waits beyond it.
-pub const KEYSPACE_LEASE_MARGIN: Duration = Duration::from_secs(1);
-/// How often a claim on a keyspace is renewed.
-pub const KEYSPACE_BEAT: Duration = Duration::from_secs(2);
-/// How often a start looks whether the claim of another server has lapsed.
-pub const KEYSPACE_CLAIM_POLL: Duration = Duration::from_millis(500);
+/// How long a write of events that stays in doubt is sent again; then limits may pass it, and whoever finds its row later
+/// has the bucket compared.
+pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
+/// How often a server looks whether another one has changed the catalog.
+pub const CATALOG_FOLLOWED_EVERY: Duration = Duration::from_secs(1);
+/// How often the repair of one bucket is tried again when another repair of its counter came in between.
+pub const REPAIR_ATTEMPTS_MAX: u32 = 8;
 /// The longest name of a keyspace; Cassandra takes 48 characters.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 48;
 /// The touch shards of a dataset; fixed for ever, because shard numbers are stored.

@@ -25,6 +25,17 @@ struct State {
     holds: BTreeMap<Timestamp, u32>,
     /// The millisecond of the newest events of the server's own, and the next sequence number in it.
     own: (i64, u32),
+    /// The life of this writer in its fleet; what an earlier one held is not waited for.
+    life: u64,
+}
+
+/// A note that admitted events may not be durable yet. `release` must be called once for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// The oldest of the events' times.
+    pub time: Timestamp,
+    /// The life in which they were admitted.
+    pub life: u64,
 }
 
 /// Whether events were admitted.
@@ -32,15 +43,15 @@ struct State {
 pub struct Admission {
     /// The closed timestamp that the events were compared with.
     pub closed: Timestamp,
-    /// The time of the hold; none if no event was admitted. `release` must be called once for it.
-    pub hold: Option<Timestamp>,
+    /// The hold; none if no event was admitted.
+    pub hold: Option<Hold>,
 }
 
 /// Places for events of the server's own: one time, and sequence numbers in it that nobody else gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnPlaces {
-    /// The time, a whole millisecond, and the time of the hold. `release` must be called once for it.
-    pub time: Timestamp,
+    /// The hold; its time, a whole millisecond, is that of the events.
+    pub hold: Hold,
     /// The first sequence number.
     pub first: u32,
 }
@@ -48,18 +59,16 @@ pub struct OwnPlaces {
 impl Closing {
     /// Begins with nothing held; nothing at or below `closed` will be admitted.
     pub fn new(accept_limit: Duration, closed: Timestamp) -> Self {
-        Self { accept_limit, state: Mutex::new(State { closed, holds: BTreeMap::new(), own: (i64::MIN, 0) }) }
+        let state = State { closed, holds: BTreeMap::new(), own: (i64::MIN, 0), life: 0 };
+        Self { accept_limit, state: Mutex::new(state) }
     }
 
     /// Admits those times that lie above the closed timestamp, under one hold at the oldest of them.
     pub fn admit(&self, times: impl IntoIterator<Item = Timestamp>, now: Timestamp) -> Admission {
         let mut state = self.state.lock();
         let closed = state.advance(now, self.accept_limit);
-        let hold = times.into_iter().filter(|time| *time > closed).min();
-        if let Some(time) = hold {
-            *state.holds.entry(time).or_insert(0) += 1;
-        }
-        Admission { closed, hold }
+        let oldest = times.into_iter().filter(|time| *time > closed).min();
+        Admission { closed, hold: oldest.map(|time| state.hold(time)) }
     }
 
     /// Makes places for `count` events of the server's own and holds their time: the first whole millisecond above both
@@ -81,17 +90,27 @@ impl Closing {
             (newest.saturating_add(1), 0)
         };
         state.own = (millis, first.saturating_add(count));
-        let time = Timestamp::from_millis(millis);
-        *state.holds.entry(time).or_insert(0) += 1;
-        OwnPlaces { time, first }
+        OwnPlaces { hold: state.hold(Timestamp::from_millis(millis)), first }
+    }
+
+    /// Begins another life of this writer: it admits nothing at or below `closed`, and what it held before is not waited
+    /// for any more.
+    pub fn begin_life(&self, life: u64, closed: Timestamp) {
+        let mut state = self.state.lock();
+        state.life = life;
+        state.closed = state.closed.max(closed);
+        state.holds.clear();
     }
 
     /// Ends one hold.
-    pub fn release(&self, time: Timestamp) {
+    pub fn release(&self, hold: Hold) {
         let mut state = self.state.lock();
-        match state.holds.get_mut(&time) {
+        if hold.life != state.life {
+            return;
+        }
+        match state.holds.get_mut(&hold.time) {
             Some(1) => {
-                state.holds.remove(&time);
+                state.holds.remove(&hold.time);
             }
             Some(count) => *count -= 1,
             None => unreachable!("a hold is released once, by the guard that made it"),
@@ -110,6 +129,11 @@ impl Closing {
 }
 
 impl State {
+    fn hold(&mut self, time: Timestamp) -> Hold {
+        *self.holds.entry(time).or_insert(0) += 1;
+        Hold { time, life: self.life }
+    }
+
     fn advance(&mut self, now: Timestamp, accept_limit: Duration) -> Timestamp {
         let oldest_held = self.holds.first_key_value().map_or(Timestamp::MAX, |(time, _)| time.just_before());
         self.closed = self.closed.max(oldest_held.min(now - accept_limit));
@@ -127,15 +151,19 @@ mod tests {
         Timestamp::from_secs(seconds)
     }
 
+    fn held(time: Timestamp) -> Hold {
+        Hold { time, life: 0 }
+    }
+
     #[test]
     fn closed_waits_for_the_oldest_hold() {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
-        assert_eq!(closing.admit([at(99), at(97)], at(100)).hold, Some(at(97)));
-        assert_eq!(closing.admit([at(98)], at(100)).hold, Some(at(98)));
+        assert_eq!(closing.admit([at(99), at(97)], at(100)).hold, Some(held(at(97))));
+        assert_eq!(closing.admit([at(98)], at(100)).hold, Some(held(at(98))));
         assert_eq!(closing.closed(at(200)), at(97).just_before());
-        closing.release(at(97));
+        closing.release(held(at(97)));
         assert_eq!(closing.closed(at(200)), at(98).just_before());
-        closing.release(at(98));
+        closing.release(held(at(98)));
         assert_eq!(closing.closed(at(200)), at(195));
     }
 
@@ -145,7 +173,7 @@ mod tests {
         for _ in 0..2 {
             closing.admit([at(99)], at(100));
         }
-        closing.release(at(99));
+        closing.release(held(at(99)));
         assert_eq!(closing.closed(at(200)), at(99).just_before());
     }
 
@@ -154,7 +182,7 @@ mod tests {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
         let admission = closing.admit([at(95), at(94)], at(100));
         assert_eq!(admission, Admission { closed: at(95), hold: None });
-        assert_eq!(closing.admit([at(95).just_after()], at(100)).hold, Some(at(95).just_after()));
+        assert_eq!(closing.admit([at(95).just_after()], at(100)).hold, Some(held(at(95).just_after())));
     }
 
     #[test]
@@ -162,8 +190,8 @@ mod tests {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
         assert_eq!(closing.closed(at(1_000)), at(995));
         assert_eq!(closing.closed(at(10)), at(995));
-        let own = closing.admit_own(at(10), 1).time;
-        assert!(own > at(995) && own <= at(995) + Duration::from_millis(1), "{own:?}");
+        let own = closing.admit_own(at(10), 1).hold;
+        assert!(own.time > at(995) && own.time <= at(995) + Duration::from_millis(1), "{own:?}");
         closing.release(own);
     }
 
@@ -171,7 +199,7 @@ mod tests {
     fn own_times_are_whole_milliseconds_just_above_one_millisecond_ago() {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
         let now = Timestamp::from_micros(50_000_700);
-        assert_eq!(closing.admit_own(now, 1).time, Timestamp::from_millis(50_000));
+        assert_eq!(closing.admit_own(now, 1).hold.time, Timestamp::from_millis(50_000));
     }
 
     #[test]
@@ -181,9 +209,9 @@ mod tests {
         for (now, count) in [(100, 1), (100, 1_000), (99, 1), (100, SEQUENCES_PER_MS - 1), (97, 2), (101, 1), (101, 1)]
         {
             let places = closing.admit_own(at(now), count);
-            assert!((places.time, places.first) >= end, "{places:?} after {end:?}");
+            assert!((places.hold.time, places.first) >= end, "{places:?} after {end:?}");
             assert!(places.first + count <= SEQUENCES_PER_MS, "{places:?}");
-            end = (places.time, places.first + count);
+            end = (places.hold.time, places.first + count);
         }
         assert_eq!(end, (at(101), 2));
     }
@@ -191,9 +219,23 @@ mod tests {
     #[test]
     fn a_full_millisecond_is_followed_by_the_next() {
         let closing = Closing::new(LIMIT, Timestamp::MIN);
-        assert_eq!(closing.admit_own(at(100), SEQUENCES_PER_MS), OwnPlaces { time: at(100), first: 0 });
+        assert_eq!(closing.admit_own(at(100), SEQUENCES_PER_MS), OwnPlaces { hold: held(at(100)), first: 0 });
         let next = at(100) + Duration::from_millis(1);
-        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { time: next, first: 0 });
-        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { time: next, first: 1 });
+        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { hold: held(next), first: 0 });
+        assert_eq!(closing.admit_own(at(100), 1), OwnPlaces { hold: held(next), first: 1 });
+    }
+
+    #[test]
+    fn another_life_waits_for_no_hold_of_the_one_before_and_never_goes_back() {
+        let closing = Closing::new(LIMIT, Timestamp::MIN);
+        let before = closing.admit([at(99)], at(100)).hold.expect("it is newer than what is closed");
+        closing.begin_life(1, at(98));
+        assert_eq!(closing.closed(at(200)), at(195));
+        let hold = closing.admit([at(199)], at(200)).hold.expect("it is newer than what is closed");
+        assert_eq!(hold.life, 1);
+        closing.release(before);
+        assert_eq!(closing.held(), 1, "a hold of another life ends nothing");
+        closing.begin_life(2, at(10));
+        assert!(closing.closed(at(0)) >= at(195));
     }
 }

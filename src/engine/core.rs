@@ -7,11 +7,13 @@ use std::time::Duration;
 use dashmap::DashMap;
 
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName};
+use crate::domain::fleet::Rules;
 use crate::domain::namespace::Namespace;
 use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
 use crate::domain::{Reason, Timestamp};
 use crate::engine::counting::CountingError;
 use crate::engine::datasets::{DatasetState, Datasets};
+use crate::engine::fleet::{Fleet, Profile};
 use crate::engine::inline::InlineRolls;
 use crate::engine::namespaces::{NamespaceError, Namespaces};
 use crate::engine::rolling::NamespaceQueues;
@@ -52,6 +54,10 @@ pub struct Core {
     pub stats: Arc<Stats>,
     /// What was told of counters whose cache is shared.
     pub told: Told,
+    /// The membership of this process, where several share the store.
+    pub fleet: Option<Arc<Fleet>>,
+    /// The rules of the protocol; all of them, but in simulations that leave one out.
+    pub rules: Rules,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
 }
 
@@ -85,7 +91,13 @@ impl Core {
         entropy: Arc<dyn Entropy>,
         export: Option<Arc<dyn ExportSink>>,
         namespaces: Namespaces,
+        (rules, profile): (Rules, Profile),
     ) -> Self {
+        let stats: Arc<Stats> = Arc::default();
+        let fleet = stores.fleet.as_ref().map(|store| {
+            let (store, clock, entropy) = (Arc::clone(store), Arc::clone(&clock), Arc::clone(&entropy));
+            Arc::new(Fleet::new(store, clock, entropy, Arc::clone(&stats), (rules, profile)))
+        });
         Self {
             stores,
             clock,
@@ -98,8 +110,10 @@ impl Core {
             inline: InlineRolls::default(),
             top: TopTables::default(),
             watchers: Watchers::default(),
-            stats: Arc::default(),
+            stats,
             told: Told::default(),
+            fleet,
+            rules,
             scopes: DashMap::new(),
         }
     }
@@ -178,7 +192,7 @@ impl Core {
             .namespaces
             .dataset(id)
             .ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "look up dataset"))?;
-        self.datasets.open(&dataset, &self.stores).await
+        self.datasets.open(&dataset, &self.stores, self.fleet.as_deref()).await
     }
 
     /// Makes the slice rows of the present.

@@ -11,6 +11,8 @@ use crate::domain::counter::DatasetId;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS};
 use crate::domain::namespace::Dataset;
 use crate::engine::closing::Closing;
+use crate::engine::core::Core;
+use crate::engine::fleet::Fleet;
 use crate::engine::rolling::pending::Pending;
 use crate::engine::slices::SliceTable;
 use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
@@ -20,7 +22,7 @@ pub struct DatasetState {
     /// Its settings.
     pub dataset: Arc<Dataset>,
     /// What this writer has closed and holds.
-    pub closing: Closing,
+    pub closing: Arc<Closing>,
     /// Its slices.
     pub slices: SliceTable,
     /// Counters that wait for a roll, by touch shard.
@@ -32,8 +34,13 @@ pub struct DatasetState {
 }
 
 impl DatasetState {
-    async fn open(dataset: Arc<Dataset>, stores: &Stores) -> Result<Self, StoreError> {
+    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&Fleet>) -> Result<Self, StoreError> {
         let id = dataset.id;
+        let closing = Arc::new(Closing::new(dataset.settings.accept_limit, stores.progress.limit(id).await?));
+        if let Some(fleet) = fleet {
+            fleet.join(id, Arc::clone(&closing)).await?;
+        }
+        // The limit before the slices: all that lies at or below it is in slices that are listed now.
         let limit = stores.progress.limit(id).await?;
         let slices = SliceTable::open(id, dataset.settings.slice_width(), stores.slices.as_ref()).await?;
         let stored = stores.touches.watermarks(id).await?;
@@ -42,7 +49,7 @@ impl DatasetState {
             .map(|watermark| AtomicI64::new(watermark.micros()))
             .collect();
         Ok(Self {
-            closing: Closing::new(dataset.settings.accept_limit, limit),
+            closing,
             slices,
             pending: Pending::default(),
             watermarks,
@@ -73,18 +80,48 @@ impl DatasetState {
         self.watermarks[shard as usize].fetch_max(watermark.micros(), Ordering::AcqRel);
     }
 
-    /// Publishes what is closed now, if it is above the limit. Called by one loop only.
-    pub async fn publish_limit(&self, stores: &Stores, clock: &dyn Clock) -> Result<Timestamp, StoreError> {
-        let closed = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
-        if closed > self.limit() {
-            let limit = stores.progress.publish(self.id(), closed).await?;
-            self.limit.send_if_modified(|known| {
-                let newer = limit > *known;
-                *known = (*known).max(limit);
-                newer
-            });
+    /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
+    /// have closed, published by one of them and read by the others.
+    pub async fn publish_limit(&self, core: &Core) -> Result<Timestamp, StoreError> {
+        let stores = &core.stores;
+        let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
+        let limit = match &core.fleet {
+            None if closed <= self.limit() => return Ok(self.limit()),
+            None => stores.progress.publish(self.id(), closed).await?,
+            Some(fleet) => {
+                let limit = match fleet.round(self.id(), closed, self.limit()).await? {
+                    Some(limit) => stores.progress.publish(self.id(), limit).await?,
+                    None => stores.progress.limit(self.id()).await?,
+                };
+                return self.learn(limit, stores).await;
+            }
+        };
+        Ok(self.tell(limit))
+    }
+
+    /// Reads the limit that is published at this moment, by whichever member.
+    pub async fn stored_limit(&self, stores: &Stores) -> Result<Timestamp, StoreError> {
+        let limit = stores.progress.limit(self.id()).await?;
+        self.learn(limit, stores).await
+    }
+
+    /// Takes in a limit that another member may have published.
+    async fn learn(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
+        if limit > self.limit() {
+            // What was acknowledged up to it may lie in slices that other members have made.
+            self.slices.refresh(stores.slices.as_ref()).await?;
         }
-        Ok(self.limit())
+        Ok(self.tell(limit))
+    }
+
+    /// Tells whoever waits for it.
+    fn tell(&self, limit: Timestamp) -> Timestamp {
+        self.limit.send_if_modified(|known| {
+            let newer = limit > *known;
+            *known = (*known).max(limit);
+            newer
+        });
+        self.limit()
     }
 
     /// Asks the publishing loop for a newer limit.
@@ -138,10 +175,15 @@ pub struct Datasets {
 
 impl Datasets {
     /// The state of a dataset, opened if need be.
-    pub async fn open(&self, dataset: &Arc<Dataset>, stores: &Stores) -> Result<Arc<DatasetState>, StoreError> {
+    pub async fn open(
+        &self,
+        dataset: &Arc<Dataset>,
+        stores: &Stores,
+        fleet: Option<&Fleet>,
+    ) -> Result<Arc<DatasetState>, StoreError> {
         let cell = Arc::clone(&self.states.entry(dataset.id).or_default());
         let state = cell
-            .get_or_try_init(|| async { DatasetState::open(Arc::clone(dataset), stores).await.map(Arc::new) })
+            .get_or_try_init(|| async { DatasetState::open(Arc::clone(dataset), stores, fleet).await.map(Arc::new) })
             .await?;
         Ok(Arc::clone(state))
     }

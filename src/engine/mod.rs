@@ -8,6 +8,7 @@ mod closing;
 mod core;
 pub mod counting;
 mod datasets;
+mod fleet;
 mod inline;
 pub mod loops;
 pub mod namespaces;
@@ -23,14 +24,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::counter::DatasetId;
+use crate::domain::fleet::Rules;
 use crate::engine::core::Core;
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
-use crate::engine::loops::{LeftoversLoop, Supervisor};
+use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Supervisor};
 use crate::engine::namespaces::Namespaces;
 use crate::engine::queues::Queues;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, ExportSink, QueueStores, StoreError, Stores};
+
+pub use fleet::Profile;
 
 /// What an engine is made of.
 pub struct Parts {
@@ -46,6 +50,10 @@ pub struct Parts {
     pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
     pub namespaces: Namespaces,
+    /// What this process tells the others of itself, where several share the store.
+    pub profile: Profile,
+    /// The rules of the protocol: all of them.
+    pub rules: Rules,
 }
 
 /// The running engine.
@@ -54,6 +62,15 @@ pub struct Engine {
     driver: Driver,
     counting: Counting,
     queues: Queues,
+}
+
+/// The membership of this process at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct FleetGauges {
+    /// How many members there are, as far as this one knows.
+    pub members: usize,
+    /// How long its lease still lasts if no heartbeat is acknowledged any more.
+    pub lease_left: Duration,
 }
 
 /// A gauge of the engine at one moment, by dataset.
@@ -76,9 +93,17 @@ pub struct DatasetGauges {
 impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, queue_stores, clock, entropy, export, namespaces } = parts;
+        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, rules } = parts;
         let driver = Driver::new(Arc::clone(&clock));
-        let core = Arc::new(Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces));
+        let of_fleet = (rules, profile);
+        let core = Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, of_fleet);
+        let core = Arc::new(core);
+        if let Some(fleet) = &core.fleet {
+            // A member before it joins a dataset; the heartbeats go on while the datasets are opened.
+            fleet.keep().await?;
+            driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
+            driver.start(FollowLoop::new(Arc::clone(&core)));
+        }
         let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone());
         supervisor.follow().await?;
         driver.start(supervisor);
@@ -123,6 +148,12 @@ impl Engine {
     /// How many watches there are.
     pub fn watches(&self) -> usize {
         self.core.watchers.len()
+    }
+
+    /// The membership of this process; none where one process owns the store.
+    pub fn fleet(&self) -> Option<FleetGauges> {
+        let fleet = self.core.fleet.as_ref()?;
+        Some(FleetGauges { members: fleet.members(), lease_left: fleet.lease_left() })
     }
 
     /// Gauges of every dataset.

@@ -16,7 +16,7 @@ use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::limits::GAP_SLICES_MAX;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::domain::{Timestamp, rollup::window::slice_start};
-use crate::ports::{StoreError, TimeSlices};
+use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
 /// How many slices are made ahead of their time.
 const AHEAD: u32 = 2;
@@ -40,6 +40,23 @@ impl SliceTable {
     /// The known rows, oldest first.
     pub fn rows(&self) -> Arc<Vec<TimeSlice>> {
         self.rows.load_full()
+    }
+
+    /// Reads the rows again, for those that other servers have made and the statuses that they have moved. A gap between
+    /// rows that are just being made is an error: nobody may take it for a time without events.
+    pub async fn refresh(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
+        let rows = store.list(self.dataset).await?;
+        if rows.windows(2).any(|pair| pair[0].end != pair[1].start) {
+            let why = format!("slices of dataset {} are being made", self.dataset.0);
+            return Err(StoreError::not_applied(StoreErrorKind::Busy, "read slices").because(why));
+        }
+        let known = self.rows.load();
+        let is_known =
+            |row: &TimeSlice| known.iter().any(|known| known.start == row.start && known.status >= row.status);
+        if !rows.iter().all(is_known) {
+            self.merge(rows);
+        }
+        Ok(())
     }
 
     /// Whether the slice of a time takes events now.
@@ -73,6 +90,7 @@ impl SliceTable {
         store: &dyn TimeSlices,
     ) -> Result<(), StoreError> {
         let _turn = self.making.acquire().await.expect("the semaphore is never closed");
+        self.merge_known(store).await?;
         let known = self.rows.load_full();
         let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
         let (mut start, mut end) = (asked.start, asked.end);
@@ -95,6 +113,15 @@ impl SliceTable {
             rows.push(row);
         }
         self.merge(rows);
+        Ok(())
+    }
+
+    /// Takes in what other servers have made, so that what is made here does not overlap it.
+    async fn merge_known(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
+        let rows = store.list(self.dataset).await?;
+        if rows.len() != self.rows.load().len() {
+            self.merge(rows);
+        }
         Ok(())
     }
 

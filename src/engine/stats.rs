@@ -66,6 +66,16 @@ pub struct Stats {
     pub touches_replayed: Count,
     /// Limits published.
     pub limits_published: Count,
+    /// Rows that reached the log after their bucket was rolled up and were taken into the count by a repair.
+    pub late_rows: Count,
+    /// Counters that were repaired, once for each bucket that differed.
+    pub repairs: Count,
+    /// Buckets that were compared because of a recheck mark.
+    pub buckets_rechecked: Count,
+    /// Lapses of this server's own lease.
+    pub leases_lapsed: Count,
+    /// Other members that this server has seen lapse.
+    pub members_lapsed: Count,
     /// Slices dropped.
     pub slices_dropped: Count,
     /// Slices past their time that something still needs.

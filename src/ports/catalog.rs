@@ -67,6 +67,11 @@ pub trait Catalog: Send + Sync + 'static {
     /// Reads everything that lives now.
     async fn load(&self) -> Result<CatalogState, StoreError>;
 
+    /// A number that changes with every commit of any server; always the same where one process owns the store.
+    async fn revision(&self) -> Result<i64, StoreError> {
+        Ok(0)
+    }
+
     /// Commits a change.
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError>;
 

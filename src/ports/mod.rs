@@ -11,6 +11,7 @@ mod error;
 mod event_log;
 mod export;
 mod fast_counts;
+mod fleet_store;
 mod progress;
 mod queue_catalog;
 mod queue_store;
@@ -31,6 +32,7 @@ pub use error::{Outcome, StoreError, StoreErrorKind};
 pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow};
+pub use fleet_store::FleetStore;
 pub use progress::Progress;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueRecord};
 pub use queue_store::{
@@ -63,6 +65,8 @@ pub struct Stores {
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn Catalog>,
+    /// What the servers of a store that several may open tell each other; none where one process owns the store.
+    pub fleet: Option<Arc<dyn FleetStore>>,
 }
 
 /// The stores of queues. Cheap to clone.

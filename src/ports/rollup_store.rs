@@ -16,6 +16,23 @@ pub struct RollupRow {
     pub clear: Option<EventKey>,
     /// The time of the newest mutation; on engines with steps, the end of its step.
     pub last_write_time: Option<Timestamp>,
+    /// Whether the checkpoint was repaired and no roll has taken it up: a watermark then says nothing of what lies above
+    /// its `as_of`, because that was rolled up into the value before the repair.
+    pub just_repaired: bool,
+}
+
+impl RollupRow {
+    /// The checkpoint to fold on, of a row that was read after a watermark: it holds all that was acknowledged up to it.
+    pub fn base(&self, watermark: Timestamp) -> Checkpoint {
+        let mut base = self.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
+        base.as_of = base.as_of.max(self.trusted(watermark));
+        base
+    }
+
+    /// What a watermark that was read before this row says of it.
+    pub fn trusted(&self, watermark: Timestamp) -> Timestamp {
+        if self.just_repaired { Timestamp::MIN } else { watermark }
+    }
 }
 
 /// What one roll writes.

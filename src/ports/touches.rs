@@ -13,13 +13,15 @@ pub struct Touch {
     pub step: Timestamp,
     /// The counter.
     pub counter: Counter,
+    /// The time bucket that has to be compared with its record, for a recheck mark.
+    pub recheck: Option<Timestamp>,
 }
 
 /// Touches and watermarks. A dataset has 64 touch shards; a counter's shard is `Counter::touch_shard`.
 ///
 /// Laws:
 /// 1. A touch of an acknowledged event is answered for its shard and step until its slice is dropped.
-/// 2. `touched` answers each (step, counter) once, steps in order, up to the limit; fewer only at the end of the range.
+/// 2. `touched` answers each (step, counter, mark) once, steps in order, up to the limit; fewer only at the end of the range.
 /// 3. A watermark never goes back: putting a lower one changes nothing.
 /// 4. A watermark is durable no earlier than every checkpoint that was put before it.
 #[async_trait]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scylla::client::session::Session;
 use scylla::statement::Statement;
-use tallystone::adapters::cassandra::{self, Cassandra, Ownership, RowSettings, SettingsSource, schema};
+use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSource, schema};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
@@ -129,7 +129,7 @@ impl Keyspace {
 
     async fn open(&self) -> Result<Cassandra, String> {
         let settings = Some(Arc::new(Constant) as Arc<dyn SettingsSource>);
-        let opened = Cassandra::open(&self.options, Ownership::Undisputed, settings, Arc::new(SystemClock)).await;
+        let opened = Cassandra::open(&self.options, settings, Arc::new(SystemClock)).await;
         opened.map_err(|error| error.to_string())
     }
 }

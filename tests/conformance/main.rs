@@ -11,6 +11,7 @@ mod count_cache;
 mod event_log;
 mod export;
 mod fast_counts;
+mod fleet_store;
 mod given;
 #[allow(dead_code, reason = "each test takes what it needs")]
 #[path = "../linear/mod.rs"]

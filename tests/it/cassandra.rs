@@ -1,5 +1,5 @@
-//! A server on a real Cassandra: what it says when it cannot start, the schema from the command line, two servers on one
-//! keyspace, and a Cassandra that is killed and restarted under load.
+//! A server on a real Cassandra: what it says when it cannot start, the schema from the command line, and a Cassandra that
+//! is killed and restarted under load.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -132,22 +132,6 @@ fn wrong_credentials_are_called_so() {
     expect_refusal(&with_user, 4, &words);
     let (_, shown) = run(&["server", "print-config"], &with_user);
     assert!(!shown.contains("hunter2"), "a password is shown to nobody");
-}
-
-#[test]
-fn a_second_server_on_a_keyspace_is_refused_while_the_first_one_lives() {
-    let keyspace = "clusters.cassandra.keyspace=owned";
-    let launch = || Launch::dev_on_cassandra(node()).arg("--set").arg(keyspace);
-    let first = launch().start();
-    let began = Instant::now();
-    let Err((status, printed)) = launch().try_start() else { panic!("two servers own one keyspace") };
-    assert_eq!(status.code(), Some(4), "{printed}");
-    assert!(printed.contains("owns keyspace owned and is alive"), "{printed}");
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!(add(&first, "views", &Uuid::now_v7()).status, 200);
-    assert!(first.stop().success());
-    let second = launch().start();
-    assert_eq!(count(&second, "views"), 1, "an orderly stop gives the keyspace free at once");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A write belongs to a task of its own, never to the caller who waits. The caller is told "unknown" after
 //! `CASSANDRA_ANSWER_WITHIN`; the task goes on, and with it the hold that keeps closed timestamps below the event, until the
-//! row is durable. So a limit never passes a row that may still appear while this process lives.
+//! row is durable or `HOLD_GIVEN_UP_AFTER` is over. Then limits may pass a row that still appears: it was acknowledged to
+//! nobody, and a verdict that finds it has its bucket compared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::lanes::{EventRow, Lanes, Partition};
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::owner::Lease;
 use crate::adapters::cassandra::place::{place_of, stored_counter, stored_dataset, stored_key};
 use crate::adapters::cassandra::slices::{Slice, Slices};
 use crate::adapters::cassandra::touching::Touching;
 use crate::adapters::stored;
 use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
 use crate::domain::limits::{
-    CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, PARTITION_WRITES_AT_ONCE_MAX,
+    CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
     TOKENS_REMEMBERED_MAX,
 };
 use crate::ports::{Appended, Held, NewEvent, Outcome, StoreError, StoreErrorKind};
@@ -48,7 +48,6 @@ pub struct Appending {
     link: Arc<Link>,
     slices: Arc<Slices>,
     touching: Arc<Touching>,
-    lease: Arc<Lease>,
     lanes: Lanes,
     recent: Cache<Token, Recent>,
     held_bytes: AtomicUsize,
@@ -78,12 +77,11 @@ enum Standing {
 
 impl Appending {
     /// Nothing is in flight yet.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>, lease: Arc<Lease>) -> Self {
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>) -> Self {
         Self {
             link,
             slices,
             touching,
-            lease,
             lanes: Lanes::default(),
             recent: Cache::new(TOKENS_REMEMBERED_MAX),
             held_bytes: AtomicUsize::new(0),
@@ -141,13 +139,14 @@ impl Appending {
     async fn run(&self, dataset: DatasetId, events: Vec<NewEvent>, told: oneshot::Sender<Answers>) {
         let mut answers: Vec<Option<Result<Appended, StoreError>>> = events.iter().map(|_| None).collect();
         let groups = self.admit(dataset, events, &mut answers).await;
-        let until = self.link.elapsed() + CASSANDRA_ANSWER_WITHIN;
-        let writing = groups.into_iter().map(|group| self.write(group, Some(until)));
+        let began = self.link.elapsed();
+        let answer_at = began + CASSANDRA_ANSWER_WITHIN;
+        let writing = groups.into_iter().map(|group| self.write(group, answer_at));
         let mut writing = stream::iter(writing).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
         let mut open = Vec::new();
         while let Some((group, standing)) = writing.next().await {
             for at in &group.at {
-                answers[*at] = Some(self.answer(&standing));
+                answers[*at] = Some(answer(&standing));
             }
             match standing {
                 Standing::Durable | Standing::Refused(_) => self.conclude(&group, &standing),
@@ -158,7 +157,7 @@ impl Appending {
         let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
         // Nobody may be waiting any more.
         let _ = told.send(answers.into_iter().map(|answer| answer.unwrap_or_else(closed)).collect());
-        let rest = open.into_iter().map(|group| self.write(group, None));
+        let rest = open.into_iter().map(|group| self.write(group, began + HOLD_GIVEN_UP_AFTER));
         let mut rest = stream::iter(rest).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
         while let Some((group, standing)) = rest.next().await {
             self.conclude(&group, &standing);
@@ -201,10 +200,6 @@ impl Appending {
     }
 
     async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
-        if !self.lease.is_valid() {
-            let why = "this server's lease on the keyspace has lapsed; the store does not answer it in time";
-            return Err(StoreError::not_applied(StoreErrorKind::Unavailable, OP).because(why));
-        }
         let slice = self.slices.taking(dataset, new.event.key.time, OP).await?;
         let settings = self.slices.settings(&slice, new.counter.namespace()).await?;
         let place = place_of(&new.event.key, settings.partition);
@@ -227,7 +222,8 @@ impl Appending {
     }
 
     /// Writes a group until its outcome is known, or until a time at which it may still be open.
-    async fn write(&self, mut group: Group, until: Option<Duration>) -> (Group, Standing) {
+    async fn write(&self, mut group: Group, until: Duration) -> (Group, Standing) {
+        let was_sent = group.sent;
         let mut open: Option<Fault> = None;
         let mut attempt = 1;
         loop {
@@ -240,13 +236,13 @@ impl Appending {
                 let gone = Fault { kind: StoreErrorKind::Conflict, ..Fault::not_sent("the slice was dropped") };
                 return (group, Standing::Refused(gone));
             }
-            let may_be_there = until.is_none() || open.is_some() || fault.outcome == Outcome::Unknown;
+            let may_be_there = was_sent || open.is_some() || fault.outcome == Outcome::Unknown;
             if may_be_there {
                 open = Some(Fault { outcome: Outcome::Unknown, ..fault });
             } else if attempt >= CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating {
                 return (group, Standing::Refused(fault));
             }
-            let late = until.is_some_and(|until| self.link.elapsed() >= until);
+            let late = self.link.elapsed() >= until;
             if let Some(fault) = open.clone().filter(|_| late || self.stop.is_cancelled()) {
                 return (group, Standing::Open(fault));
             }
@@ -288,17 +284,9 @@ impl Appending {
     /// Raises the clear register of a counter.
     pub async fn raise_clear(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<(), StoreError> {
         let (ns, name) = stored_counter(counter);
-        let values = (key.time.micros(), stored_key(key), stored_dataset(dataset), ns, name);
+        let at = self.link.register_time(key.time.micros());
+        let values = (at, stored_key(key), stored_dataset(dataset), ns, name);
         self.link.write("raise clear", self.link.statement("set_clear"), values).await
-    }
-
-    fn answer(&self, standing: &Standing) -> Result<Appended, StoreError> {
-        match standing {
-            Standing::Durable if self.lease.is_valid() => Ok(Appended::Inserted),
-            Standing::Durable => Err(StoreError::unknown(StoreErrorKind::Unavailable, OP)
-                .because("the lease on the keyspace lapsed before the store answered")),
-            Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
-        }
     }
 
     fn conclude(&self, group: &Group, standing: &Standing) {
@@ -312,6 +300,13 @@ impl Appending {
                 Standing::Open(_) => {} // its change stays the one that the token names
             }
         }
+    }
+}
+
+fn answer(standing: &Standing) -> Result<Appended, StoreError> {
+    match standing {
+        Standing::Durable => Ok(Appended::Inserted),
+        Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
     }
 }
 

@@ -186,6 +186,13 @@ impl ports::Catalog for Catalog {
         Ok(self.known("load catalog").await?.state)
     }
 
+    async fn revision(&self) -> Result<i64, StoreError> {
+        const OP: &str = "read revision";
+        type Numbers = (Option<i64>, Option<i64>, Option<i64>);
+        let row: Option<Numbers> = self.link.first_row(OP, self.link.statement("read_revision"), ()).await?;
+        Ok(row.and_then(|(revision, _, _)| revision).unwrap_or(0))
+    }
+
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
         const OP: &str = "commit";
         let mut attempt = 1;

@@ -14,7 +14,6 @@ use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Statement;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::owner::ClaimError;
 use crate::adapters::cassandra::schema::{self, SchemaState};
 use crate::domain::limits::{CASSANDRA_DEFINE_WITHIN, CASSANDRA_START_WITHIN};
 use crate::ports::{Clock, StoreError};
@@ -112,9 +111,6 @@ pub enum OpenError {
         /// The cause.
         source: StoreError,
     },
-    /// Another server has it.
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
     /// A request failed.
     #[error("the cluster cannot be read")]
     Store(#[from] StoreError),

@@ -11,6 +11,7 @@ use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::statements::Statements;
 use crate::adapters::cassandra::store::{Decision, Level, Prepared, WideStore};
 use crate::adapters::cassandra::value::{Bind, FromRow, Value};
+use crate::domain::fleet::{Rule, Rules};
 use crate::domain::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::ports::{Clock, Outcome, StoreError};
 
@@ -22,12 +23,25 @@ pub struct Link {
     pub keyspace: String,
     statements: Statements,
     clock: Arc<dyn Clock>,
+    /// The rules of the protocol.
+    pub rules: Rules,
 }
 
 impl Link {
     /// Puts the parts together.
-    pub fn new(store: Arc<dyn WideStore>, keyspace: String, statements: Statements, clock: Arc<dyn Clock>) -> Self {
-        Self { store, keyspace, statements, clock }
+    pub fn new(
+        store: Arc<dyn WideStore>,
+        keyspace: String,
+        statements: Statements,
+        clock: Arc<dyn Clock>,
+        rules: Rules,
+    ) -> Self {
+        Self { store, keyspace, statements, clock, rules }
+    }
+
+    /// The cell timestamp of a register: its own value, so that the greatest value stays in whatever order writes arrive.
+    pub fn register_time(&self, value: i64) -> i64 {
+        if self.rules.keeps(Rule::MaxRegisters) { value } else { self.clock.now().micros() }
     }
 
     /// A statement on the tables of the schema.
@@ -85,7 +99,8 @@ impl Link {
             }
         };
         let of_type = rows.into_iter().map(R::from_row).collect::<Option<Vec<R>>>();
-        of_type.ok_or_else(|| Fault::corrupt(format!("a row of another shape answers: {}", statement.text())).during(op))
+        of_type
+            .ok_or_else(|| Fault::corrupt(format!("a row of another shape answers: {}", statement.text())).during(op))
     }
 
     /// Reads the first row, if there is one.

@@ -20,6 +20,7 @@ use crate::adapters::cassandra::touching::Touching;
 use crate::adapters::stored;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
+use crate::domain::fleet::Rule;
 use crate::domain::limits::STEP;
 use crate::ports::{
     Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, Tail,
@@ -33,13 +34,18 @@ pub struct Log {
     slices: Arc<Slices>,
     touching: Arc<Touching>,
     appending: Arc<Appending>,
-    scanning: Scanning,
+    scanning: Arc<Scanning>,
 }
 
 impl Log {
     /// Puts the parts together.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>, appending: Arc<Appending>) -> Self {
-        let scanning = Scanning::new(Arc::clone(&link), Arc::clone(&slices));
+    pub fn new(
+        link: Arc<Link>,
+        slices: Arc<Slices>,
+        touching: Arc<Touching>,
+        appending: Arc<Appending>,
+        scanning: Arc<Scanning>,
+    ) -> Self {
         Self { link, slices, touching, appending, scanning }
     }
 
@@ -60,6 +66,10 @@ impl Log {
         let tables = self.slices.tables(slice, OP).await?;
         let bucket = place.time_bucket.micros();
         let values = (ns, name, bucket, place.event_bucket, key.time.micros(), key.id.to_bytes(), value);
+        if !self.link.rules.keeps(Rule::Void) {
+            let found = self.scanning.find(dataset, counter, key).await?;
+            return Ok(found.map_or(Settled::Voided, Settled::Found));
+        }
         let found = match self.link.decide(OP, tables.named("insert_void"), values).await? {
             Decision::Applied => void,
             Decision::Held(row) => {
@@ -73,7 +83,9 @@ impl Log {
             row.timestamp = key.time.just_after().micros();
         }
         let again = (ns, name, bucket, place.event_bucket, row.event_time, row.event_id, row.value, row.timestamp);
-        self.link.write(OP, tables.named("insert_event"), again).await?;
+        if !is_void || self.link.rules.keeps(Rule::SecondVoid) {
+            self.link.write(OP, tables.named("insert_event"), again).await?;
+        }
         if is_void {
             self.appending.note_void(dataset, counter, key);
             return Ok(Settled::Voided);

@@ -2,10 +2,10 @@
 //!
 //! No native counter columns and no conditional writes on the way of an add: every row carries its own timestamp, so
 //! writing it twice changes nothing, and what may only grow is a register whose timestamp is its value. Conditional writes
-//! decide verdicts, slices, the catalog and who owns the keyspace. Statements are of the kind that Cassandra 4.1, 5.0 and
+//! decide verdicts, slices, the catalog and sealed values. Statements are of the kind that Cassandra 4.1, 5.0 and
 //! ScyllaDB all know. Tables and their partitions are described in `cql/`; keys in `place`.
 //!
-//! One server owns a keyspace at a time (`owner`); what it keeps in memory of slices and limits is therefore true.
+//! Several servers share a keyspace; what one keeps in memory of slices and steps is read again with every limit.
 //!
 //! The protocol stands on a seam (`store`) that sends one statement once; `session` is the driver's side of it.
 
@@ -13,11 +13,11 @@ mod append;
 mod catalog;
 mod connect;
 mod fault;
+mod fleet;
 mod lanes;
 mod link;
 mod log;
 mod no_queues;
-mod owner;
 mod place;
 mod rollups;
 mod scan;
@@ -33,15 +33,12 @@ pub mod value;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-
 use crate::adapters::cassandra::append::Appending;
+use crate::adapters::cassandra::fleet::Fleet;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::log::Log;
-use crate::adapters::cassandra::owner::Lease;
 use crate::adapters::cassandra::rollups::Rollups;
+use crate::adapters::cassandra::scan::Scanning;
 use crate::adapters::cassandra::session::CqlStore;
 use crate::adapters::cassandra::slices::Slices;
 use crate::adapters::cassandra::statements::Statements;
@@ -49,23 +46,14 @@ use crate::adapters::cassandra::store::WideStore;
 use crate::adapters::cassandra::touches::{Limits, TouchIndex};
 use crate::adapters::cassandra::touching::Touching;
 use crate::domain::counter::Counter;
+use crate::domain::fleet::Rules;
 use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Stores};
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers};
 pub use fault::Fault;
 pub use no_queues::no_queues;
-pub use owner::{ClaimError, Claimant};
 pub use slices::{RowSettings, SettingsSource};
-
-/// Whether others might write to the keyspace.
-#[derive(Clone, Debug)]
-pub enum Ownership {
-    /// This server claims it and keeps the claim.
-    Claimed(Claimant),
-    /// Nobody else does, as a test knows.
-    Undisputed,
-}
 
 /// An opened keyspace.
 pub struct Cassandra {
@@ -75,18 +63,13 @@ pub struct Cassandra {
     appending: Arc<Appending>,
     rollups: Arc<Rollups>,
     catalog: Arc<Catalog>,
-    lease: Arc<Lease>,
-    claimant: Option<Claimant>,
-    stop: CancellationToken,
-    tasks: Mutex<JoinSet<()>>,
 }
 
 impl Cassandra {
-    /// Opens a keyspace: checks its schema, claims it, and reads what is kept in memory. `settings` answers the settings of
-    /// versions of namespaces; none means those of the catalog in the keyspace itself.
+    /// Opens a keyspace: checks its schema, and reads what is kept in memory. `settings` answers the settings of versions
+    /// of namespaces; none means those of the catalog in the keyspace itself.
     pub async fn open(
         options: &Options,
-        ownership: Ownership,
         settings: Option<Arc<dyn SettingsSource>>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
@@ -97,60 +80,43 @@ impl Cassandra {
             .use_keyspace(&options.keyspace, false)
             .await
             .map_err(|error| OpenError::of(Fault::not_sent(error.to_string())))?;
-        Self::on(Arc::new(CqlStore::new(session)), &options.keyspace, ownership, settings, clock).await
+        Self::on(Arc::new(CqlStore::new(session)), &options.keyspace, settings, clock, Rules::default()).await
     }
 
     /// Opens a keyspace of any store of wide rows; its schema is that of this release.
     pub async fn on(
         store: Arc<dyn WideStore>,
         keyspace: &str,
-        ownership: Ownership,
         settings: Option<Arc<dyn SettingsSource>>,
         clock: Arc<dyn Clock>,
+        rules: Rules,
     ) -> Result<Self, OpenError> {
         let statements = Statements::of_schema(store.as_ref()).await.map_err(OpenError::of)?;
-        let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, Arc::clone(&clock)));
+        let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, clock, rules));
         let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
         let begun = catalog.begin().await;
         begun.map_err(|source| OpenError::NotWritable { keyspace: keyspace.to_owned(), source })?;
-        let (lease, claimant) = match ownership {
-            Ownership::Undisputed => (Lease::undisputed(), None),
-            Ownership::Claimed(claimant) => (owner::claim(&link, Arc::clone(&clock), &claimant).await?, Some(claimant)),
-        };
         let settings = settings.unwrap_or_else(|| Arc::clone(&catalog) as Arc<dyn SettingsSource>);
-        Self::assemble(link, catalog, settings, Arc::new(lease), claimant, clock).await
-    }
-
-    /// Reads what is kept in memory, which holds from the claim on.
-    async fn assemble(
-        link: Arc<Link>,
-        catalog: Arc<Catalog>,
-        settings: Arc<dyn SettingsSource>,
-        lease: Arc<Lease>,
-        claimant: Option<Claimant>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, OpenError> {
-        let stop = CancellationToken::new();
-        let mut tasks = JoinSet::new();
-        if let Some(claimant) = &claimant {
-            let (link, lease) = (Arc::clone(&link), Arc::clone(&lease));
-            tasks.spawn(owner::keep(link, clock, lease, claimant.id, stop.clone()));
-        }
         let slices = Arc::new(Slices::new(Arc::clone(&link), settings));
         let touching = Arc::new(Touching::open(Arc::clone(&link), Arc::clone(&slices)).await?);
         let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await?;
-        let appending =
-            Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching), Arc::clone(&lease));
+        let appending = Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching));
         let (rollups, appending) = (Arc::new(rollups), Arc::new(appending));
-        let tasks = Mutex::new(tasks);
-        Ok(Self { link, slices, touching, appending, rollups, catalog, lease, claimant, stop, tasks })
+        Ok(Self { link, slices, touching, appending, rollups, catalog })
     }
 
     /// The stores of the keyspace, beside those best-effort counters.
     pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
-        let (link, slices) = (&self.link, &self.slices);
-        let log =
-            Log::new(Arc::clone(link), Arc::clone(slices), Arc::clone(&self.touching), Arc::clone(&self.appending));
+        let Self { link, slices, touching, appending, .. } = self;
+        let scanning = Arc::new(Scanning::new(Arc::clone(link), Arc::clone(slices)));
+        let log = Log::new(
+            Arc::clone(link),
+            Arc::clone(slices),
+            Arc::clone(touching),
+            Arc::clone(appending),
+            Arc::clone(&scanning),
+        );
+        let fleet = Fleet::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning);
         Stores {
             log: Arc::new(log),
             touches: Arc::new(TouchIndex::new(Arc::clone(link), Arc::clone(slices))),
@@ -158,31 +124,16 @@ impl Cassandra {
             rollups: Arc::clone(&self.rollups) as Arc<_>,
             cache: Arc::new(NoCache),
             caches: Arc::default(),
-            progress: Arc::new(Limits::new(Arc::clone(link))),
+            progress: Arc::new(Limits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
+            fleet: Some(Arc::new(fleet)),
         }
     }
 
-    /// Why the process has to end, if it has.
-    pub fn failure(&self) -> Option<String> {
-        self.lease.is_lost().then(|| {
-            format!(
-                "another server has taken keyspace {} over; this one must not acknowledge anything any more",
-                self.link.keyspace
-            )
-        })
-    }
-
-    /// Ends what is under way and gives the keyspace free.
+    /// Ends what is under way.
     pub async fn close(&self) {
         self.appending.close().await;
-        self.stop.cancel();
-        let mut tasks = std::mem::take(&mut *self.tasks.lock());
-        while tasks.join_next().await.is_some() {}
-        if let Some(claimant) = &self.claimant {
-            owner::release(&self.link, claimant.id).await;
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -24,7 +25,7 @@ use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{
     HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
 };
-use crate::domain::rollup::{BucketRecord, StepSum};
+use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum};
 use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
 
 /// Checkpoints and what is kept beside them.
@@ -33,11 +34,15 @@ pub struct Rollups {
     slices: Arc<Slices>,
     touching: Arc<Touching>,
     resolutions: RwLock<Resolutions>,
-    /// The as_of of checkpoints that this process has read or written.
-    heads: Cache<(DatasetId, Counter), Timestamp>,
+    /// Checkpoints that this process has read or written.
+    heads: Cache<(DatasetId, Counter), Head>,
 }
 
-type RowOfRollup = (Option<i64>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
+/// The number of repairs of a checkpoint, and its as_of: the greater one counts.
+type Head = (u64, Timestamp);
+
+/// A row of a rollup: repairs, live, sealed, last_write_time, clear.
+type RowOfRollup = (Option<i64>, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
 
 impl Rollups {
     /// Reads which resolutions of series there are.
@@ -48,20 +53,17 @@ impl Rollups {
         Ok(Self { link, slices, touching, resolutions, heads: Cache::new(HEADS_REMEMBERED_MAX) })
     }
 
-    fn note_head(&self, dataset: DatasetId, counter: &Counter, as_of: Timestamp) {
+    fn note_head(&self, dataset: DatasetId, counter: &Counter, head: Head) {
         let key = (dataset, counter.clone());
-        if self.heads.get(&key).is_none_or(|known| known < as_of) {
-            self.heads.insert(key, as_of);
+        if self.heads.get(&key).is_none_or(|known| known < head) {
+            self.heads.insert(key, head);
         }
     }
 
-    async fn head(&self, dataset: DatasetId, counter: &Counter) -> Result<Timestamp, StoreError> {
+    async fn head(&self, dataset: DatasetId, counter: &Counter) -> Result<Head, StoreError> {
         match self.heads.get(&(dataset, counter.clone())) {
-            Some(as_of) => Ok(as_of),
-            None => {
-                let row = self.read(dataset, counter).await?;
-                Ok(row.checkpoint.map_or(Timestamp::MIN, |checkpoint| checkpoint.as_of))
-            }
+            Some(head) => Ok(head),
+            None => Ok(head_of(&self.read(dataset, counter).await?)),
         }
     }
 
@@ -71,9 +73,10 @@ impl Rollups {
             if self.touching.is_forgotten(write.counter.namespace()) {
                 continue;
             }
-            if write.checkpoint.as_of > self.head(dataset, &write.counter).await? {
+            let head = (write.checkpoint.repairs, write.checkpoint.as_of);
+            if head > self.head(dataset, &write.counter).await? {
                 self.put_one(dataset, &write).await?;
-                self.note_head(dataset, &write.counter, write.checkpoint.as_of);
+                self.note_head(dataset, &write.counter, head);
             }
         }
         Ok(())
@@ -84,13 +87,14 @@ impl Rollups {
         let as_of = write.checkpoint.as_of;
         self.touching.name(&write.counter).await?;
         for bucket in &write.finished_buckets {
-            self.put_bucket(dataset, &write.counter, bucket, as_of).await?;
+            self.put_bucket(dataset, &write.counter, bucket, record_time(&write.checkpoint)).await?;
         }
         self.put_steps(dataset, write).await?;
         let (ns, name) = stored_counter(&write.counter);
         let repairs = write.checkpoint.repairs.cast_signed();
         let value = stored::encode_checkpoint(&write.checkpoint);
-        let values = (as_of.micros(), value, stored_dataset(dataset), ns, name, repairs);
+        let at = self.link.register_time(as_of.micros());
+        let values = (at, value, stored_dataset(dataset), ns, name, repairs);
         self.link.write(OP, self.link.statement("set_live"), values).await
     }
 
@@ -99,7 +103,7 @@ impl Rollups {
         dataset: DatasetId,
         counter: &Counter,
         bucket: &BucketRecord,
-        as_of: Timestamp,
+        at: Timestamp,
     ) -> Result<(), StoreError> {
         const OP: &str = "put bucket record";
         // The records of a dropped slice are gone with it; before the first slice there is nothing to record.
@@ -109,7 +113,7 @@ impl Rollups {
         }
         let (ns, name) = stored_counter(counter);
         let tables = self.slices.tables(&slice, OP).await?;
-        let values = (ns, name, bucket.start.micros(), stored::encode_bucket(bucket), as_of.micros());
+        let values = (ns, name, bucket.start.micros(), stored::encode_bucket(bucket), at.micros());
         let written = self.link.write(OP, tables.named("insert_bucket"), values).await;
         if slice.is_dropped() { Ok(()) } else { written }
     }
@@ -212,17 +216,42 @@ fn stored_resolution(step_seconds: u32) -> i32 {
     i32::try_from(step_seconds).expect("a step divides a day")
 }
 
+/// The cell timestamp of the records of a roll: its as_of, a whole millisecond, and in the microseconds below it the number
+/// of repairs, so that of two rolls up to one limit the one on the repaired value stays.
+fn record_time(checkpoint: &Checkpoint) -> Timestamp {
+    checkpoint.as_of + Duration::from_micros(checkpoint.repairs.min(999))
+}
+
+fn head_of(row: &RollupRow) -> Head {
+    let checkpoint = row.checkpoint.as_ref().filter(|_| !row.just_repaired);
+    match (checkpoint, &row.checkpoint) {
+        (Some(checkpoint), _) => (checkpoint.repairs, checkpoint.as_of),
+        // No roll has taken it up yet: any of its number is new.
+        (None, Some(sealed)) => (sealed.repairs, Timestamp::MIN),
+        (None, None) => (0, Timestamp::MIN),
+    }
+}
+
 fn row_from(rows: Vec<RowOfRollup>) -> Result<RollupRow, StoreError> {
     const OP: &str = "read checkpoint";
     let mut row = RollupRow::default();
     let mut greatest = None;
-    for (repairs, live, last_write_time, clear) in rows {
+    let mut sealed_value = None;
+    for (repairs, live, sealed, last_write_time, clear) in rows {
+        sealed_value = sealed;
         row.last_write_time = last_write_time.map(Timestamp::from_micros);
         let key = |bytes: Vec<u8>| key_from(&bytes).ok_or_else(|| Fault::corrupt("a clear register").during(OP));
         row.clear = clear.map(key).transpose()?;
         if let Some(live) = live.filter(|_| repairs >= greatest) {
             greatest = repairs;
             row.checkpoint = Some(stored::decode_checkpoint(&live).map_err(|damaged| damaged.during(OP))?);
+        }
+    }
+    if let Some(sealed) = sealed_value {
+        let sealed = stored::decode_sealed(&sealed).map_err(|damaged| damaged.during(OP))?;
+        if row.checkpoint.as_ref().is_none_or(|live| live.repairs < sealed.checkpoint.repairs) {
+            row.checkpoint = Some(sealed.checkpoint);
+            row.just_repaired = true;
         }
     }
     Ok(row)
@@ -237,8 +266,7 @@ impl RollupStore for Rollups {
         let (ns, name) = stored_counter(counter);
         let values = (stored_dataset(dataset), ns, name);
         let row = row_from(self.link.rows("read checkpoint", self.link.statement("read_rollup"), values).await?)?;
-        let as_of = row.checkpoint.as_ref().map_or(Timestamp::MIN, |checkpoint| checkpoint.as_of);
-        self.note_head(dataset, counter, as_of);
+        self.note_head(dataset, counter, head_of(&row));
         Ok(row)
     }
 
@@ -312,6 +340,8 @@ impl RollupStore for Rollups {
     }
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
+        let rows = self.link.rows("read resolutions", self.link.statement("list_resolutions"), ()).await?;
+        *self.resolutions.write() = Resolutions::stored(rows);
         Ok(self.resolutions.read().with_steps())
     }
 
@@ -339,6 +369,7 @@ impl RollupStore for Rollups {
     }
 
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
+        self.touching.follow().await?;
         Ok(self.touching.kept_namespaces(above, limit))
     }
 

@@ -164,6 +164,22 @@ impl Scanning {
         Ok(events)
     }
 
+    /// Reads all events of a time bucket, whatever is known of steps. None if its slice is not there any more.
+    pub async fn whole_bucket(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        start: Timestamp,
+    ) -> Result<Option<Vec<Event>>, StoreError> {
+        let covering = self.slices.covering(dataset, start).await?;
+        let Some(slice) = covering.filter(|slice| !slice.is_dropped()) else { return Ok(None) };
+        let event_buckets = self.slices.settings(&slice, counter.namespace()).await?.partition.buckets_per_id;
+        let ends = ((i64::MIN, Vec::new()), (i64::MAX, Vec::new()));
+        let order = Order::OldestFirst;
+        let read = self.read_bucket(&slice, counter, start, event_buckets, order, &ends, usize::MAX).await;
+        if slice.is_dropped() { Ok(None) } else { read.map(Some) }
+    }
+
     /// Reads one partition, page by page.
     async fn read_partition(
         &self,
@@ -297,7 +313,8 @@ impl Scanning {
             let (rows, next) =
                 self.link.store.read_page(statement, after.as_ref()).await.map_err(|fault| fault.during(OP))?;
             for row in rows {
-                let counter = counter_of_partition(row).ok_or_else(|| Fault::corrupt("a partition's key").during(OP))?;
+                let counter =
+                    counter_of_partition(row).ok_or_else(|| Fault::corrupt("a partition's key").during(OP))?;
                 if Some(&counter) > above.as_ref() {
                     counters.insert(counter);
                 }

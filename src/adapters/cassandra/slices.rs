@@ -1,9 +1,9 @@
 //! Time slices: their rows, their tables, and which steps of them hold anything.
 //!
 //! A slice is three tables, made before anybody hears of the slice and dropped whole. The book of a dataset's slices is
-//! read once and kept in memory: one server owns the keyspace (see `owner`), so what it has not written itself does not
-//! change. A status moves forward in the book first and in the store second, so a reader that meets a dropped table finds
-//! the slice marked as dropped and leaves its rows out.
+//! kept in memory and read again with every limit, before anybody hears of that: so whatever was acknowledged up to a known
+//! limit, by whichever server, lies in slices and steps that are known. A status moves forward in the book first and in the
+//! store second, so a reader that meets a dropped table finds the slice marked as dropped and leaves its rows out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::adapters::cassandra::store::Decision;
 use crate::adapters::stored;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::limits::STEP;
 use crate::domain::namespace::{SeriesSettings, TimePartition};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
@@ -50,9 +51,10 @@ pub struct Slice {
     tables: OnceCell<Statements>,
     /// Held while tables are made or dropped, so that none is made after they were dropped.
     defining: AsyncMutex<()>,
-    /// The steps that hold rows of any counter; read once, then kept up by the writers of this process.
+    /// The steps that hold rows of any counter, as far as they are known.
     steps: RwLock<BTreeSet<Timestamp>>,
-    steps_read: OnceCell<()>,
+    /// Of acknowledged events up to here every step is known.
+    steps_to: Mutex<Timestamp>,
     settings: DashMap<NamespaceId, Arc<RowSettings>>,
 }
 
@@ -65,7 +67,7 @@ impl Slice {
             tables: OnceCell::new(),
             defining: AsyncMutex::new(()),
             steps: RwLock::default(),
-            steps_read: OnceCell::new(),
+            steps_to: Mutex::new(Timestamp::MIN),
             settings: DashMap::new(),
         }
     }
@@ -187,37 +189,75 @@ impl Slices {
         Ok(settings)
     }
 
-    /// The steps of a slice in `from..=to` that hold rows, in order.
+    /// The steps of a slice in `from..=to` that hold rows, in order. Those that other servers may have begun since the last
+    /// limit are read.
     pub async fn steps(&self, slice: &Slice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
-        slice
-            .steps_read
-            .get_or_try_init(|| async {
-                let of_slice = (stored_dataset(slice.row.dataset), slice.start().micros());
-                let steps: Vec<(i64,)> =
-                    self.link.rows("read steps", self.link.statement("list_steps"), of_slice).await?;
-                slice.steps.write().extend(steps.into_iter().map(|(step,)| Timestamp::from_micros(step)));
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        let known_to = *slice.steps_to.lock();
+        if to > known_to {
+            self.read_steps(slice, from.max(known_to.floor_to(STEP)), to).await?;
+        }
         let steps = slice.steps.read();
         Ok(if from <= to { steps.range(from..=to).copied().collect() } else { Vec::new() })
+    }
+
+    async fn read_steps(&self, slice: &Slice, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
+        let values = (stored_dataset(slice.row.dataset), slice.start().micros(), from.micros(), to.micros());
+        let steps: Vec<(i64,)> = self.link.rows("read steps", self.link.statement("list_steps"), values).await?;
+        slice.steps.write().extend(steps.into_iter().map(|(step,)| Timestamp::from_micros(step)));
+        Ok(())
+    }
+
+    /// Takes in what other servers have made, up to a limit that was read before.
+    pub async fn follow(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
+        self.read_rows(dataset).await?;
+        for slice in self.live(dataset, Timestamp::MIN, limit).await? {
+            let to = limit.min(slice.last());
+            let known_to = *slice.steps_to.lock();
+            if known_to < to {
+                self.read_steps(&slice, known_to.floor_to(STEP).max(slice.start().floor_to(STEP)), to).await?;
+                let mut steps_to = slice.steps_to.lock();
+                *steps_to = to.max(*steps_to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rows of a dataset again.
+    async fn read_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
+        let book = self.book(dataset).await?;
+        for row in self.stored_rows(dataset).await? {
+            let known = book.read().get(&row.start).cloned();
+            match known {
+                Some(slice) => {
+                    slice.advance(row.status);
+                }
+                None => {
+                    book.write().entry(row.start).or_insert_with(|| Arc::new(Slice::new(row)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn stored_rows(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        const OP: &str = "read slices";
+        let statement = self.link.statement("list_slices");
+        let rows: Vec<(i64, Vec<u8>, Option<i32>)> = self.link.rows(OP, statement, (stored_dataset(dataset),)).await?;
+        let row = |(_, row, status): (i64, Vec<u8>, Option<i32>)| {
+            let mut row = stored::decode_slice(&row).map_err(|damaged| damaged.during(OP))?;
+            if let Some(status) = status {
+                row.status = row.status.max(status_from(status).map_err(|fault| fault.during(OP))?);
+            }
+            Ok(row)
+        };
+        rows.into_iter().map(row).collect()
     }
 
     async fn book(&self, dataset: DatasetId) -> Result<Book, StoreError> {
         let cell = Arc::clone(&self.books.entry(dataset).or_default());
         let book = cell.get_or_try_init(|| async {
-            const OP: &str = "read slices";
-            let statement = self.link.statement("list_slices");
-            let rows: Vec<(i64, Vec<u8>, Option<i32>)> =
-                self.link.rows(OP, statement, (stored_dataset(dataset),)).await?;
-            let mut book = BTreeMap::new();
-            for (start, row, status) in rows {
-                let slice = Slice::new(stored::decode_slice(&row).map_err(|damaged| damaged.during(OP))?);
-                if let Some(status) = status {
-                    slice.advance(status_from(status).map_err(|fault| fault.during(OP))?);
-                }
-                book.insert(Timestamp::from_micros(start), Arc::new(slice));
-            }
+            let rows = self.stored_rows(dataset).await?;
+            let book: BTreeMap<_, _> = rows.into_iter().map(|row| (row.start, Arc::new(Slice::new(row)))).collect();
             Ok::<Book, StoreError>(Arc::new(RwLock::new(book)))
         });
         book.await.cloned()
@@ -275,6 +315,7 @@ fn status_from(code: i32) -> Result<SliceStatus, Fault> {
 #[async_trait]
 impl TimeSlices for Slices {
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        self.read_rows(dataset).await?;
         Ok(self.book(dataset).await?.read().values().map(|slice| slice.current()).collect())
     }
 

@@ -1,12 +1,10 @@
-//! Touches and watermarks, and how far datasets are closed: small tables of registers.
+//! Touches and watermarks, and how far datasets are closed: small tables of registers, shared by all servers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use parking_lot::Mutex;
 
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
@@ -35,17 +33,19 @@ impl TouchIndex {
         slice: &Slice,
         shard: i32,
         step: Timestamp,
-        above: Option<&Counter>,
+        above: Option<&Touch>,
         limit: i32,
     ) -> Result<Vec<Touch>, StoreError> {
         const OP: &str = "read touches";
         let tables = self.slices.tables(slice, OP).await?;
-        let (ns, name) = above.map_or((i64::MIN, ""), stored_counter);
-        let values = (shard, step.micros(), ns, name, limit);
-        let rows: Vec<(i64, String)> = self.link.rows(OP, tables.named("list_touches"), values).await?;
-        let touch = |(ns, name): (i64, String)| {
+        let (ns, name) = above.map_or((i64::MIN, ""), |above| stored_counter(&above.counter));
+        let bucket = above.map_or(i64::MIN, |above| stored_bucket(above.recheck));
+        let values = (shard, step.micros(), ns, name, bucket, limit);
+        let rows: Vec<(i64, String, i64)> = self.link.rows(OP, tables.named("list_touches"), values).await?;
+        let touch = |(ns, name, bucket): (i64, String, i64)| {
             let name = CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP))?;
-            Ok(Touch { step, counter: Counter::new(NamespaceId(ns.cast_unsigned()), name) })
+            let counter = Counter::new(NamespaceId(ns.cast_unsigned()), name);
+            Ok(Touch { step, counter, recheck: (bucket != 0).then(|| Timestamp::from_micros(bucket)) })
         };
         rows.into_iter().map(touch).collect()
     }
@@ -69,7 +69,7 @@ impl Touches for TouchIndex {
         for slice in self.slices.live(dataset, from, to).await? {
             let steps = self.slices.steps(&slice, from.ceil_to(STEP).max(slice.start()), to.min(slice.last())).await?;
             let reading = steps.into_iter().map(|step| {
-                let above = beyond.filter(|beyond| beyond.step == step).map(|beyond| &beyond.counter);
+                let above = beyond.filter(|beyond| beyond.step == step);
                 self.read_step(&slice, shard, step, above, most)
             });
             let mut reading = stream::iter(reading).buffered(PARTITION_READS_AT_ONCE_MAX);
@@ -116,7 +116,8 @@ impl Touches for TouchIndex {
         let statement = self.link.statement("set_watermark");
         let writing = moved.into_iter().map(|(shard, to)| {
             let shard = i32::try_from(shard).expect("there are few shards");
-            let values = (to.micros(), to.micros(), stored_dataset(dataset), shard);
+            let at = self.link.register_time(to.micros());
+            let values = (at, to.micros(), stored_dataset(dataset), shard);
             self.link.write("move watermark", statement, values)
         });
         let mut writing = stream::iter(writing).buffered(PARTITION_READS_AT_ONCE_MAX);
@@ -127,47 +128,50 @@ impl Touches for TouchIndex {
     }
 }
 
-/// How far datasets are closed. The one server that owns the keyspace publishes what it has closed itself.
+/// The column that says whether a touch is a recheck mark, and of which time bucket.
+pub fn stored_bucket(recheck: Option<Timestamp>) -> i64 {
+    recheck.map_or(0, Timestamp::micros)
+}
+
+/// How far datasets are closed. Whoever is told a limit knows the slices and steps of all that was acknowledged up to it.
 pub struct Limits {
     link: Arc<Link>,
-    known: Mutex<BTreeMap<DatasetId, Timestamp>>,
+    slices: Arc<Slices>,
 }
 
 impl Limits {
-    /// Knows no limits yet.
-    pub fn new(link: Arc<Link>) -> Self {
-        Self { link, known: Mutex::default() }
+    /// Reads and writes the registers.
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
+        Self { link, slices }
     }
 
-    fn note(&self, dataset: DatasetId, limit: Timestamp) -> Timestamp {
-        let mut known = self.known.lock();
-        let held = known.entry(dataset).or_insert(limit);
-        *held = limit.max(*held);
-        *held
+    async fn stored(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+        let statement = self.link.statement("read_limit");
+        let row: Option<(Option<i64>,)> =
+            self.link.first_row("read limit", statement, (stored_dataset(dataset),)).await?;
+        Ok(row.and_then(|(limit,)| limit).map_or(Timestamp::MIN, Timestamp::from_micros))
     }
 }
 
 #[async_trait]
 impl Progress for Limits {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
-        let known = self.limit(dataset).await?;
-        let limit = closed.floor_to(Duration::from_millis(1));
-        if limit <= known {
-            return Ok(known);
+        let stored = self.stored(dataset).await?;
+        let mut limit = closed.floor_to(Duration::from_millis(1));
+        if limit > stored {
+            let at = self.link.register_time(limit.micros());
+            let values = (at, limit.micros(), stored_dataset(dataset));
+            self.link.write("publish limit", self.link.statement("set_limit"), values).await?;
+        } else {
+            limit = stored;
         }
-        let values = (limit.micros(), limit.micros(), stored_dataset(dataset));
-        self.link.write("publish limit", self.link.statement("set_limit"), values).await?;
-        Ok(self.note(dataset, limit))
+        self.slices.follow(dataset, limit).await?;
+        Ok(limit)
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
-        if let Some(known) = self.known.lock().get(&dataset) {
-            return Ok(*known);
-        }
-        let statement = self.link.statement("read_limit");
-        let row: Option<(Option<i64>,)> =
-            self.link.first_row("read limit", statement, (stored_dataset(dataset),)).await?;
-        let stored = row.and_then(|(limit,)| limit).map_or(Timestamp::MIN, Timestamp::from_micros);
-        Ok(self.note(dataset, stored))
+        let limit = self.stored(dataset).await?;
+        self.slices.follow(dataset, limit).await?;
+        Ok(limit)
     }
 }

@@ -38,19 +38,28 @@ pub struct Kept {
 impl Touching {
     /// Reads which namespaces there are.
     pub async fn open(link: Arc<Link>, slices: Arc<Slices>) -> Result<Self, StoreError> {
-        let statement = link.statement("list_namespaces");
-        let rows: Vec<(i64, Option<bool>, Option<bool>)> = link.rows("read namespaces", statement, ()).await?;
-        let known = |(id, kept, forgotten): (i64, Option<bool>, Option<bool>)| {
-            let kept = Kept { rows: kept == Some(true), forgotten: forgotten == Some(true) };
-            (NamespaceId(id.cast_unsigned()), kept)
-        };
-        Ok(Self {
+        let this = Self {
             link,
             slices,
             touched: Cache::new(TOUCHES_REMEMBERED_MAX),
             named: Cache::new(NAMES_REMEMBERED_MAX),
-            kept: RwLock::new(rows.into_iter().map(known).collect()),
-        })
+            kept: RwLock::default(),
+        };
+        this.follow().await?;
+        Ok(this)
+    }
+
+    /// Reads which namespaces there are, for those of other servers.
+    pub async fn follow(&self) -> Result<(), StoreError> {
+        let statement = self.link.statement("list_namespaces");
+        let rows: Vec<(i64, Option<bool>, Option<bool>)> = self.link.rows("read namespaces", statement, ()).await?;
+        for (id, kept, forgotten) in rows {
+            self.note(NamespaceId(id.cast_unsigned()), |known| {
+                known.forgotten |= forgotten == Some(true);
+                known.rows = kept == Some(true);
+            });
+        }
+        Ok(())
     }
 
     /// Whether a namespace was deleted.
@@ -106,7 +115,7 @@ impl Touching {
         }
         if !self.is_forgotten(counter.namespace()) {
             let written = last_write_of(step).micros();
-            let values = (written, written, stored_dataset(dataset), ns, name);
+            let values = (self.link.register_time(written), written, stored_dataset(dataset), ns, name);
             writes.push(self.link.write(OP, self.link.statement("set_last_write"), values).boxed());
             writes.push(self.name(counter).boxed());
         }

@@ -197,7 +197,7 @@ fn dates(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
 pub fn to_touch(bytes: &[u8]) -> Option<Touch> {
     let (_, rest) = bytes.split_first()?;
     let (step, counter) = rest.split_first_chunk::<8>()?;
-    Some(Touch { step: unflipped(*step), counter: to_counter(counter)? })
+    Some(Touch { step: unflipped(*step), counter: to_counter(counter)?, recheck: None })
 }
 
 /// Narrows a range to what lies beyond a key, upwards.
@@ -292,7 +292,7 @@ mod tests {
             prop_assert_eq!(to_event(&bytes), Some((counter.clone(), key.clone())));
             prop_assert_eq!(to_event_of(&counter, &bytes), Some(key.clone()));
             prop_assert_eq!(to_counter(&of_counter(&counter)), Some(counter.clone()));
-            let touch = Touch { step: key.time, counter: counter.clone() };
+            let touch = Touch { step: key.time, counter: counter.clone(), recheck: None };
             prop_assert_eq!(to_touch(&of_touch(&counter, key.time)), Some(touch));
         }
 

@@ -240,6 +240,7 @@ impl Embedded {
             fast,
             caches: Arc::default(),
             catalog: store,
+            fleet: None,
         }
     }
 

@@ -68,6 +68,7 @@ impl Row {
             checkpoint: self.checkpoint.as_deref().map(decode_checkpoint).transpose()?,
             clear: self.clear.as_deref().cloned(),
             last_write_time: self.last_write_time,
+            just_repaired: false,
         })
     }
 

@@ -114,7 +114,8 @@ impl Touches for Store {
             .touches
             .iter()
             .filter(|(of, at, step, _)| (*of, *at) == (dataset, shard) && from <= *step && *step <= to);
-        let touches = touches.map(|(_, _, step, counter)| Touch { step: *step, counter: counter.clone() });
+        let touches =
+            touches.map(|(_, _, step, counter)| Touch { step: *step, counter: counter.clone(), recheck: None });
         let rest = touches
             .filter(|touch| beyond.is_none_or(|beyond| (touch.step, &touch.counter) > (beyond.step, &beyond.counter)));
         Ok(rest.take(limit).collect())

@@ -51,6 +51,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
+        fleet: None,
     }
 }
 

@@ -15,7 +15,8 @@ use crate::ports::{Progress, RollWrite, RollupRow, RollupStore, StoreError};
 impl RollupStore for Store {
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
         let row = self.state.lock().rows.get(&(dataset, counter.clone())).cloned().unwrap_or_default();
-        Ok(RollupRow { checkpoint: row.checkpoint, clear: row.clear, last_write_time: row.last_write_time })
+        let (checkpoint, clear, last_write_time) = (row.checkpoint, row.clear, row.last_write_time);
+        Ok(RollupRow { checkpoint, clear, last_write_time, just_repaired: false })
     }
 
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {

@@ -45,7 +45,8 @@ pub struct Folder<'a> {
 }
 
 impl Rolled {
-    fn of(checkpoint: Checkpoint) -> Self {
+    /// A checkpoint with nothing finished beside it.
+    pub fn of(checkpoint: Checkpoint) -> Self {
         Self { checkpoint, finished_buckets: Vec::new(), finished_steps: Vec::new() }
     }
 }
@@ -184,7 +185,7 @@ impl<'a> Folder<'a> {
 }
 
 /// Takes a total if it is newer than what is known of its source; at most 256 sources are admitted, never dropped.
-fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64) {
+pub(super) fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64) {
     let Some((source, epoch, serial)) = event.key.id.as_total() else { return };
     let newer = SourceTotal { epoch, serial, total, time: event.key.time };
     match checkpoint.sources.get_mut(source) {

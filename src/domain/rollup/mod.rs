@@ -4,9 +4,11 @@ pub mod checkpoint;
 pub mod fold;
 #[cfg(test)]
 mod fold_laws;
+pub mod repair;
 pub mod series;
 pub mod window;
 
 pub use checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
 pub use fold::{Folder, Rolled, TailSum, fold, row_digest};
+pub use repair::{Compared, Remedy, Sealed};
 pub use window::{FoldRules, SliceRule, SliceStatus, TimeSlice};

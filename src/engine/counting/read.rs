@@ -14,7 +14,7 @@ use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
 use crate::engine::inline::roll_inline;
-use crate::engine::rolling::{cached, fold_base};
+use crate::engine::rolling::cached;
 use crate::ports::{CachedCount, Order, RollupRow, ScanRange, StoreError, Tail};
 
 /// Events read at once to find the first mutation; voids before it are rare.
@@ -131,6 +131,7 @@ impl Counting {
         let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
         let mut value = value_of(&row, checked_at);
+        let watermark = row.trusted(watermark);
         let rolled_to = value.as_of.max(watermark);
         // Nothing can appear at or below a limit that was told before the look, so the checkpoint is exact up to it, or
         // up to the first mutation that is not in it.
@@ -334,7 +335,7 @@ impl Counting {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        Ok(fold_base(row.checkpoint, watermark))
+        Ok(row.base(watermark))
     }
 
     fn up_to_date(

@@ -11,18 +11,18 @@ use crate::domain::counter::{Change, Counter, SEQUENCES_PER_MS, Token};
 use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::budget::Budget;
-use crate::engine::closing::OwnPlaces;
+use crate::engine::closing::{Hold, OwnPlaces};
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::ports::{Appended, NewEvent, StoreError};
+use crate::ports::{Appended, NewEvent, StoreError, StoreErrorKind};
 
 /// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
 /// rollup signals first and ends the holds second, so a limit never passes an event that nobody waits for.
 struct WriteHold {
     core: Arc<Core>,
     scope: Arc<Scope>,
-    holds: [Option<Timestamp>; 2],
+    holds: [Option<Hold>; 2],
     signals: Vec<(Counter, Timestamp)>,
     /// The limit that had been told when the holds ended; its events must all lie above.
     limit_at_end: Arc<OnceLock<Timestamp>>,
@@ -57,7 +57,7 @@ pub(super) struct Submission {
 
 /// Where the server's own tokens of one call get their time and their order.
 pub(super) struct OwnTime {
-    time: Timestamp,
+    hold: Hold,
     next: u32,
     end: u32,
     scope: Arc<Scope>,
@@ -67,7 +67,7 @@ pub(super) struct OwnTime {
 impl Drop for OwnTime {
     fn drop(&mut self) {
         if !self.handed_over {
-            self.scope.dataset.closing.release(self.time);
+            self.scope.dataset.closing.release(self.hold);
         }
     }
 }
@@ -75,9 +75,9 @@ impl Drop for OwnTime {
 impl Counting {
     /// Takes a time for `count` tokens of the server's own, held until the submission that uses it is decided.
     pub(super) fn own_time(&self, scope: &Arc<Scope>, count: u32) -> OwnTime {
-        let OwnPlaces { time, first } = scope.dataset.closing.admit_own(self.core.now(), count);
+        let OwnPlaces { hold, first } = scope.dataset.closing.admit_own(self.core.now(), count);
         let end = first.saturating_add(count);
-        OwnTime { time, next: first, end, scope: Arc::clone(scope), handed_over: false }
+        OwnTime { hold, next: first, end, scope: Arc::clone(scope), handed_over: false }
     }
 
     /// Makes the next token of the server's own; each is greater than those made before it.
@@ -85,7 +85,7 @@ impl Counting {
         assert!(own.next < own.end, "a call takes a place for each token that it makes");
         let sequence = own.next;
         own.next += 1;
-        Token::server_made(own.time.millis(), sequence, self.random())
+        Token::server_made(own.hold.time.millis(), sequence, self.random())
     }
 
     /// Makes a token for a change that is kept nowhere.
@@ -118,6 +118,11 @@ impl Counting {
         own: Option<OwnTime>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
+        if let Some(Err(error)) = self.core.fleet.as_ref().map(|fleet| fleet.check_joined()) {
+            let why = error.source.map(|why| why.to_string()).unwrap_or_default();
+            let refused = |_| Err(StoreError::not_applied(error.kind, error.op).because(why.clone()).into());
+            return submissions.iter().map(refused).collect();
+        }
         let now = self.core.now();
         let settings = &scope.dataset.dataset.settings;
         let latest = now + settings.future_limit;
@@ -127,7 +132,7 @@ impl Counting {
         let mut hold = WriteHold {
             core: Arc::clone(&self.core),
             scope: Arc::clone(scope),
-            holds: [admission.hold, own.as_ref().map(|own| own.time)],
+            holds: [admission.hold, own.as_ref().map(|own| own.hold)],
             signals: Vec::with_capacity(submissions.len()),
             limit_at_end: Arc::default(),
             _turn: turn,
@@ -194,12 +199,22 @@ impl Counting {
             return asked.iter().map(failed).collect();
         }
         let limit_at_end = Arc::clone(&hold.limit_at_end);
+        let holds = hold.holds;
         let span = tracing::span!(target: "tallystone::traces", tracing::Level::TRACE, "append", events = events.len());
         let appending = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold));
         let answers = appending.instrument(span).await;
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
+        // Asked when the store has answered, for the life in which each event was admitted.
+        let vouched = self.core.fleet.as_ref().is_none_or(|fleet| {
+            let lives = holds.into_iter().flatten().map(|hold| hold.life);
+            { lives }.all(|life| fleet.vouches_for(life))
+        });
         let outcome = |(answer, (asked, time)): (Result<Appended, StoreError>, (Change, Timestamp))| {
-            let outcome = self.outcome(answer?, asked)?;
+            let appended = answer?;
+            if !vouched {
+                return Err(lapsed().into());
+            }
+            let outcome = self.outcome(appended, asked)?;
             self.check_above(scope, time, limit);
             Ok(outcome)
         };
@@ -248,4 +263,10 @@ impl Counting {
             found => Err(CountingError::AlreadyExists { found: ChangeText(found), asked: ChangeText(asked) }),
         }
     }
+}
+
+/// Others may have told a limit without this member, so that the event may be voided or late.
+fn lapsed() -> StoreError {
+    let why = "this server lost its membership of the fleet before the store answered; retry with the same token";
+    StoreError::unknown(StoreErrorKind::Unavailable, "append").because(why)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
+use crate::domain::fleet::Rule;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
@@ -82,8 +83,11 @@ impl Counting {
             what: "too many verdicts are being settled",
             retry_after: Duration::from_millis(100),
         })?;
-        if key.time > scope.dataset.limit() {
-            if let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await? {
+        if key.time > scope.dataset.limit() && self.core.rules.keeps(Rule::PendingAboveLimit) {
+            // In a fleet a row that is found may be another member's that is in doubt: it may be late when it shows.
+            if self.core.fleet.is_none()
+                && let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await?
+            {
                 return Ok(Standing::Found { change: event.change, event_time: event.key.time });
             }
             let closable = scope.dataset.closing.closed(self.core.now()) >= key.time;
@@ -97,7 +101,14 @@ impl Counting {
             self.core.ensure_slices(&scope.dataset, key.time).await?;
         }
         match self.core.stores.log.settle(scope.dataset.id(), counter, key).await {
-            Ok(Settled::Found(event)) => Ok(Standing::Found { change: event.change, event_time: event.key.time }),
+            Ok(Settled::Found(event)) => {
+                self.core.leave_mark(scope, counter, key).await?;
+                if event.change == Change::Clear {
+                    // Whoever cleared may have ended before the cache heard of it. An entry lives for seconds only.
+                    scope.cache.delete(counter).await;
+                }
+                Ok(Standing::Found { change: event.change, event_time: event.key.time })
+            }
             Ok(Settled::Voided) => {
                 self.core.stats.verdicts_void.one();
                 Ok(Standing::Voided)

@@ -43,10 +43,12 @@ impl Activity for LimitLoop {
             }
         }
         self.published = Some(elapsed);
-        match self.dataset.publish_limit(&self.core.stores, self.core.clock.as_ref()).await {
+        match self.dataset.publish_limit(&self.core).await {
             Ok(_) => {
                 self.core.stats.limits_published.one();
-                if self.dataset.pending.is_empty() { Next::Woken } else { Next::AfterOrWoken(LIMIT_PUBLISH_INTERVAL) }
+                // Other members of a fleet may want what this one publishes.
+                let idle = self.core.fleet.is_none() && self.dataset.pending.is_empty();
+                if idle { Next::Woken } else { Next::AfterOrWoken(LIMIT_PUBLISH_INTERVAL) }
             }
             Err(error) => {
                 tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "the limit cannot be published");

@@ -2,16 +2,22 @@
 //! driver.
 
 pub mod driver;
+mod followed;
 mod leftovers;
 mod limits;
+mod membership;
 mod replay;
 mod retention;
+mod shards;
 mod supervisor;
 mod watermarks;
 
+pub use followed::FollowLoop;
 pub use leftovers::LeftoversLoop;
 pub use limits::LimitLoop;
+pub use membership::MembershipLoop;
 pub use replay::replay_lost;
 pub use retention::RetentionLoop;
+pub use shards::ShardLoop;
 pub use supervisor::Supervisor;
 pub use watermarks::WatermarkLoop;

@@ -9,7 +9,7 @@ use crate::engine::datasets::DatasetState;
 use crate::ports::{StoreError, Touch};
 
 /// While Sets are this full, replaying waits for the rolls.
-const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
+pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
 
 /// Offers every counter that was touched since its shard's last loss to the rollup queues. Answers whether all is done.
 pub async fn replay_lost(core: &Core, dataset: &DatasetState) -> Result<bool, StoreError> {

@@ -49,6 +49,9 @@ impl RetentionLoop {
     async fn step(&mut self) -> Result<(), StoreError> {
         let now = self.core.now();
         self.core.ensure_slices(&self.dataset, now).await?;
+        if self.core.fleet.is_some() {
+            self.dataset.slices.refresh(self.core.stores.slices.as_ref()).await?;
+        }
         let dataset = Arc::clone(&self.dataset.dataset);
         let settings = &dataset.settings;
         for row in self.dataset.slices.rows().iter() {
@@ -56,6 +59,9 @@ impl RetentionLoop {
                 SliceStatus::Future if row.start <= now => SliceStatus::Open,
                 SliceStatus::Open if row.end + settings.close_after <= now => SliceStatus::Closed,
                 SliceStatus::Closed if row.end + settings.delete_after <= now => {
+                    if self.core.fleet.as_ref().is_some_and(|fleet| !fleet.owns_dataset(self.dataset.id())) {
+                        continue;
+                    }
                     self.try_drop(row).await?;
                     continue;
                 }

@@ -12,7 +12,7 @@ use crate::domain::counter::DatasetId;
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::{Activity, Driver, Next};
-use crate::engine::loops::{LimitLoop, RetentionLoop, WatermarkLoop};
+use crate::engine::loops::{LimitLoop, RetentionLoop, ShardLoop, WatermarkLoop};
 use crate::engine::rolling::QueueLoop;
 use crate::ports::StoreError;
 
@@ -73,7 +73,13 @@ impl Supervisor {
             dataset.pending.lost(shard, dataset.watermark(shard).just_after());
         }
         self.driver.start(LimitLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
-        self.driver.start(WatermarkLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
+        match &self.core.fleet {
+            None => self.driver.start(WatermarkLoop::new(Arc::clone(&self.core), Arc::clone(&dataset))),
+            Some(fleet) => {
+                let (core, fleet, dataset) = (Arc::clone(&self.core), Arc::clone(fleet), Arc::clone(&dataset));
+                self.driver.start(ShardLoop::new(core, fleet, dataset));
+            }
+        }
         self.driver.start(RetentionLoop::new(Arc::clone(&self.core), dataset));
         Ok(())
     }

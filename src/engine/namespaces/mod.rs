@@ -17,6 +17,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use quick_cache::sync::Cache;
@@ -139,6 +140,8 @@ struct Shared {
     generation: watch::Sender<u64>,
     /// Changes that are under way, also those whose callers went away.
     tasks: TaskTracker,
+    /// The revision of the catalog that `follow` read it at.
+    followed: AtomicI64,
 }
 
 impl Namespaces {
@@ -163,6 +166,7 @@ impl Namespaces {
             changes: Semaphore::new(1),
             generation: watch::Sender::new(0),
             tasks: TaskTracker::new(),
+            followed: AtomicI64::new(i64::MIN),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -264,6 +268,16 @@ impl Namespaces {
     pub async fn refresh(&self) -> Result<(), StoreError> {
         let _permit = self.shared.admit().await;
         self.shared.reload().await
+    }
+
+    /// Reads the catalog again if another server has changed it since the last call. Cost: one small read.
+    pub async fn follow(&self) -> Result<(), StoreError> {
+        let revision = self.shared.catalog.revision().await?;
+        if self.shared.followed.load(Ordering::Acquire) != revision {
+            self.refresh().await?;
+            self.shared.followed.store(revision, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Keeps the catalog as it is until the answer is dropped: no change of this server commits meanwhile. None once the

@@ -19,13 +19,6 @@ pub struct FoldedLog<'a> {
     pub newest: Option<Timestamp>,
 }
 
-/// The checkpoint to fold on: one that was read after a watermark holds all that was acknowledged up to it.
-pub fn fold_base(checkpoint: Option<Checkpoint>, watermark: Timestamp) -> Checkpoint {
-    let mut base = checkpoint.unwrap_or_else(|| Checkpoint::empty(watermark));
-    base.as_of = base.as_of.max(watermark);
-    base
-}
-
 impl Core {
     /// Folds what the log holds in (base.as_of, to]. Cost: O(events of the range), a page at a time.
     pub async fn fold_pages<'a>(

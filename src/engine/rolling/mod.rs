@@ -11,6 +11,5 @@ pub mod pipeline;
 pub mod queue;
 mod roll;
 
-pub use fold::fold_base;
 pub use pipeline::{NamespaceQueues, QueueLoop};
 pub use roll::cached;

@@ -8,7 +8,6 @@ use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::rollup::Checkpoint;
 use crate::engine::core::{Core, Scope};
-use crate::engine::rolling::fold_base;
 use crate::ports::{CacheLease, CachedCount, RollWrite, RollupRow, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
@@ -71,7 +70,10 @@ impl Core {
         let lease = scope.cache.lease(counter).await;
         let read_at = self.now();
         let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
-        let base = fold_base(row.checkpoint.clone(), watermark);
+        // The first roll on a repaired value goes at least as far as any roll on the value before it, on which watermarks
+        // may have moved: those rolls knew their limits before the repair was written.
+        let limit = if row.just_repaired { scope.dataset.stored_limit(&self.stores).await? } else { limit };
+        let base = row.base(watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
         let took = self.clock.elapsed().saturating_sub(began);
         Ok(Box::new(Prepared { counter: counter.clone(), lease, row, read_at, write, took }))

@@ -19,9 +19,10 @@ use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::api::http::{Gateway, Phase};
 use tallystone::api::serve::{Ended, serve};
 use tallystone::domain::counter::NamespaceName;
+use tallystone::domain::fleet::Rules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
 use tallystone::engine::namespaces::{Author, Namespaces};
-use tallystone::engine::{Engine, Parts};
+use tallystone::engine::{Engine, Parts, Profile};
 use tallystone::ports::{Clock, Stores};
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
@@ -76,9 +77,9 @@ impl Wire {
         }
         let entropy = Arc::new(SystemEntropy);
         let queue_stores = memory::queue_stores(Arc::clone(&clock));
-        let engine = Engine::start(Parts { stores, queue_stores, clock, entropy, export: None, namespaces })
-            .await
-            .expect("the engine starts");
+        let (profile, rules) = (Profile::default(), Rules::default());
+        let parts = Parts { stores, queue_stores, clock, entropy, export: None, namespaces, profile, rules };
+        let engine = Engine::start(parts).await.expect("the engine starts");
         Self { address, gateway, engine, gate, stop, serving }
     }
 

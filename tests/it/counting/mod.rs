@@ -30,12 +30,13 @@ use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Token};
+use tallystone::domain::fleet::Rules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec};
 use tallystone::engine::counting::{
     Add, Clear, Counting, CountingError, Freshness, ReadOptions, Reading, WriteOutcome, Written,
 };
 use tallystone::engine::namespaces::{Author, Namespaces};
-use tallystone::engine::{Engine, Parts};
+use tallystone::engine::{Engine, Parts, Profile};
 use tallystone::ports::{Clock, ExportSink, Stores};
 
 /// 2026-11-20T00:00:00Z, the beginning of a slice.
@@ -86,6 +87,8 @@ impl House {
             entropy: Arc::new(SeededEntropy::new(7)),
             export,
             namespaces,
+            profile: Profile::default(),
+            rules: Rules::default(),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         let counting = engine.counting();

@@ -26,9 +26,11 @@ const NAMESPACE: &str = "default";
 const WORKERS: usize = 12;
 /// Adds of one batch, at most.
 const BATCH_MAX: u64 = 12;
-/// What a server that is up must have settled by.
-const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-const ROLLED_UP_WITHIN: Duration = Duration::from_secs(60);
+/// What a server that is up must have settled by; in a fleet the lease of a member that was killed comes first.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+const ROLLED_UP_WITHIN: Duration = Duration::from_secs(120);
+/// How long a call waits for a server that is stopped.
+const CALL_WITHIN: Duration = Duration::from_secs(20);
 
 type Client = CounterServiceClient<Channel>;
 
@@ -38,28 +40,38 @@ pub struct Plan {
     pub seed: u64,
     /// Part of the names of counters, so that no two rounds meet.
     pub round: u32,
-    /// The server is ended when it has acknowledged so many adds.
+    /// A server is ended when so many adds have been acknowledged.
     pub acknowledgements: u64,
+    /// The load ends when so many more have been acknowledged by servers that are left; without one it ends by itself.
+    pub then: u64,
 }
 
 /// Loads a server until it has acknowledged so many adds and is ended, or is gone by itself, and notes what is known of
 /// each add.
 pub fn run(server: &Server, ledger: &mut Ledger, plan: Plan, end: impl FnOnce(&Server)) {
-    let Plan { seed, round, acknowledgements } = plan;
+    run_on(&[server], ledger, plan, || end(server));
+}
+
+/// The same on several servers: the copies of one add go to different ones.
+pub fn run_on(servers: &[&Server], ledger: &mut Ledger, plan: Plan, end: impl FnOnce()) {
+    let Plan { seed, round, acknowledgements, then } = plan;
     let runtime = Runtime::new().expect("a runtime");
     let noted = runtime.block_on(async {
-        let acknowledged = Arc::new(Acknowledged { count: AtomicU64::new(0), enough: Notify::new(), acknowledgements });
+        let acknowledged = Acknowledged { count: AtomicU64::new(0), enough: Notify::new(), acknowledgements, then };
+        let acknowledged = Arc::new(acknowledged);
         let mut workers = JoinSet::new();
         for number in 0..WORKERS {
             // Three connections, so that the copies of an add overtake each other.
-            let Ok(clients) = connect(server).await else { continue };
+            let first = number % servers.len();
+            let order: Vec<&Server> = [&servers[first..], &servers[..first]].concat();
+            let Ok(clients) = connect(&order).await else { continue };
             let name = format!("crash/r{round}/w{number}");
             let worker = Worker { clients, name, chance: Chance::new(seed ^ number as u64) };
             workers.spawn(worker.run(Arc::clone(&acknowledged)));
         }
         let mut noted = Vec::new();
         tokio::select! {
-            () = acknowledged.enough.notified() => end(server),
+            () = acknowledged.enough.notified() => end(),
             () = gather(&mut workers, &mut noted) => {}
         }
         gather(&mut workers, &mut noted).await;
@@ -80,6 +92,7 @@ struct Acknowledged {
     count: AtomicU64,
     enough: Notify,
     acknowledgements: u64,
+    then: u64,
 }
 
 impl Acknowledged {
@@ -89,12 +102,17 @@ impl Acknowledged {
             self.enough.notify_one();
         }
     }
+
+    fn is_over(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.acknowledgements.saturating_add(self.then)
+    }
 }
 
-async fn connect(server: &Server) -> Result<[Client; 3], tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(server.url()).expect("an address");
+/// Three connections, to the servers in turn.
+async fn connect(servers: &[&Server]) -> Result<[Client; 3], tonic::transport::Error> {
     let mut clients = Vec::new();
-    for _ in 0..3 {
+    for server in servers.iter().cycle().take(3) {
+        let endpoint = Endpoint::from_shared(server.url()).expect("an address").timeout(CALL_WITHIN);
         clients.push(CounterServiceClient::new(endpoint.connect().await?));
     }
     Ok(clients.try_into().expect("three"))
@@ -123,7 +141,7 @@ impl Worker {
                 let (fates, gone) = self.send_three_times(&adds).await;
                 acknowledged.add(fates.iter().filter(|fate| **fate == Fate::Applied).count() as u64);
                 noted.extend(adds.into_iter().zip(fates));
-                if gone {
+                if gone || acknowledged.is_over() {
                     return noted;
                 }
             }
@@ -218,7 +236,7 @@ impl From<Status> for Broken {
 pub fn settle_and_compare(server: &Server, ledger: &mut Ledger, seed: u64) -> Result<(), Broken> {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let connected = connect(server).await;
+        let connected = connect(&[server]).await;
         let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
         let mut chance = Chance::new(seed);
         for tagged in ledger.unknown() {
@@ -290,7 +308,7 @@ async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Resul
 /// Waits until the rolled-up counts of all counters are what the ledger says.
 pub fn wait_until_rolled_up(server: &Server, ledger: &Ledger) -> Result<(), String> {
     let runtime = Runtime::new().expect("a runtime");
-    let [mut client, ..] = runtime.block_on(connect(server)).map_err(|error| error.to_string())?;
+    let [mut client, ..] = runtime.block_on(connect(&[server])).map_err(|error| error.to_string())?;
     for counter in ledger.counters() {
         let mut last = Ok(());
         let rolled_up = eventually(ROLLED_UP_WITHIN, || {

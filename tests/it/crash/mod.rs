@@ -6,6 +6,7 @@
 
 mod linear;
 mod load;
+mod on_a_fleet;
 mod on_cassandra;
 mod queues;
 mod sessions;
@@ -115,7 +116,7 @@ impl World {
     }
 
     fn plan(&mut self, acknowledgements: u64) -> Plan {
-        Plan { seed: self.chance.below(u64::MAX), round: self.round, acknowledgements }
+        Plan { seed: self.chance.below(u64::MAX), round: self.round, acknowledgements, then: u64::MAX }
     }
 
     /// Settles what the last crash left open, then compares counters with the ledger. False: the server is gone.

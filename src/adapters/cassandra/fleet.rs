@@ -1,0 +1,139 @@
+//! What the servers of a keyspace tell each other: heartbeats and frontiers, registers all of them, recheck marks, and
+//! sealed values, which are changed by compare-and-set.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::place::{bucket_width, stored_counter, stored_dataset};
+use crate::adapters::cassandra::scan::Scanning;
+use crate::adapters::cassandra::slices::Slices;
+use crate::adapters::cassandra::store::Decision;
+use crate::adapters::cassandra::touches::stored_bucket;
+use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::stored;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId, Event};
+use crate::domain::fleet::{Beat, MemberId};
+use crate::domain::limits::STEP;
+use crate::domain::rollup::Sealed;
+use crate::ports::{FleetStore, StoreError};
+
+/// The part of a keyspace that only servers among each other use.
+pub struct Fleet {
+    link: Arc<Link>,
+    slices: Arc<Slices>,
+    touching: Arc<Touching>,
+    scanning: Arc<Scanning>,
+}
+
+impl Fleet {
+    /// Puts the parts together.
+    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>, scanning: Arc<Scanning>) -> Self {
+        Self { link, slices, touching, scanning }
+    }
+}
+
+#[async_trait]
+impl FleetStore for Fleet {
+    async fn beat(&self, member: MemberId, beat: &Beat) -> Result<(), StoreError> {
+        let number = i64::try_from(beat.number).unwrap_or(i64::MAX);
+        let at = self.link.register_time(number);
+        let values = (at, stored::encode_beat(beat), Uuid::from_bytes(member.0));
+        self.link.write("beat", self.link.statement("beat"), values).await
+    }
+
+    async fn members(&self) -> Result<Vec<(MemberId, Beat)>, StoreError> {
+        const OP: &str = "read members";
+        let rows: Vec<(Uuid, Option<Vec<u8>>)> = self.link.rows(OP, self.link.statement("list_members"), ()).await?;
+        let member = |(id, beat): (Uuid, Option<Vec<u8>>)| {
+            let beat = stored::decode_beat(&beat?).map_err(|damaged| damaged.during(OP));
+            Some(beat.map(|beat| (MemberId(id.into_bytes()), beat)))
+        };
+        rows.into_iter().filter_map(member).collect()
+    }
+
+    async fn remove(&self, member: MemberId) -> Result<(), StoreError> {
+        let values = (Uuid::from_bytes(member.0),);
+        self.link.write("remove member", self.link.statement("delete_member"), values).await
+    }
+
+    async fn raise_frontier(&self, dataset: DatasetId, frontier: Timestamp) -> Result<(), StoreError> {
+        let at = self.link.register_time(frontier.micros());
+        let values = (at, frontier.micros(), stored_dataset(dataset));
+        self.link.write("raise frontier", self.link.statement("set_frontier"), values).await
+    }
+
+    async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+        let statement = self.link.statement("read_frontier");
+        let row: Option<(Option<i64>,)> =
+            self.link.first_row("read frontier", statement, (stored_dataset(dataset),)).await?;
+        Ok(row.and_then(|(frontier,)| frontier).map_or(Timestamp::MIN, Timestamp::from_micros))
+    }
+
+    async fn mark(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        event: Timestamp,
+        time: Timestamp,
+    ) -> Result<(), StoreError> {
+        const OP: &str = "leave a recheck mark";
+        let of_event = self.slices.taking(dataset, event, OP).await?;
+        let settings = self.slices.settings(&of_event, counter.namespace()).await?;
+        let bucket = event.floor_to(bucket_width(settings.partition));
+        let slice = self.slices.taking(dataset, time, OP).await?;
+        let step = time.floor_to(STEP);
+        self.touching.store_step(dataset, &slice, step).await?;
+        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        let (ns, name) = stored_counter(counter);
+        let values = (shard, step.micros(), ns, name, stored_bucket(Some(bucket)));
+        self.link.write(OP, self.slices.tables(&slice, OP).await?.named("insert_mark"), values).await
+    }
+
+    async fn bucket(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        start: Timestamp,
+    ) -> Result<Option<Vec<Event>>, StoreError> {
+        self.scanning.whole_bucket(dataset, counter, start).await
+    }
+
+    async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError> {
+        const OP: &str = "read sealed value";
+        let (ns, name) = stored_counter(counter);
+        let values = (stored_dataset(dataset), ns, name);
+        let row: Option<(Option<Vec<u8>>,)> =
+            self.link.first_row(OP, self.link.statement("read_sealed"), values).await?;
+        let Some((Some(bytes),)) = row else { return Ok(None) };
+        stored::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.during(OP))
+    }
+
+    async fn seal(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        expected: Option<&Sealed>,
+        sealed: &Sealed,
+    ) -> Result<bool, StoreError> {
+        const OP: &str = "seal";
+        let (ns, name) = stored_counter(counter);
+        let dataset = stored_dataset(dataset);
+        let new = stored::encode_sealed(sealed);
+        let decision = match expected {
+            None => self.link.decide(OP, self.link.statement("seal_first"), (&new, dataset, ns, name)).await?,
+            Some(expected) => {
+                let values = (&new, dataset, ns, name, stored::encode_sealed(expected));
+                self.link.decide(OP, self.link.statement("seal_again"), values).await?
+            }
+        };
+        Ok(match decision {
+            Decision::Applied => true,
+            // An answer that was lost may have been that of this very change.
+            Decision::Held(row) => row.bytes("sealed").is_some_and(|held| held == new),
+        })
+    }
+}

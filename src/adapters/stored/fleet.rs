@@ -1,0 +1,85 @@
+//! Stored values of fleets: heartbeats, and the values of repaired counters.
+
+use prost::Message;
+
+use crate::adapters::stored::{Damaged, bucket_from, bucket_of, checkpoint_from, checkpoint_of, decode};
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::fleet::{Beat, Roles};
+use crate::domain::rollup::Sealed;
+use crate::proto::internal::v1::{StoredBeat, StoredClosed, StoredSealed};
+
+/// Encodes a heartbeat.
+pub fn encode_beat(beat: &Beat) -> Vec<u8> {
+    let closed = beat
+        .closed
+        .iter()
+        .map(|(dataset, to)| StoredClosed { dataset_id: dataset.0, closed_to: to.micros() })
+        .collect();
+    StoredBeat {
+        number: beat.number,
+        writer: beat.roles.writer,
+        roller: beat.roles.roller,
+        address: beat.address.clone(),
+        closed,
+    }
+    .encode_to_vec()
+}
+
+/// Decodes a heartbeat.
+pub fn decode_beat(bytes: &[u8]) -> Result<Beat, Damaged> {
+    let stored: StoredBeat = decode("heartbeat", bytes)?;
+    let closed = |one: StoredClosed| (DatasetId(one.dataset_id), Timestamp::from_micros(one.closed_to));
+    Ok(Beat {
+        number: stored.number,
+        roles: Roles { writer: stored.writer, roller: stored.roller },
+        address: stored.address,
+        closed: stored.closed.into_iter().map(closed).collect(),
+    })
+}
+
+/// Encodes the value of a repaired counter. One value has one encoding, because it is compared.
+pub fn encode_sealed(sealed: &Sealed) -> Vec<u8> {
+    StoredSealed {
+        checkpoint: Some(checkpoint_of(&sealed.checkpoint)),
+        repaired: sealed.repaired.iter().map(bucket_of).collect(),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes the value of a repaired counter.
+pub fn decode_sealed(bytes: &[u8]) -> Result<Sealed, Damaged> {
+    const WHAT: &str = "sealed value";
+    let stored: StoredSealed = decode(WHAT, bytes)?;
+    let checkpoint = stored.checkpoint.ok_or_else(|| Damaged::new(WHAT, "no checkpoint"))?;
+    let repaired = stored.repaired.into_iter().map(bucket_from).collect::<Result<_, _>>()?;
+    Ok(Sealed { checkpoint: checkpoint_from(checkpoint)?, repaired })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::rollup::{BucketRecord, Checkpoint};
+
+    #[test]
+    fn a_heartbeat_comes_back_as_it_was() {
+        let closed = [(DatasetId(1), Timestamp::MIN), (DatasetId(7), Timestamp::from_secs(12))].into();
+        let roles = Roles { writer: true, roller: false };
+        let beat = Beat { number: u64::MAX, roles, address: "10.0.0.7:7450".to_owned(), closed };
+        assert_eq!(decode_beat(&encode_beat(&beat)), Ok(beat));
+        assert_eq!(decode_beat(&encode_beat(&Beat::default())), Ok(Beat::default()));
+    }
+
+    #[test]
+    fn a_sealed_value_comes_back_as_it_was_and_has_one_encoding() {
+        let start = Timestamp::from_secs(600);
+        let repaired = vec![BucketRecord { rows: 3, sum: -5, digest: 9, ..BucketRecord::empty(start) }];
+        let checkpoint = Checkpoint { count: -5, repairs: 2, ..Checkpoint::empty(Timestamp::from_secs(900)) };
+        let sealed = Sealed { checkpoint, repaired };
+        let bytes = encode_sealed(&sealed);
+        let back = decode_sealed(&bytes).expect("our own bytes");
+        assert_eq!(encode_sealed(&back), bytes);
+        assert_eq!(back, sealed);
+        assert!(decode_sealed(&[]).is_err(), "a value without a checkpoint is none");
+    }
+}

@@ -1,0 +1,245 @@
+//! Repairs: what a checkpoint becomes when one of its time buckets turns out to hold other rows than were folded.
+//!
+//! A row may reach the log after its bucket was folded, when its write was given up in doubt. Whoever finds it has its
+//! bucket compared with the record of what was folded. A difference is taken into the value by exchanging the bucket's part;
+//! where the newest clear lies in the bucket, the value is summed anew from that clear on. Silences that restarted a count are
+//! not looked at again. Series stay as they were told.
+
+use std::time::Duration;
+
+use crate::domain::counter::{Change, Event, EventKey};
+use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint};
+use crate::domain::rollup::fold::{row_digest, take_total};
+use crate::domain::time::Timestamp;
+
+/// The base of a repaired counter: one cell, changed by compare-and-set only.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sealed {
+    /// The value with all repairs so far; `repairs` is their number.
+    pub checkpoint: Checkpoint,
+    /// The records of finished buckets that repairs have changed, by their beginning. They count instead of those that
+    /// the rolls wrote.
+    pub repaired: Vec<BucketRecord>,
+}
+
+/// A bucket of a counter as it was folded and as the log holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compared {
+    /// The width of the bucket.
+    pub width: Duration,
+    /// What was folded; a missing record counts as an empty one.
+    pub recorded: BucketRecord,
+    /// What the log holds up to the checkpoint.
+    pub found: BucketRecord,
+    /// The checkpoint with the totals of the bucket and its newest mutation taken in.
+    merged: Checkpoint,
+    /// The adds above the newest clear of the bucket, or all.
+    sum_above_clear: i128,
+}
+
+/// How a repaired value is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Remedy {
+    /// Nothing differs.
+    None,
+    /// This is the checkpoint.
+    Exchanged(Checkpoint),
+    /// The newest clear lies in the bucket: the count is that of its part above the clear, and the recorded sums of all
+    /// later buckets up to the checkpoint's `as_of` have to be added. Not what the log holds of those: they may have late
+    /// rows of their own, which their own repairs take in.
+    AddLater(Checkpoint),
+}
+
+impl BucketRecord {
+    /// The record of a bucket in which nothing was folded.
+    pub fn empty(start: Timestamp) -> Self {
+        Self { start, rows: 0, sum: 0, clear: None, digest: 0 }
+    }
+}
+
+impl Compared {
+    /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, in the order of
+    /// their keys.
+    pub fn new(
+        checkpoint: &Checkpoint,
+        (start, width): (Timestamp, Duration),
+        recorded: Option<BucketRecord>,
+        events: &[Event],
+    ) -> Self {
+        let mut found = BucketRecord::empty(start);
+        let mut merged = checkpoint.clone();
+        for event in events.iter().filter(|event| event.key.time <= checkpoint.as_of) {
+            match event.change {
+                Change::Add(delta) => found.sum += i128::from(delta),
+                Change::Clear => found.clear = found.clear.max(Some(event.key.clone())),
+                Change::Total(total) => take_total(&mut merged, event, total),
+                Change::Void => {}
+            }
+            if matches!(event.change, Change::Add(_) | Change::Clear) {
+                found.rows += 1;
+                found.digest ^= row_digest(event);
+            }
+            if event.change.is_mutation() {
+                merged.last_event_time = merged.last_event_time.max(Some(event.key.time));
+            }
+        }
+        let recorded = recorded.unwrap_or_else(|| BucketRecord::empty(start));
+        let newest = found.clear.clone().max(checkpoint.clear.clone());
+        let sum_above_clear = sum_above(newest.as_ref(), events, checkpoint.as_of);
+        Self { width, recorded, found, merged, sum_above_clear }
+    }
+
+    /// How many rows more the log holds than were folded; at least one where anything differs.
+    pub fn rows_late(&self) -> u64 {
+        self.found.rows.saturating_sub(self.recorded.rows).max(1)
+    }
+
+    /// What is to be done about a checkpoint, the one that was compared.
+    pub fn remedy(&self, checkpoint: &Checkpoint) -> Remedy {
+        if self.recorded == self.found {
+            let differs = self.merged.sources != checkpoint.sources;
+            return if differs { Remedy::Exchanged(self.numbered(checkpoint)) } else { Remedy::None };
+        }
+        let mut next = self.numbered(checkpoint);
+        next.clear = checkpoint.clear.clone().max(self.found.clear.clone());
+        if !self.is_finished(checkpoint) {
+            next.open_bucket = Some(self.found.clone());
+        }
+        let (start, end) = (self.found.start, self.found.start + self.width);
+        match next.clear.clone() {
+            // Everything in the bucket was wiped by a later clear.
+            Some(clear) if clear.time >= end => Remedy::Exchanged(next),
+            Some(clear) if clear.time >= start => {
+                next.count = self.sum_above_clear;
+                Remedy::AddLater(next)
+            }
+            Some(_) | None => {
+                next.count += self.found.sum - self.recorded.sum;
+                Remedy::Exchanged(next)
+            }
+        }
+    }
+
+    /// Whether the bucket is over for a checkpoint, so that its record stands by itself.
+    pub fn is_finished(&self, checkpoint: &Checkpoint) -> bool {
+        self.found.start + self.width <= checkpoint.as_of.just_after()
+    }
+
+    fn numbered(&self, checkpoint: &Checkpoint) -> Checkpoint {
+        Checkpoint { repairs: checkpoint.repairs + 1, ..self.merged.clone() }
+    }
+}
+
+/// The sum of adds above a clear, up to a time.
+fn sum_above(clear: Option<&EventKey>, events: &[Event], to: Timestamp) -> i128 {
+    let counted = events.iter().filter(|event| Some(&event.key) > clear && event.key.time <= to);
+    let delta = |event: &Event| match event.change {
+        Change::Add(delta) => i128::from(delta),
+        Change::Clear | Change::Void | Change::Total(_) => 0,
+    };
+    counted.map(delta).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::counter::{EventId, Provenance};
+    use crate::domain::rollup::fold::{Rolled, fold};
+    use crate::domain::rollup::window::FoldRules;
+
+    const WIDTH: Duration = Duration::from_secs(10);
+
+    fn rules() -> FoldRules {
+        FoldRules::constant(WIDTH, None, Vec::new())
+    }
+
+    /// Events at seconds of their own, so that their keys differ.
+    fn events(kinds: &[(i64, Option<i64>, bool)]) -> Vec<(Event, bool)> {
+        let mut by_time = BTreeMap::new();
+        for (second, delta, late) in kinds {
+            let key = EventKey { time: Timestamp::from_secs(*second), id: EventId::text("e") };
+            let change = delta.map_or(Change::Clear, Change::Add);
+            by_time.insert(*second, (Event { key, change, provenance: Provenance::default() }, *late));
+        }
+        by_time.into_values().collect()
+    }
+
+    fn rolled(events: &[Event], to: i64) -> Rolled {
+        fold(Checkpoint::empty(Timestamp::MIN), events, Timestamp::from_secs(to), &rules())
+    }
+
+    proptest! {
+        /// The law: after each bucket with late rows is repaired, in any order, the value and the records are those of a
+        /// fold that had all rows.
+        #[test]
+        fn repairs_of_all_buckets_come_to_the_fold_of_all_rows(
+            kinds in vec((0_i64..80, prop::option::weighted(0.8, -50_i64..50), any::<bool>()), 0..40),
+            to in 60_i64..95,
+            backwards in any::<bool>(),
+        ) {
+            let all: Vec<(Event, bool)> =
+                events(&kinds).into_iter().filter(|(event, _)| event.key.time <= Timestamp::from_secs(to)).collect();
+            let whole: Vec<Event> = all.iter().map(|(event, _)| event.clone()).collect();
+            let in_time: Vec<Event> = all.iter().filter(|(_, late)| !late).map(|(event, _)| event.clone()).collect();
+            let expected = rolled(&whole, to);
+            let Rolled { mut checkpoint, finished_buckets, .. } = rolled(&in_time, to);
+            let mut records: BTreeMap<Timestamp, BucketRecord> =
+                finished_buckets.into_iter().map(|bucket| (bucket.start, bucket)).collect();
+            let mut buckets: Vec<Timestamp> = (0..10).map(|n| Timestamp::from_secs(n * 10)).collect();
+            if backwards {
+                buckets.reverse();
+            }
+            let mut repairs = 0;
+            for start in buckets {
+                let open = checkpoint.open_bucket.clone().filter(|open| open.start == start);
+                let recorded = open.or_else(|| records.get(&start).cloned());
+                let inside = |event: &&Event| event.key.time >= start && event.key.time < start + WIDTH;
+                let held: Vec<Event> = whole.iter().filter(inside).cloned().collect();
+                let compared = Compared::new(&checkpoint, (start, WIDTH), recorded, &held);
+                let next = match compared.remedy(&checkpoint) {
+                    Remedy::None => continue,
+                    Remedy::Exchanged(next) => next,
+                    Remedy::AddLater(mut next) => {
+                        let open = next.open_bucket.iter().filter(|open| open.start > start);
+                        let later = records.range(start + WIDTH..).map(|(_, record)| record).chain(open);
+                        next.count += later.map(|record| record.sum).sum::<i128>();
+                        next
+                    }
+                };
+                if compared.is_finished(&checkpoint) {
+                    records.insert(start, compared.found.clone());
+                }
+                repairs += 1;
+                checkpoint = next;
+                let again = Compared::new(&checkpoint, (start, WIDTH), Some(compared.found), &held);
+                prop_assert_eq!(again.remedy(&checkpoint), Remedy::None, "a bucket is repaired once");
+            }
+            prop_assert_eq!(checkpoint.repairs, repairs);
+            let Rolled { checkpoint: exact, finished_buckets, .. } = expected;
+            prop_assert_eq!(Checkpoint { repairs: 0, ..checkpoint }, exact);
+            prop_assert_eq!(records.into_values().collect::<Vec<_>>(), finished_buckets);
+        }
+    }
+
+    #[test]
+    fn a_late_total_is_merged_and_found_again_it_changes_nothing() {
+        let key =
+            |epoch, serial| EventKey { time: Timestamp::from_secs(3), id: EventId::total("web-1", epoch, serial) };
+        let event = |serial, total| {
+            let (key, change) = (key(1, serial), Change::Total(total));
+            Event { key, change, provenance: Provenance::default() }
+        };
+        let base = rolled(&[event(1, 10)], 20).checkpoint;
+        let events = [event(1, 10), event(2, 25)];
+        let compared = Compared::new(&base, (Timestamp::from_secs(0), WIDTH), None, &events);
+        let Remedy::Exchanged(next) = compared.remedy(&base) else { panic!("the newer total was not folded") };
+        assert_eq!((next.count, next.repairs), (25, 1));
+        let again = Compared::new(&next, (Timestamp::from_secs(0), WIDTH), None, &events);
+        assert_eq!(again.remedy(&next), Remedy::None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The life of a member: heartbeats, joining datasets, lapsing and joining again, leaving.
+//!
+//! To write a dataset a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the frontier
+//! and starts above it. Heartbeats and joins take turns, so that what a heartbeat says of a dataset is what holds.
+
+use std::sync::Arc;
+
+use tokio::sync::SemaphorePermit;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::fleet::{Beat, Lease, MemberId, Renewal};
+use crate::engine::closing::Closing;
+use crate::engine::fleet::{Fleet, Joined};
+use crate::ports::StoreError;
+
+impl Fleet {
+    /// Joins a dataset: from the answer on, what `closing` has closed is told with every heartbeat.
+    pub async fn join(&self, dataset: DatasetId, closing: Arc<Closing>) -> Result<(), StoreError> {
+        let _turn = self.turn().await;
+        self.life.lock().datasets.insert(dataset, Joined { closing, open: false });
+        self.advance().await
+    }
+
+    /// Sends a heartbeat, and goes on with what is not finished: a life that has to begin anew, datasets to join.
+    pub async fn keep(&self) -> Result<(), StoreError> {
+        let _turn = self.turn().await;
+        self.advance().await
+    }
+
+    /// Ends the membership: nothing is acknowledged from here on, and nobody waits for this member.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        let _turn = self.turn().await;
+        let id = {
+            let mut life = self.life.lock();
+            life.lease = None;
+            life.over = true;
+            life.id
+        };
+        self.store.remove(id).await
+    }
+
+    async fn turn(&self) -> SemaphorePermit<'_> {
+        self.turn.acquire().await.expect("the semaphore is never closed")
+    }
+
+    /// One step; the caller has the turn.
+    async fn advance(&self) -> Result<(), StoreError> {
+        if self.life.lock().over {
+            return Ok(());
+        }
+        let now = self.clock.elapsed();
+        let lapsed = self.life.lock().lease.is_none_or(|lease| !lease.is_valid(now));
+        if lapsed && (self.life.lock().number == 0 || self.must_begin_anew()) {
+            self.begin_life();
+        }
+        if self.beat().await? == Renewal::Lapsed {
+            self.begin_life();
+            self.beat().await?;
+        }
+        if self.open_datasets().await? {
+            // Otherwise minus infinity would hold the limits back until the next heartbeat.
+            self.beat().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the present life is over; one whose first heartbeat is not acknowledged yet goes on.
+    fn must_begin_anew(&self) -> bool {
+        use crate::domain::fleet::Rule;
+        self.life.lock().lease.is_some() && self.rules.keeps(Rule::LapsedStaysLapsed)
+    }
+
+    /// Begins another life under a new id; what the one before held is given up.
+    fn begin_life(&self) {
+        let mut id = [0; 16];
+        self.entropy.fill(&mut id);
+        let mut life = self.life.lock();
+        if life.number > 0 {
+            tracing::warn!(
+                was = ?life.id,
+                "the lease has lapsed; what was held has an unknown outcome, and this server joins again"
+            );
+            self.stats.leases_lapsed.one();
+        }
+        life.number += 1;
+        life.id = MemberId(id);
+        life.beat = 0;
+        life.lease = None;
+        for joined in life.datasets.values_mut() {
+            joined.open = false;
+        }
+    }
+
+    /// Sends one heartbeat and takes its acknowledgement in.
+    async fn beat(&self) -> Result<Renewal, StoreError> {
+        let sent = self.clock.elapsed();
+        let (id, beat) = self.next_beat();
+        self.store.beat(id, &beat).await?;
+        let now = self.clock.elapsed();
+        let mut life = self.life.lock();
+        Ok(match &mut life.lease {
+            Some(lease) => lease.renew(sent, now, self.rules),
+            None => {
+                life.lease = Some(Lease::begin(sent));
+                Renewal::Renewed
+            }
+        })
+    }
+
+    fn next_beat(&self) -> (MemberId, Beat) {
+        let now = self.clock.now();
+        let mut life = self.life.lock();
+        life.beat += 1;
+        let closed = |joined: &Joined| if joined.open { joined.closing.closed(now) } else { Timestamp::MIN };
+        let beat = Beat {
+            number: life.beat,
+            roles: self.profile.roles,
+            address: self.profile.address.clone(),
+            closed: life.datasets.iter().map(|(dataset, joined)| (*dataset, closed(joined))).collect(),
+        };
+        (life.id, beat)
+    }
+
+    /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Answers
+    /// whether there was one.
+    async fn open_datasets(&self) -> Result<bool, StoreError> {
+        let (number, waiting) = {
+            let life = self.life.lock();
+            let waiting = life.datasets.iter().filter(|(_, joined)| !joined.open);
+            (life.number, waiting.map(|(dataset, joined)| (*dataset, Arc::clone(&joined.closing))).collect::<Vec<_>>())
+        };
+        for (dataset, closing) in &waiting {
+            let frontier = self.store.frontier(*dataset).await?;
+            closing.begin_life(number, frontier);
+            if let Some(joined) = self.life.lock().datasets.get_mut(dataset) {
+                joined.open = true;
+            }
+        }
+        Ok(!waiting.is_empty())
+    }
+}

@@ -1,0 +1,179 @@
+//! This process as one of several servers on a store.
+//!
+//! A process lives as a member under one id for as long as its lease is renewed in time. When it lapses, that life is over:
+//! what it held has an unknown outcome, and the process joins again under a new id. The rules are in `domain/fleet`; here
+//! is what asks the store and in which order. An engine whose store belongs to one process has no `Fleet`.
+
+mod life;
+mod recheck;
+mod rounds;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::domain::counter::DatasetId;
+use crate::domain::fleet::{Beat, Lease, MemberId, Roles, Rule, Rules, View, owner_of};
+use crate::domain::limits::TOUCH_SHARDS;
+use crate::engine::closing::Closing;
+use crate::engine::stats::Stats;
+use crate::ports::{Clock, Entropy, FleetStore, StoreError, StoreErrorKind};
+
+/// What a process tells the others of itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Profile {
+    /// What it does.
+    pub roles: Roles,
+    /// Where it takes rollup signals; empty where it takes none.
+    pub address: String,
+}
+
+/// The membership of this process, and the others as it sees them.
+pub struct Fleet {
+    /// What the members share.
+    pub store: Arc<dyn FleetStore>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    stats: Arc<Stats>,
+    rules: Rules,
+    profile: Profile,
+    life: Mutex<Life>,
+    others: Mutex<Others>,
+    /// One heartbeat, and one join, at a time.
+    turn: Semaphore,
+}
+
+/// One life of this process.
+struct Life {
+    /// Counts the lives.
+    number: u64,
+    id: MemberId,
+    /// The number of the last heartbeat that was sent.
+    beat: u64,
+    /// None before the first heartbeat is acknowledged, and after the end.
+    lease: Option<Lease>,
+    datasets: BTreeMap<DatasetId, Joined>,
+    /// Whether the process is leaving for good.
+    over: bool,
+}
+
+/// A dataset that this process writes, or is about to.
+struct Joined {
+    closing: Arc<Closing>,
+    /// Whether it has read the frontier in this life; until then it is listed with minus infinity.
+    open: bool,
+}
+
+/// The members as this process sees them.
+#[derive(Default)]
+struct Others {
+    view: View,
+    /// What was read last, those who have lapsed apart.
+    live: Vec<(MemberId, Beat)>,
+}
+
+impl Fleet {
+    /// A process that is no member yet.
+    pub fn new(
+        store: Arc<dyn FleetStore>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        stats: Arc<Stats>,
+        (rules, profile): (Rules, Profile),
+    ) -> Self {
+        let life =
+            Life { number: 0, id: MemberId([0; 16]), beat: 0, lease: None, datasets: BTreeMap::new(), over: false };
+        Self {
+            store,
+            clock,
+            entropy,
+            stats,
+            rules,
+            profile,
+            life: Mutex::new(life),
+            others: Mutex::default(),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Whether what was admitted in a life may be acknowledged at this moment.
+    pub fn vouches_for(&self, life: u64) -> bool {
+        if !self.rules.keeps(Rule::AcknowledgeUnderLease) {
+            return true;
+        }
+        let now = self.clock.elapsed();
+        let current = self.life.lock();
+        current.number == life && current.lease.is_some_and(|lease| lease.is_valid(now))
+    }
+
+    /// Refuses, before anything is done, what needs a member.
+    pub fn check_joined(&self) -> Result<(), StoreError> {
+        if !self.rules.keeps(Rule::AcknowledgeUnderLease) {
+            return Ok(());
+        }
+        let now = self.clock.elapsed();
+        let life = self.life.lock();
+        let is_joined =
+            life.lease.is_some_and(|lease| lease.is_valid(now)) && life.datasets.values().all(|one| one.open);
+        if is_joined {
+            return Ok(());
+        }
+        let why =
+            "this server has lost its membership of the fleet and joins again; the store did not answer it in time";
+        Err(StoreError::not_applied(StoreErrorKind::Unavailable, "admit").because(why))
+    }
+
+    /// Whether this process works on a touch shard: rolls it up and moves its watermark.
+    pub fn owns_shard(&self, shard: u32) -> bool {
+        let id = self.life.lock().id;
+        let others = self.others.lock();
+        let rollers = others.live.iter().filter(|(_, beat)| beat.roles.roller).map(|(id, _)| *id);
+        owner_of(shard, rollers) == Some(id)
+    }
+
+    /// Whether this process looks after a dataset: publishes its limit and drops its slices.
+    pub fn owns_dataset(&self, dataset: DatasetId) -> bool {
+        let id = self.life.lock().id;
+        let others = self.others.lock();
+        // Numbers beyond those of the touch shards.
+        let place = TOUCH_SHARDS.saturating_add(dataset.0);
+        owner_of(place, others.live.iter().map(|(id, _)| *id)) == Some(id)
+    }
+
+    /// How many members there are, this one included, as far as it knows.
+    pub fn members(&self) -> usize {
+        self.others.lock().live.len()
+    }
+
+    /// How long the lease still lasts; nothing while the process is no member.
+    pub fn lease_left(&self) -> Duration {
+        let now = self.clock.elapsed();
+        let lease = self.life.lock().lease;
+        lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
+    }
+
+    /// Reads the members; whoever has lapsed by that is removed, which tells nobody anything new.
+    pub async fn look(&self) -> Result<Vec<(MemberId, Beat)>, StoreError> {
+        let begun = self.clock.elapsed();
+        let read = self.store.members().await?;
+        let ended = self.clock.elapsed();
+        let lapsed = {
+            let mut others = self.others.lock();
+            let lapsed = others.view.observe(begun, ended, read.iter().map(|(id, beat)| (*id, beat.number)));
+            let Others { view, live } = &mut *others;
+            *live = read.iter().filter(|(id, _)| !view.is_lapsed(*id)).cloned().collect();
+            lapsed
+        };
+        for id in lapsed {
+            tracing::warn!(member = ?id, "a member has lapsed: its heartbeat stood still for the whole lease");
+            self.stats.members_lapsed.one();
+            if let Err(error) = self.store.remove(id).await {
+                tracing::warn!(member = ?id, %error, "a lapsed member stays listed; it counts for nobody");
+            }
+        }
+        Ok(read)
+    }
+}

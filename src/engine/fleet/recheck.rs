@@ -1,0 +1,218 @@
+//! Recheck marks: left by whoever finds a row below the limit, worked off by the roller of the counter's shard.
+//!
+//! A row that was in doubt may reach the log after its bucket was folded. A mark stands in the step of a time that the
+//! server makes when it leaves the mark, and holds like an event, so the shard's watermark cannot pass the step before the
+//! bucket was compared. The counter is rolled up beyond the mark first, with a checkpoint in any case: a roll that was
+//! begun before the row could be seen then loses to it, whenever it comes to its end.
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, EventKey};
+use crate::domain::fleet::Rule;
+use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
+use crate::domain::rollup::{BucketRecord, Compared, Remedy, Rolled, Sealed, SliceStatus};
+use crate::engine::core::{Core, Scope};
+use crate::engine::fleet::Fleet;
+use crate::ports::{Outcome, RollWrite, StoreError, StoreErrorKind};
+
+const OP: &str = "recheck a bucket";
+
+/// A counter rolled up to the limit, with what its records say.
+struct Current {
+    rolled: Rolled,
+    sealed: Option<Sealed>,
+}
+
+impl Core {
+    /// Leaves a recheck mark for the bucket of an event that was found below the limit, where the store is shared.
+    pub async fn leave_mark(&self, scope: &Scope, counter: &Counter, found: &EventKey) -> Result<(), StoreError> {
+        let Some(fleet) = self.fleet.as_ref().filter(|_| self.rules.keeps(Rule::RecheckMark)) else { return Ok(()) };
+        let hold = scope.dataset.closing.admit_own(self.now(), 1).hold;
+        let marked = self.mark_held(fleet, scope, counter, found, hold.time).await;
+        // Asked while the hold still counts: a mark of a life that is over may stand below a watermark.
+        let vouched = fleet.vouches_for(hold.life);
+        scope.dataset.closing.release(hold);
+        // The row is there: whatever keeps the mark from being left, the token is not one of which nothing was applied.
+        marked.map_err(|error| StoreError { outcome: Outcome::Unknown, ..error })?;
+        if vouched {
+            return Ok(());
+        }
+        let why =
+            "this server lost its membership of the fleet while it settled the token; ask again with the same token";
+        Err(StoreError::unknown(StoreErrorKind::Unavailable, OP).because(why))
+    }
+
+    async fn mark_held(
+        &self,
+        fleet: &Fleet,
+        scope: &Scope,
+        counter: &Counter,
+        found: &EventKey,
+        time: Timestamp,
+    ) -> Result<(), StoreError> {
+        if !scope.dataset.slices.has(time) {
+            self.ensure_slices(&scope.dataset, time).await?;
+        }
+        fleet.store.mark(scope.dataset.id(), counter, found.time, time).await
+    }
+
+    /// Compares a time bucket with its record and repairs the counter if they differ.
+    pub async fn recheck(
+        &self,
+        fleet: &Fleet,
+        scope: &Scope,
+        counter: &Counter,
+        bucket: Timestamp,
+    ) -> Result<(), StoreError> {
+        let slices = scope.dataset.slices.rows();
+        let slice = slices.iter().find(|row| row.start <= bucket && bucket < row.end);
+        if slice.is_none_or(|row| row.status == SliceStatus::Dropped) {
+            return Ok(());
+        }
+        for _ in 0..REPAIR_ATTEMPTS_MAX {
+            if self.recheck_once(fleet, scope, counter, bucket).await? {
+                return Ok(());
+            }
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because("others repair the counter at the same time"))
+    }
+
+    /// Answers whether it is done, or another repair came in between.
+    async fn recheck_once(
+        &self,
+        fleet: &Fleet,
+        scope: &Scope,
+        counter: &Counter,
+        bucket: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let dataset = scope.dataset.id();
+        let Some(current) = self.roll_in_any_case(fleet, scope, counter).await? else { return Ok(false) };
+        let checkpoint = &current.rolled.checkpoint;
+        let Some(events) = fleet.store.bucket(dataset, counter, bucket).await? else { return Ok(true) };
+        let recorded = self.recorded_bucket(scope, counter, &current, bucket).await?;
+        let width = scope.rules.at(bucket).bucket;
+        let compared = Compared::new(checkpoint, (bucket, width), recorded, &events);
+        let next = match compared.remedy(checkpoint) {
+            Remedy::None => return Ok(true),
+            Remedy::Exchanged(next) => next,
+            Remedy::AddLater(mut next) => {
+                next.count += self.recorded_sum_from(scope, counter, &current, bucket + width).await?;
+                next
+            }
+        };
+        let mut repaired = current.sealed.as_ref().map(|sealed| sealed.repaired.clone()).unwrap_or_default();
+        if compared.is_finished(checkpoint) {
+            repaired.retain(|record| record.start != bucket);
+            repaired.push(compared.found.clone());
+        }
+        self.forget_dropped(scope, &mut repaired);
+        let sealed = Sealed { checkpoint: next.clone(), repaired };
+        if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
+            return Ok(false);
+        }
+        self.stats.late_rows.add(compared.rows_late());
+        self.stats.repairs.one();
+        tracing::warn!(
+            counter = %counter.tag(), bucket_start_us = bucket.micros(), rows = compared.rows_late(),
+            by = %(next.count - checkpoint.count), repairs = next.repairs,
+            "rows reached the log after their bucket was rolled up; the count was repaired"
+        );
+        scope.cache.delete(counter).await;
+        // The first roll on the repaired value: what rolls on the value before it have taken in since is taken in again.
+        let mut reads = Vec::new();
+        for rolled in self.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
+            rolled?;
+        }
+        self.top.note(counter, &next);
+        self.watchers.wake(counter);
+        Ok(true)
+    }
+
+    /// Rolls a counter up to the limit and writes its checkpoint even if nothing is new. None if a repair came in between.
+    async fn roll_in_any_case(
+        &self,
+        fleet: &Fleet,
+        scope: &Scope,
+        counter: &Counter,
+    ) -> Result<Option<Current>, StoreError> {
+        let dataset = scope.dataset.id();
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        // What is sealed first: a row that is older than it is then told by its number.
+        let sealed = fleet.store.sealed(dataset, counter).await?;
+        let row = self.stores.rollups.read(dataset, counter).await?;
+        let limit = scope.dataset.stored_limit(&self.stores).await?;
+        let base = row.base(watermark);
+        let stands = row.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.as_of >= limit);
+        if base.repairs != sealed.as_ref().map_or(0, |sealed| sealed.checkpoint.repairs) {
+            return Ok(None);
+        }
+        if stands {
+            return Ok(Some(Current { rolled: Rolled::of(base), sealed }));
+        }
+        if scope.covered_to() <= limit {
+            return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
+        }
+        let rolled = if base.as_of < limit {
+            self.fold_pages(scope, counter, base, limit).await?.folder.finish(limit)
+        } else {
+            Rolled::of(base)
+        };
+        self.put_checkpoint(scope, counter, rolled.clone()).await?;
+        Ok(Some(Current { rolled, sealed }))
+    }
+
+    async fn put_checkpoint(&self, scope: &Scope, counter: &Counter, rolled: Rolled) -> Result<(), StoreError> {
+        let Rolled { checkpoint, finished_buckets, finished_steps } = rolled;
+        let write = RollWrite { counter: counter.clone(), checkpoint, finished_buckets, finished_steps };
+        self.stores.rollups.put(scope.dataset.id(), vec![write]).await
+    }
+
+    /// What was folded of a bucket.
+    async fn recorded_bucket(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        current: &Current,
+        bucket: Timestamp,
+    ) -> Result<Option<BucketRecord>, StoreError> {
+        let records = self.records_from(scope, counter, current, bucket, bucket.just_after()).await?;
+        Ok(records.into_iter().find(|record| record.start == bucket))
+    }
+
+    /// The sum of what was folded of all buckets from one on.
+    async fn recorded_sum_from(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        current: &Current,
+        from: Timestamp,
+    ) -> Result<i128, StoreError> {
+        let records = self.records_from(scope, counter, current, from, Timestamp::MAX).await?;
+        Ok(records.iter().map(|record| record.sum).sum())
+    }
+
+    /// The records of buckets that begin in `from..to`: those of repairs count instead of those of rolls, and what the
+    /// present roll holds instead of both.
+    async fn records_from(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        current: &Current,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<BucketRecord>, StoreError> {
+        let stored = self.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        let repaired = current.sealed.iter().flat_map(|sealed| sealed.repaired.iter().cloned());
+        let Rolled { checkpoint, finished_buckets, .. } = &current.rolled;
+        let newest = finished_buckets.iter().chain(&checkpoint.open_bucket).cloned();
+        let by_start: std::collections::BTreeMap<Timestamp, BucketRecord> =
+            stored.into_iter().chain(repaired).chain(newest).map(|record| (record.start, record)).collect();
+        Ok(by_start.into_values().filter(|record| record.start >= from && record.start < to).collect())
+    }
+
+    /// Forgets records of slices that are gone.
+    fn forget_dropped(&self, scope: &Scope, records: &mut Vec<BucketRecord>) {
+        let rows = scope.dataset.slices.rows();
+        let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);
+        records.retain(|record| record.start >= oldest);
+    }
+}

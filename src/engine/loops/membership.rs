@@ -1,0 +1,55 @@
+//! Keeps this process a member of its fleet: a heartbeat and a look at the others each second, until after the last roll.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::limits::HEARTBEAT;
+use crate::engine::fleet::Fleet;
+use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::ports::{Clock, StoreError};
+
+/// The loop.
+pub struct MembershipLoop {
+    fleet: Arc<Fleet>,
+    clock: Arc<dyn Clock>,
+}
+
+impl MembershipLoop {
+    /// Makes the loop of this process.
+    pub fn new(fleet: Arc<Fleet>, clock: Arc<dyn Clock>) -> Self {
+        Self { fleet, clock }
+    }
+
+    async fn step(&self) -> Result<(), StoreError> {
+        self.fleet.keep().await?;
+        self.fleet.look().await.map(|_| ())
+    }
+}
+
+#[async_trait]
+impl Activity for MembershipLoop {
+    fn name(&self) -> &'static str {
+        "membership"
+    }
+
+    async fn activate(&mut self) -> Next {
+        let began = self.clock.elapsed();
+        if let Err(error) = self.step().await {
+            let left_ms = u64::try_from(self.fleet.lease_left().as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(%error, left_ms, "the membership of the fleet cannot be renewed");
+        }
+        Next::After(HEARTBEAT.saturating_sub(self.clock.elapsed().saturating_sub(began)))
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Watermarks
+    }
+
+    async fn finish(&mut self, _until: Duration) {
+        if let Err(error) = self.fleet.leave().await {
+            tracing::warn!(%error, "this server stays listed; the others wait until its lease has lapsed");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Works on the touch shards that this member of a fleet owns: replays every step once the limit has passed its end, and
+//! moves the watermark when every counter of the step is rolled up beyond it.
+//!
+//! Signals are latency only here: any of them may be lost on its way between servers. Whoever becomes the owner of a shard
+//! begins at its watermark, and two owners at once only do the work twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::Timestamp;
+use crate::domain::fleet::Rule;
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
+use crate::engine::core::{Core, Scope};
+use crate::engine::datasets::DatasetState;
+use crate::engine::fleet::Fleet;
+use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::loops::replay::SETS_BYTES_BUSY;
+use crate::ports::{StoreError, Touch};
+
+/// The loop of one dataset.
+pub struct ShardLoop {
+    core: Arc<Core>,
+    fleet: Arc<Fleet>,
+    dataset: Arc<DatasetState>,
+    /// The first step of each shard that is not replayed; none where the shard is another member's.
+    replayed: Vec<Option<Timestamp>>,
+    /// When watermarks were read and written last, by elapsed time.
+    stored: Option<Duration>,
+}
+
+impl ShardLoop {
+    /// Makes the loop of a dataset; it owns nothing yet.
+    pub fn new(core: Arc<Core>, fleet: Arc<Fleet>, dataset: Arc<DatasetState>) -> Self {
+        Self { core, fleet, dataset, replayed: vec![None; TOUCH_SHARDS as usize], stored: None }
+    }
+
+    async fn step(&mut self) -> Result<(), StoreError> {
+        self.take_over().await?;
+        // The limit first: what is acknowledged at or below it is in the touches that are read from here on.
+        let limit = self.dataset.limit();
+        let passed = limit.just_after().floor_to(STEP);
+        for shard in 0..TOUCH_SHARDS {
+            let lost = self.dataset.pending.begin_replay(shard);
+            // What a Set had no room for is in the touches as well; of another member's shards its owner replays it.
+            self.dataset.pending.end_replay(shard);
+            let Some(from) = &mut self.replayed[shard as usize] else { continue };
+            *from = lost.map_or(*from, |lost| lost.floor_to(STEP).min(*from));
+            let from = *from;
+            if from >= passed {
+                continue;
+            }
+            match self.replay(shard, from, passed - STEP).await {
+                Ok(true) => self.replayed[shard as usize] = Some(passed),
+                Ok(false) => {}
+                // The other shards go on; this one is tried again from where it stands.
+                Err(error) => {
+                    let dataset = &self.dataset.dataset.name;
+                    tracing::warn!(%error, %dataset, shard, "a touch shard cannot be replayed");
+                }
+            }
+        }
+        let elapsed = self.core.clock.elapsed();
+        if self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL) {
+            self.store(limit).await?;
+            self.stored = Some(elapsed);
+        }
+        Ok(())
+    }
+
+    /// Begins with shards that have become this member's, at their watermarks, and leaves those that are another's.
+    async fn take_over(&mut self) -> Result<(), StoreError> {
+        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
+        let is_new = |(owned, replayed): (&bool, &Option<Timestamp>)| *owned && replayed.is_none();
+        if owned.iter().zip(&self.replayed).any(is_new) {
+            self.read_watermarks().await?;
+        }
+        for (shard, owned) in (0..TOUCH_SHARDS).zip(owned) {
+            let replayed = &mut self.replayed[shard as usize];
+            match (owned, *replayed) {
+                (true, None) => *replayed = Some(self.dataset.watermark(shard).just_after().floor_to(STEP)),
+                (false, Some(_)) => *replayed = None,
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in how far other members have come.
+    async fn read_watermarks(&self) -> Result<(), StoreError> {
+        let stored = self.core.stores.touches.watermarks(self.dataset.id()).await?;
+        for (shard, watermark) in (0..TOUCH_SHARDS).zip(stored) {
+            if let Some(watermark) = watermark {
+                self.dataset.note_watermark(shard, watermark);
+            }
+        }
+        Ok(())
+    }
+
+    /// Offers every counter of the steps `from..=to` of a shard to the rollup queues, and compares the buckets that are
+    /// marked. Answers whether all is done; where the Sets are full it goes on later.
+    async fn replay(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<bool, StoreError> {
+        let first = self.dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
+        let from = from.max(first.floor_to(STEP));
+        let mut beyond: Option<Touch> = None;
+        while from <= to {
+            if self.core.set_bytes.used() > SETS_BYTES_BUSY {
+                return Ok(false);
+            }
+            let touches = &self.core.stores.touches;
+            let page = touches.touched(self.dataset.id(), shard, from, to, beyond.as_ref(), PAGE_ROWS_MAX).await?;
+            for touch in &page {
+                self.take(touch).await?;
+            }
+            self.core.stats.touches_replayed.add(page.len() as u64);
+            if page.len() < PAGE_ROWS_MAX {
+                break;
+            }
+            beyond = page.into_iter().next_back();
+        }
+        Ok(true)
+    }
+
+    async fn take(&self, touch: &Touch) -> Result<(), StoreError> {
+        // A namespace is in the catalog before anything of it is kept: one that is not there was deleted.
+        let Some(scope) = self.scope_of(touch).await? else { return Ok(()) };
+        if let Some(bucket) = touch.recheck {
+            self.core.stats.buckets_rechecked.one();
+            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket).await;
+        }
+        // The limit has passed the step, so the next roll takes it in.
+        scope.signal(&self.core, &touch.counter, touch.step, (touch.step + STEP).just_before());
+        Ok(())
+    }
+
+    async fn scope_of(&self, touch: &Touch) -> Result<Option<Arc<Scope>>, StoreError> {
+        let namespace = touch.counter.namespace();
+        if let Some(scope) = self.core.scope_by_id(namespace).await? {
+            return Ok(Some(scope));
+        }
+        self.core.namespaces.refresh().await?;
+        self.core.scope_by_id(namespace).await
+    }
+
+    /// Stores every watermark that can move, behind the checkpoints of its counters.
+    async fn store(&self, limit: Timestamp) -> Result<(), StoreError> {
+        self.read_watermarks().await?;
+        let rolled_to = |shard: u32, replayed: Timestamp| {
+            if self.core.rules.keeps(Rule::CheckpointBeforeWatermark) {
+                self.dataset.pending.rolled_up_to(shard, replayed.just_before().min(limit))
+            } else {
+                limit
+            }
+        };
+        let owned = (0..TOUCH_SHARDS).zip(&self.replayed).filter_map(|(shard, replayed)| Some((shard, (*replayed)?)));
+        let moved: Vec<(u32, Timestamp)> = owned
+            .map(|(shard, replayed)| (shard, rolled_to(shard, replayed)))
+            .filter(|(shard, watermark)| *watermark > self.dataset.watermark(*shard))
+            .collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        self.core.stores.touches.put_watermarks(self.dataset.id(), moved.clone()).await?;
+        for (shard, watermark) in moved {
+            self.dataset.note_watermark(shard, watermark);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Activity for ShardLoop {
+    fn name(&self) -> &'static str {
+        "touch shards"
+    }
+
+    async fn activate(&mut self) -> Next {
+        if let Err(error) = self.step().await {
+            tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "touch shards cannot be worked on");
+        }
+        Next::After(LIMIT_PUBLISH_INTERVAL)
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Watermarks
+    }
+
+    async fn finish(&mut self, _until: Duration) {
+        if let Err(error) = self.store(self.dataset.limit()).await {
+            tracing::warn!(error = %error, "watermarks stay where they are; their next owner replays a little more");
+        }
+    }
+}

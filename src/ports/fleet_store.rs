@@ -1,0 +1,67 @@
+//! What several servers that share a store tell each other through it.
+
+use async_trait::async_trait;
+
+use crate::domain::counter::{Counter, DatasetId, Event};
+use crate::domain::fleet::{Beat, MemberId};
+use crate::domain::rollup::Sealed;
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+/// The members of a fleet, how far each dataset's joiners have to stay away, and repairs of counters.
+///
+/// Laws:
+/// 1. A heartbeat that was acknowledged is seen by every `members` that begins later, until one with a greater number is,
+///    or the member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
+/// 2. A member that was removed is not listed again, whatever of its heartbeats arrives later.
+/// 3. A frontier never goes back, and one that was raised is seen by every `frontier` that begins later.
+/// 4. A mark that was acknowledged is answered by `Touches::touched` in the step of its time.
+/// 5. `seal` changes what is sealed only if it is what was expected, and answers whether it is now what was asked for.
+///    `RollupStore::read` answers the sealed value until a checkpoint with its number of repairs is put.
+#[async_trait]
+pub trait FleetStore: Send + Sync + 'static {
+    /// Writes the heartbeat of a member.
+    async fn beat(&self, member: MemberId, beat: &Beat) -> Result<(), StoreError>;
+
+    /// Reads the newest heartbeat of every member. Cost: O(members).
+    async fn members(&self) -> Result<Vec<(MemberId, Beat)>, StoreError>;
+
+    /// Removes a member for ever.
+    async fn remove(&self, member: MemberId) -> Result<(), StoreError>;
+
+    /// Raises the frontier of a dataset; a lower one changes nothing.
+    async fn raise_frontier(&self, dataset: DatasetId, frontier: Timestamp) -> Result<(), StoreError>;
+
+    /// The frontier of a dataset; `Timestamp::MIN` before the first.
+    async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError>;
+
+    /// Leaves a mark that the time bucket of a counter which holds `event` has to be looked at again. The mark stands in
+    /// the step of `time`.
+    async fn mark(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        event: Timestamp,
+        time: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Reads the events of a whole time bucket, in the order of their keys. None if its slice was dropped. Cost: O(events).
+    async fn bucket(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        start: Timestamp,
+    ) -> Result<Option<Vec<Event>>, StoreError>;
+
+    /// Reads what is sealed of a counter.
+    async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError>;
+
+    /// Seals a counter anew, if what is sealed is still what is expected.
+    async fn seal(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        expected: Option<&Sealed>,
+        sealed: &Sealed,
+    ) -> Result<bool, StoreError>;
+}

@@ -1,0 +1,170 @@
+//! The laws of `FleetStore`, on the backends that several servers may share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tallystone::domain::counter::{Change, Counter};
+use tallystone::domain::fleet::{Beat, MemberId, Roles};
+use tallystone::domain::limits::STEP;
+use tallystone::domain::rollup::{BucketRecord, Checkpoint, Sealed};
+use tallystone::domain::time::Timestamp;
+use tallystone::ports::{FleetStore, Stores};
+use tokio::task::JoinSet;
+
+use crate::backends::on_every_backend;
+use crate::given::{DATASET, OTHER_DATASET, append, at, counter, event, roll};
+
+/// Runs a law on every backend that has a fleet.
+async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
+    on_every_backend(async |bench| {
+        if let Some(fleet) = bench.stores.fleet.clone() {
+            law(bench.stores.clone(), fleet).await;
+        }
+    })
+    .await;
+}
+
+fn beat(number: u64) -> Beat {
+    let millis = i64::try_from(number).expect("small");
+    let closed = BTreeMap::from([(DATASET, at(millis)), (OTHER_DATASET, Timestamp::MIN)]);
+    Beat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed }
+}
+
+const ONE: MemberId = MemberId([1; 16]);
+const OTHER: MemberId = MemberId([2; 16]);
+
+#[tokio::test]
+async fn fleet_store_law_1_the_heartbeat_with_the_greatest_number_stays() {
+    on_every_fleet(async |_, fleet| {
+        assert_eq!(fleet.members().await.expect("members"), []);
+        for number in [3, 1, 7, 2, 7] {
+            fleet.beat(ONE, &beat(number)).await.expect("a heartbeat");
+        }
+        fleet.beat(OTHER, &beat(1)).await.expect("a heartbeat");
+        assert_eq!(fleet.members().await.expect("members"), [(ONE, beat(7)), (OTHER, beat(1))]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fleet_store_law_2_a_member_that_was_removed_does_not_come_back() {
+    on_every_fleet(async |_, fleet| {
+        fleet.beat(ONE, &beat(1)).await.expect("a heartbeat");
+        fleet.remove(ONE).await.expect("a removal");
+        fleet.beat(ONE, &beat(1_000_000)).await.expect("a heartbeat");
+        assert_eq!(fleet.members().await.expect("members"), []);
+        fleet.remove(OTHER).await.expect("a removal of nobody");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fleet_store_law_3_a_frontier_never_goes_back() {
+    on_every_fleet(async |_, fleet| {
+        assert_eq!(fleet.frontier(DATASET).await.expect("a frontier"), Timestamp::MIN);
+        for (millis, expected) in [(5, 5), (3, 5), (5, 5), (9, 9)] {
+            fleet.raise_frontier(DATASET, at(millis)).await.expect("a frontier");
+            assert_eq!(fleet.frontier(DATASET).await.expect("a frontier"), at(expected));
+        }
+        assert_eq!(fleet.frontier(OTHER_DATASET).await.expect("a frontier"), Timestamp::MIN);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fleet_store_law_4_a_mark_stands_in_the_step_of_its_own_time_beside_touches() {
+    on_every_fleet(async |stores, fleet| {
+        let views = counter("views");
+        append(&stores, &views, event(0, "a", Change::Add(1))).await;
+        append(&stores, &views, event(130_000, "b", Change::Add(1))).await;
+        // Time buckets are a minute wide.
+        for event in [61_000, 62_000, 7_000] {
+            fleet.mark(DATASET, &views, at(event), at(130_001)).await.expect("a mark");
+        }
+        let shard = views.touch_shard();
+        let mut found = Vec::new();
+        loop {
+            // One at a time, so that each answer goes on behind a mark or a touch.
+            let page = stores.touches.touched(DATASET, shard, at(0), at(200_000), found.last(), 1).await;
+            match page.expect("touches").pop() {
+                Some(touch) => found.push(touch),
+                None => break,
+            }
+        }
+        let places: Vec<(Timestamp, Option<Timestamp>)> =
+            found.iter().map(|touch| (touch.step, touch.recheck)).collect();
+        let step = at(130_000).floor_to(STEP);
+        assert_eq!(places, [(at(0), None), (step, None), (step, Some(at(0))), (step, Some(at(60_000)))]);
+        assert!(found.iter().all(|touch| touch.counter == views));
+    })
+    .await;
+}
+
+fn sealed(count: i128, repairs: u64, millis: i64) -> Sealed {
+    let checkpoint = Checkpoint { count, repairs, ..Checkpoint::empty(at(millis)) };
+    Sealed { checkpoint, repaired: vec![BucketRecord { rows: 1, sum: count, ..BucketRecord::empty(at(0)) }] }
+}
+
+#[tokio::test]
+async fn fleet_store_law_5_of_racing_repairs_one_is_taken() {
+    on_every_fleet(async |_, fleet| {
+        let views = counter("views");
+        assert_eq!(fleet.sealed(DATASET, &views).await.expect("nothing"), None);
+        let mut before: Option<Sealed> = None;
+        for round in 1..=3 {
+            let mut racing = JoinSet::new();
+            for count in 0..4 {
+                let (fleet, views, before) = (Arc::clone(&fleet), views.clone(), before.clone());
+                racing.spawn(async move {
+                    let next = sealed(count, round, 100);
+                    let taken = fleet.seal(DATASET, &views, before.as_ref(), &next).await.expect("an answer");
+                    taken.then_some(next)
+                });
+            }
+            let taken: Vec<Sealed> = racing.join_all().await.into_iter().flatten().collect();
+            assert_eq!(taken.len(), 1, "{taken:?}");
+            before = fleet.sealed(DATASET, &views).await.expect("what is sealed");
+            assert_eq!(before, taken.first().cloned());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fleet_store_law_5_a_repaired_value_counts_and_no_roll_of_the_one_before_brings_that_back() {
+    on_every_fleet(async |stores, fleet| {
+        let views = counter("views");
+        let read = async || stores.rollups.read(DATASET, &views).await.expect("a row");
+        let live = |count, repairs, millis| Checkpoint { count, repairs, ..Checkpoint::empty(at(millis)) };
+        put(&stores, &views, live(1, 0, 1_000)).await;
+        assert!(fleet.seal(DATASET, &views, None, &sealed(5, 1, 1_000)).await.expect("an answer"));
+        let row = read().await;
+        assert_eq!(row.trusted(at(9_000)), Timestamp::MIN, "no watermark speaks of it");
+        assert_eq!((row.checkpoint, row.just_repaired), (Some(sealed(5, 1, 1_000).checkpoint), true));
+        put(&stores, &views, live(2, 0, 7_000)).await;
+        assert_eq!(read().await.checkpoint, Some(sealed(5, 1, 1_000).checkpoint), "a roll on the value before it");
+        put(&stores, &views, live(6, 1, 8_000)).await;
+        let row = read().await;
+        assert_eq!((row.checkpoint, row.just_repaired), (Some(live(6, 1, 8_000)), false));
+    })
+    .await;
+}
+
+async fn put(stores: &Stores, counter: &Counter, checkpoint: Checkpoint) {
+    stores.rollups.put(DATASET, vec![roll(counter, checkpoint)]).await.expect("a roll");
+}
+
+#[tokio::test]
+async fn a_whole_bucket_is_read_whatever_is_known_of_its_steps() {
+    on_every_fleet(async |stores, fleet| {
+        let views = counter("views");
+        for (millis, token) in [(59_999, "before"), (60_000, "b"), (60_000, "a"), (119_999, "c"), (120_000, "after")] {
+            append(&stores, &views, event(millis, token, Change::Add(1))).await;
+        }
+        let found = fleet.bucket(DATASET, &views, at(60_000)).await.expect("events").expect("its slice is there");
+        let expected =
+            [(60_000, "a"), (60_000, "b"), (119_999, "c")].map(|(millis, token)| event(millis, token, Change::Add(1)));
+        assert_eq!(found, expected);
+    })
+    .await;
+}

@@ -1,0 +1,106 @@
+//! The same on two servers that share a Cassandra keyspace: one of them is killed, stopped for longer than its lease, or
+//! ended in good order, while copies of every add go to both.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command};
+
+use super::load::{self, Plan};
+use super::{World, rounds};
+use crate::harness::{Launch, Server};
+use crate::servers::cassandra;
+
+/// What happens to one of the two servers.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// Killed without a word; another one takes its place.
+    Killed,
+    /// Ended in good order; another one takes its place.
+    Ended,
+    /// Stopped in the middle of whatever it does, and let go on after so many seconds.
+    Paused(&'static str),
+}
+
+const FAULTS: [Fault; 5] =
+    [Fault::Ended, Fault::Paused("36"), Fault::Killed, Fault::Paused("0.7"), Fault::Paused("12")];
+
+fn start(node: SocketAddr) -> Server {
+    let keyspace = "clusters.cassandra.keyspace=crash_of_a_fleet";
+    Launch::dev_on_cassandra(node).arg("--set").arg(keyspace).start()
+}
+
+#[test]
+fn no_fault_of_a_member_loses_or_doubles_an_add() {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let mut world = World::new("no_fault_of_a_member_loses_or_doubles_an_add");
+    let (mut victim, mut witness) = (start(node), start(node));
+    for round in 0..rounds(3, 40) {
+        world.round = round;
+        let fault = FAULTS[round as usize % FAULTS.len()];
+        let plan = Plan { then: 100, ..world.plan(100) };
+        let mut pause = None;
+        load::run_on(&[&victim, &witness], &mut world.ledger, plan, || pause = begin(fault, &victim));
+        victim = end(fault, pause, victim, || start(node));
+        assert!(world.checked(&mut witness), "nobody touched this one");
+        nothing_was_told_too_early(&victim);
+        nothing_was_told_too_early(&witness);
+        std::mem::swap(&mut victim, &mut witness);
+    }
+    world.ledger.look_at_all();
+    for server in [&mut victim, &mut witness] {
+        world.ledger.look_at_all();
+        assert!(world.checked(server), "nobody touches it any more");
+        if let Err(wrong) = load::wait_until_rolled_up(server, &world.ledger) {
+            world.fail(&format!("rolled up: {wrong}\n{}", server.printed()));
+        }
+    }
+    for server in [victim, witness] {
+        nothing_was_told_too_early(&server);
+        let status = server.stop();
+        assert!(status.success(), "an orderly stop: {status}");
+    }
+}
+
+/// Answers who ends the pause, if it is one.
+fn begin(fault: Fault, server: &Server) -> Option<Child> {
+    match fault {
+        Fault::Killed => server.signal(libc::SIGKILL),
+        Fault::Ended => server.signal(libc::SIGTERM),
+        Fault::Paused(seconds) => {
+            server.signal(libc::SIGSTOP);
+            let go_on = "sleep \"$2\"; kill -CONT \"$1\"";
+            let mut command = Command::new("sh");
+            command.args(["-c", go_on, "sh", &server.pid().to_string(), seconds]);
+            return Some(command.spawn().expect("there is a shell"));
+        }
+    }
+    None
+}
+
+/// Waits until the fault is over; answers the server that stands in its place.
+fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn() -> Server) -> Server {
+    match fault {
+        Fault::Killed => {
+            server.kill();
+            another()
+        }
+        Fault::Ended => {
+            let status = server.wait();
+            assert!(status.success(), "an orderly stop: {status}\n{}", server.printed());
+            another()
+        }
+        Fault::Paused(_) => {
+            let ended = pause.expect("somebody ends the pause").wait();
+            assert!(ended.is_ok_and(|status| status.success()), "the server goes on");
+            let answer = server.get("/readyz");
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            server
+        }
+    }
+}
+
+fn nothing_was_told_too_early(server: &Server) {
+    let page = server.get("/metrics").body;
+    let line = page.lines().find(|line| line.starts_with("tallystone_acknowledged_below_limit_total"));
+    let line = line.expect("the metric is there");
+    assert!(line.ends_with(" 0"), "{line}\n{}", server.printed());
+}

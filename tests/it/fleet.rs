@@ -1,0 +1,152 @@
+//! Several servers on one Cassandra keyspace, in good times; `crash/on_a_fleet.rs` has the bad ones.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tallystone::adapters::cassandra::{Cassandra, Options};
+use tallystone::adapters::memory::FastTable;
+use tallystone::adapters::system::SystemClock;
+use tallystone::domain::counter::{
+    Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
+};
+use tallystone::domain::time::Timestamp;
+use tallystone::ports::NewEvent;
+use uuid::Uuid;
+
+use crate::harness::{Launch, Server, eventually};
+use crate::servers::cassandra;
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+fn start(keyspace: &str) -> Server {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    Launch::dev_on_cassandra(node).arg("--set").arg(&format!("clusters.cassandra.keyspace={keyspace}")).start()
+}
+
+fn call(server: &Server, method: &str, body: &str) -> Value {
+    let answer = server.post(&format!("/tallystone.counter.v1.CounterService/{method}"), body);
+    let parsed = serde_json::from_str(&answer.body).unwrap_or_default();
+    if answer.status == 200 { parsed } else { panic!("{method} {body}: {} {}", answer.status, answer.body) }
+}
+
+fn add(server: &Server, name: &str, delta: i64) {
+    let body = format!(r#"{{"namespace": "default", "counter_name": "{name}", "delta": {delta}}}"#);
+    call(server, "AddCount", &body);
+}
+
+fn reading(server: &Server, name: &str, freshness: &str) -> Value {
+    let body = format!(r#"{{"namespace": "default", "counter_name": "{name}", "freshness": "{freshness}"}}"#);
+    call(server, "GetCount", &body)
+}
+
+fn count(reading: &Value) -> i64 {
+    reading["count"].as_str().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+fn metric(server: &Server, name: &str) -> f64 {
+    let page = server.get("/metrics").body;
+    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no metric {name} in:\n{page}"))
+}
+
+#[test]
+fn two_servers_on_one_keyspace_count_together() {
+    let (one, other) = (start("together"), start("together"));
+    for round in 0..20 {
+        add(&one, "views", 1);
+        add(&other, "views", 100);
+        add(if round % 2 == 0 { &one } else { &other }, &format!("c{round}"), 7);
+        let seen = [&one, &other].map(|server| count(&reading(server, "views", "UP_TO_DATE")));
+        assert_eq!(seen, [101 * (round + 1); 2], "what either has acknowledged, both read");
+    }
+    for server in [&one, &other] {
+        let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 2_020;
+        assert!(eventually(WITHIN, rolled_up), "{}\n{}", reading(server, "views", "ROLLED_UP"), server.printed());
+        assert_eq!(metric(server, "tallystone_fleet_members"), 2.0);
+        assert!(metric(server, "tallystone_fleet_lease_seconds") > 10.0);
+    }
+    // One leaves in good order: the limit waits for nobody, and the other rolls up what it left.
+    add(&one, "views", 1_000);
+    assert!(one.stop().success());
+    add(&other, "views", 10_000);
+    let rolled_up = || count(&reading(&other, "views", "ROLLED_UP")) == 13_020;
+    assert!(eventually(Duration::from_secs(25), rolled_up), "{}", other.printed());
+    assert_eq!(metric(&other, "tallystone_fleet_members"), 1.0);
+    for round in 0..20 {
+        assert_eq!(count(&reading(&other, &format!("c{round}"), "UP_TO_DATE")), 7);
+    }
+    assert_eq!(metric(&other, "tallystone_acknowledged_below_limit_total"), 0.0);
+    assert!(other.stop().success());
+}
+
+#[test]
+fn a_namespace_of_one_server_is_known_to_the_others() {
+    let (one, other) = (start("followed"), start("followed"));
+    let body = r#"{"namespace": {"name": "shop", "counter_type": "ACCURATE"}}"#;
+    let created = one.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", body);
+    assert_eq!(created.status, 200, "{}", created.body);
+    let body = r#"{"namespace": "shop", "counter_name": "sold", "delta": 3}"#;
+    let path = "/tallystone.counter.v1.CounterService/AddCount";
+    assert!(eventually(WITHIN, || other.post(path, body).status == 200), "{}", other.printed());
+    let read = call(&one, "GetCount", r#"{"namespace": "shop", "counter_name": "sold"}"#);
+    assert_eq!(count(&read) % 3, 0);
+    assert!(count(&read) >= 3, "{read}");
+}
+
+#[test]
+fn a_row_that_comes_late_is_counted_once_it_is_found() {
+    let server = start("late");
+    let late = Uuid::now_v7();
+    add(&server, "views", 1);
+    let is_closed = || {
+        let read = reading(&server, "views", "ROLLED_UP");
+        count(&read) == 1 && read["behind"] != Value::Bool(true)
+    };
+    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+    // Another server's write that was in doubt and given up reaches the log after its time was rolled up.
+    write_late("late", "views", &late, 10);
+    for _ in 0..2 {
+        let body = format!(
+            r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#
+        );
+        assert_eq!(call(&server, "CheckToken", &body)["verdict"], "VERDICT_APPLIED");
+        let marks = metric(&server, "tallystone_buckets_rechecked_total");
+        let rechecked = || metric(&server, "tallystone_buckets_rechecked_total") > marks;
+        assert!(eventually(WITHIN, rechecked), "{}", server.printed());
+        let counted = || count(&reading(&server, "views", "ROLLED_UP")) == 11;
+        assert!(eventually(WITHIN, counted), "{}", reading(&server, "views", "ROLLED_UP"));
+        assert_eq!(metric(&server, "tallystone_late_rows_total"), 1.0, "once, however often it is found");
+    }
+    add(&server, "views", 100);
+    assert_eq!(count(&reading(&server, "views", "UP_TO_DATE")), 111);
+    let rolled_up = || count(&reading(&server, "views", "ROLLED_UP")) == 111;
+    assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
+    assert!(server.stop().success());
+}
+
+/// Writes an event as a server does that does not know how far the dataset is closed.
+fn write_late(keyspace: &str, name: &str, token: &Uuid, delta: i64) {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let options = Options {
+        servers: vec![node.to_string()],
+        keyspace: keyspace.to_owned(),
+        data_center: None,
+        credentials: None,
+        timeout: Duration::from_secs(10),
+    };
+    let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();
+    let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
+    let key = EventKey { time: Timestamp::from_millis(millis), id: EventId::Uuid(token.into_bytes()) };
+    let event = Event { key, change: Change::Add(delta), provenance: Provenance::default() };
+    let counter = Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let clock = std::sync::Arc::new(SystemClock);
+        let opened = Cassandra::open(&options, None, clock.clone()).await.expect("the keyspace opens");
+        let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
+        let written = stores.log.append(DatasetId(1), vec![NewEvent { counter, event }], Box::new(())).await;
+        assert!(written.iter().all(Result::is_ok), "{written:?}");
+        opened.close().await;
+    });
+}
