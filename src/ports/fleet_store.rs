@@ -53,6 +53,9 @@ pub trait FleetStore: Send + Sync + 'static {
         start: Timestamp,
     ) -> Result<Option<Vec<Event>>, StoreError>;
 
+    /// Has the next scans of the log look again where it holds events, for those that came late.
+    async fn look_again(&self, dataset: DatasetId) -> Result<(), StoreError>;
+
     /// Reads what is sealed of a counter.
     async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError>;
 

@@ -125,6 +125,31 @@ fn a_row_that_comes_late_is_counted_once_it_is_found() {
     assert!(server.stop().success());
 }
 
+#[test]
+fn a_row_that_nobody_asks_about_is_found_and_counted_by_a_recount() {
+    let server = start("recounted");
+    let late = Uuid::now_v7();
+    add(&server, "views", 1);
+    let is_closed = || reading(&server, "views", "ROLLED_UP")["behind"] != Value::Bool(true);
+    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+    write_late("recounted", "views", &late, 10);
+    let recount = |repair: bool| {
+        let body = format!(r#"{{"namespace": "default", "counter_name": "views", "repair": {repair}}}"#);
+        call(&server, "RecountCounter", &body)
+    };
+    let seen = recount(false);
+    assert_eq!((&seen["countBefore"], &seen["countAfter"]), (&Value::from("1"), &Value::from("11")), "{seen}");
+    assert_eq!(seen["differences"].as_array().map(Vec::len), Some(1), "{seen}");
+    assert_eq!(count(&reading(&server, "views", "ROLLED_UP")), 1, "it was only looked at");
+    assert_eq!(recount(true)["repaired"], Value::Bool(true));
+    assert_eq!(count(&reading(&server, "views", "ROLLED_UP")), 11);
+    let after = recount(true);
+    assert_eq!(after["countBefore"], after["countAfter"], "{after}");
+    assert!(after["differences"].as_array().is_none_or(Vec::is_empty), "{after}");
+    assert_eq!(metric(&server, "tallystone_repairs_total"), 1.0);
+    assert!(server.stop().success());
+}
+
 /// Writes an event as a server does that does not know how far the dataset is closed.
 fn write_late(keyspace: &str, name: &str, token: &Uuid, delta: i64) {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));

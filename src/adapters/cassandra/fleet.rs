@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{bucket_width, stored_counter, stored_dataset};
+use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::scan::Scanning;
 use crate::adapters::cassandra::slices::Slices;
 use crate::adapters::cassandra::store::Decision;
@@ -27,12 +28,19 @@ pub struct Fleet {
     slices: Arc<Slices>,
     touching: Arc<Touching>,
     scanning: Arc<Scanning>,
+    rollups: Arc<Rollups>,
 }
 
 impl Fleet {
     /// Puts the parts together.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>, scanning: Arc<Scanning>) -> Self {
-        Self { link, slices, touching, scanning }
+    pub fn new(
+        link: Arc<Link>,
+        slices: Arc<Slices>,
+        touching: Arc<Touching>,
+        scanning: Arc<Scanning>,
+        rollups: Arc<Rollups>,
+    ) -> Self {
+        Self { link, slices, touching, scanning, rollups }
     }
 }
 
@@ -102,14 +110,12 @@ impl FleetStore for Fleet {
         self.scanning.whole_bucket(dataset, counter, start).await
     }
 
+    async fn look_again(&self, dataset: DatasetId) -> Result<(), StoreError> {
+        self.slices.forget_steps(dataset).await
+    }
+
     async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError> {
-        const OP: &str = "read sealed value";
-        let (ns, name) = stored_counter(counter);
-        let values = (stored_dataset(dataset), ns, name);
-        let row: Option<(Option<Vec<u8>>,)> =
-            self.link.first_row(OP, self.link.statement("read_sealed"), values).await?;
-        let Some((Some(bytes),)) = row else { return Ok(None) };
-        stored::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.during(OP))
+        self.rollups.sealed(dataset, counter).await
     }
 
     async fn seal(

@@ -116,7 +116,8 @@ impl Cassandra {
             Arc::clone(appending),
             Arc::clone(&scanning),
         );
-        let fleet = Fleet::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning);
+        let rollups = Arc::clone(&self.rollups);
+        let fleet = Fleet::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning, rollups);
         Stores {
             log: Arc::new(log),
             touches: Arc::new(TouchIndex::new(Arc::clone(link), Arc::clone(slices))),

@@ -25,7 +25,7 @@ use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{
     HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
 };
-use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum};
+use crate::domain::rollup::{BucketRecord, Checkpoint, Sealed, StepSum};
 use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
 
 /// Checkpoints and what is kept beside them.
@@ -185,6 +185,17 @@ impl Rollups {
         self.link.write(OP, self.link.statement("delete_name"), (ns, shard, name)).await
     }
 
+    /// Reads what is sealed of a counter.
+    pub async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError> {
+        const OP: &str = "read sealed value";
+        let (ns, name) = stored_counter(counter);
+        let values = (stored_dataset(dataset), ns, name);
+        let row: Option<(Option<Vec<u8>>,)> =
+            self.link.first_row(OP, self.link.statement("read_sealed"), values).await?;
+        let Some((Some(bytes),)) = row else { return Ok(None) };
+        stored::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.during(OP))
+    }
+
     async fn datasets(&self) -> Result<Vec<DatasetId>, StoreError> {
         let rows: Vec<(i64,)> = self.link.rows("list datasets", self.link.statement("list_datasets"), ()).await?;
         let known = |(id,): (i64,)| u32::try_from(id).ok().map(DatasetId);
@@ -306,6 +317,14 @@ impl RollupStore for Rollups {
             }
             for (bytes,) in rows? {
                 found.push(stored::decode_bucket(&bytes).map_err(|damaged| damaged.during(OP))?);
+            }
+        }
+        // Records that repairs have changed count instead of those that the rolls wrote.
+        let repaired = self.sealed(dataset, counter).await?.map(|sealed| sealed.repaired).unwrap_or_default();
+        for record in repaired.into_iter().filter(|record| record.start >= from && record.start < to) {
+            match found.binary_search_by_key(&record.start, |found| found.start) {
+                Ok(at) => found[at] = record,
+                Err(at) => found.insert(at, record),
             }
         }
         Ok(found)

@@ -222,6 +222,14 @@ impl Slices {
         Ok(())
     }
 
+    /// Has every step of the live slices read again by whoever needs it next.
+    pub async fn forget_steps(&self, dataset: DatasetId) -> Result<(), StoreError> {
+        for slice in self.live(dataset, Timestamp::MIN, Timestamp::MAX).await? {
+            *slice.steps_to.lock() = Timestamp::MIN;
+        }
+        Ok(())
+    }
+
     /// Reads the rows of a dataset again.
     async fn read_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
         let book = self.book(dataset).await?;

@@ -11,7 +11,7 @@ use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuestion, ReadOptions, SeriesQuestion};
+use crate::engine::counting::{Counting, EventsQuestion, ReadOptions, Repair, SeriesQuestion};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 
@@ -245,11 +245,13 @@ impl CounterService for Counters {
         let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
         let from = decode::moment("from", request.from.as_ref())?;
         let to = decode::moment("to", request.to.as_ref())?;
-        if request.repair {
-            let what = "repair is not offered by this release; leave it out to compare only";
+        if request.repair && !self.counting.can_repair() {
+            let what =
+                "repair is not offered on this store, in which no event comes late; leave it out to compare only";
             return Err(Refusal::new(Reason::InvalidArgument, what).at("repair").into());
         }
-        let recount = self.counting.recount(&namespace, name, from, to).await.map_err(Refusal::from)?;
+        let repair = if request.repair { Repair::Yes } else { Repair::No };
+        let recount = self.counting.recount(&namespace, name, from, to, repair).await.map_err(Refusal::from)?;
         Ok(Response::new(encode::recount(&recount)))
     }
 }

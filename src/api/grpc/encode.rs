@@ -199,7 +199,7 @@ pub fn recount(recount: &Recount) -> wire::RecountCounterResponse {
         differences: recount.differences.iter().map(difference).collect(),
         buckets_compared: whole(recount.buckets_compared),
         events_read: whole(recount.events_read),
-        repaired: false,
+        repaired: recount.repaired,
         saturated_before,
         saturated_after,
     }

@@ -8,7 +8,7 @@ use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{
-    BucketDifference, Counting, CountingError, EventsQuestion, Freshness, ReadOptions, Recount,
+    BucketDifference, Counting, CountingError, EventsQuestion, Freshness, ReadOptions, Recount, Repair,
 };
 use crate::ports::{Order, ScanRange, StoreError};
 
@@ -38,6 +38,11 @@ impl Counting {
         Ok(self.core.stores.log.scan(scope.dataset.id(), &scope.counter(name), range).await?)
     }
 
+    /// Whether a recount can repair: only where events may come late.
+    pub fn can_repair(&self) -> bool {
+        self.core.fleet.is_some()
+    }
+
     /// Recomputes a counter from its log. Cost: O(events of the counter inside retention).
     pub async fn recount(
         &self,
@@ -45,12 +50,16 @@ impl Counting {
         name: CounterName,
         from: Option<Timestamp>,
         to: Option<Timestamp>,
+        repair: Repair,
     ) -> Result<Recount, CountingError> {
         let scope = self.durable_scope(namespace, "RecountCounter").await?;
         if from.is_some_and(|from| to.is_some_and(|to| from >= to)) {
             return Err(Reject::new(Reason::InvalidRange, "from must lie before to").into());
         }
         let counter = scope.counter(name);
+        if let Some(fleet) = &self.core.fleet {
+            fleet.store.look_again(scope.dataset.id()).await?;
+        }
         // Before the checkpoint: what this read says of a time without events then holds for a newer checkpoint too.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
         let reading = self.read(&scope, &counter, rolled_up, Budget::begin(self.core.clock.as_ref())).await?;
@@ -70,6 +79,7 @@ impl Counting {
         } else {
             served.count + differences.iter().map(sum_changed).sum::<i128>()
         };
+        let repaired = repair == Repair::Yes && self.repair(&scope, &counter, &differences).await?;
         Ok(Recount {
             before: served.count,
             after,
@@ -78,7 +88,22 @@ impl Counting {
             differences,
             buckets_compared,
             events_read: recomputed.events,
+            repaired,
         })
+    }
+
+    /// Takes the buckets that differ into the count; answers whether there were any.
+    async fn repair(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        differences: &[BucketDifference],
+    ) -> Result<bool, CountingError> {
+        let Some(fleet) = &self.core.fleet else { return Ok(false) };
+        for difference in differences {
+            self.core.recheck(fleet, scope, counter, difference.start).await?;
+        }
+        Ok(!differences.is_empty())
     }
 
     async fn recompute(

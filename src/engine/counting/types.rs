@@ -225,4 +225,16 @@ pub struct Recount {
     pub buckets_compared: u64,
     /// How many events were read.
     pub events_read: u64,
+    /// Whether the differences were written.
+    pub repaired: bool,
+}
+
+/// Whether a recount writes what it finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repair {
+    /// It only compares.
+    No,
+    /// It takes differences into the count; only where several servers share the store, because in one that a process has
+    /// for itself no event comes late.
+    Yes,
 }

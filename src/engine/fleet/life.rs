@@ -9,7 +9,7 @@ use tokio::sync::SemaphorePermit;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{Beat, Lease, MemberId, Renewal};
+use crate::domain::fleet::{Beat, Lease, MemberId, Renewal, Rule};
 use crate::engine::closing::Closing;
 use crate::engine::fleet::{Fleet, Joined};
 use crate::ports::StoreError;
@@ -51,12 +51,18 @@ impl Fleet {
         }
         let now = self.clock.elapsed();
         let lapsed = self.life.lock().lease.is_none_or(|lease| !lease.is_valid(now));
+        let mut before = None;
         if lapsed && (self.life.lock().number == 0 || self.must_begin_anew()) {
-            self.begin_life();
+            before = self.begin_life();
         }
         if self.beat().await? == Renewal::Lapsed {
-            self.begin_life();
+            before = self.begin_life();
             self.beat().await?;
+        }
+        if let Some(before) = before {
+            // It is over for its owner, so nobody has to wait until it is for them; if this fails, they do.
+            let removed = self.store.remove(before).await;
+            removed.unwrap_or_else(|error| tracing::debug!(%error, "the member of the life before stays listed"));
         }
         if self.open_datasets().await? {
             // Otherwise minus infinity would hold the limits back until the next heartbeat.
@@ -67,16 +73,16 @@ impl Fleet {
 
     /// Whether the present life is over; one whose first heartbeat is not acknowledged yet goes on.
     fn must_begin_anew(&self) -> bool {
-        use crate::domain::fleet::Rule;
         self.life.lock().lease.is_some() && self.rules.keeps(Rule::LapsedStaysLapsed)
     }
 
-    /// Begins another life under a new id; what the one before held is given up.
-    fn begin_life(&self) {
+    /// Begins another life under a new id; what the one before held is given up. Answers that one, if there was one.
+    fn begin_life(&self) -> Option<MemberId> {
         let mut id = [0; 16];
         self.entropy.fill(&mut id);
         let mut life = self.life.lock();
-        if life.number > 0 {
+        let before = (life.number > 0).then_some(life.id);
+        if before.is_some() {
             tracing::warn!(
                 was = ?life.id,
                 "the lease has lapsed; what was held has an unknown outcome, and this server joins again"
@@ -90,6 +96,7 @@ impl Fleet {
         for joined in life.datasets.values_mut() {
             joined.open = false;
         }
+        before
     }
 
     /// Sends one heartbeat and takes its acknowledgement in.

@@ -7,7 +7,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Add, Exactness, ReadOptions};
+use tallystone::engine::counting::{Add, Exactness, ReadOptions, Repair};
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec, token};
@@ -170,12 +170,14 @@ async fn a_recount_holds_up_to_where_the_count_does() {
     house.add("views", 5, None).await.expect("an add that works");
     for name in ["views", "never"] {
         let read = house.get(name).await;
-        let recount = house.counting.recount(&house.shop, counter(name), None, None).await.expect("a recount");
+        let recount =
+            house.counting.recount(&house.shop, counter(name), None, None, Repair::No).await.expect("a recount");
         assert_eq!((recount.before, recount.after, recount.as_of), (0, 0, read.as_of), "{name}, before the first roll");
         assert!(house.now().since(recount.as_of) < 10 * SECOND, "{name}: {:?}", recount.as_of);
     }
     house.pass(20 * SECOND).await;
     let read = house.get("views").await;
-    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.as_of), (5, 5, read.as_of), "long after the last roll");
 }

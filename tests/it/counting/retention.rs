@@ -13,7 +13,7 @@ use tallystone::domain::counter::{Change, NamespaceName};
 use tallystone::domain::limits::GAP_SLICES_MAX;
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::{SliceStatus, TimeSlice};
-use tallystone::engine::counting::{TokenVerdict, WriteOutcome};
+use tallystone::engine::counting::{Repair, TokenVerdict, WriteOutcome};
 use tallystone::ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
 
 use super::{House, SECOND, START, applied, counter, spec, token};
@@ -58,7 +58,8 @@ async fn a_slice_past_its_time_is_dropped_and_the_count_stays() {
     house.add("views", 2, None).await.expect("an add that works");
     house.pass(8 * SECOND).await;
     assert_eq!(house.get("views").await.count, 7);
-    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.complete), (7, 7, false));
 }
 
@@ -110,7 +111,8 @@ async fn a_long_standstill_costs_few_slices_and_every_token_of_it_is_answered() 
         assert_eq!(verdict(&house, "meanwhile", time).await, TokenVerdict::NotApplied, "day {days}");
         assert!(house.add("views", 1, Some(token("meanwhile", time))).await.is_err(), "and that is final");
     }
-    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.complete), (7, 7, true));
     house.clock.advance(91 * DAY);
     house.pass(40 * SECOND).await;

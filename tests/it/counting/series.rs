@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{CounterSummary, EventsQuestion, SeriesQuestion};
+use tallystone::engine::counting::{CounterSummary, EventsQuestion, Repair, SeriesQuestion};
 use tallystone::engine::namespaces::Author;
 
 use super::{House, SECOND, counter, spec, token};
@@ -140,7 +140,8 @@ async fn a_recount_of_an_untouched_log_finds_no_difference() {
         house.pass(20 * SECOND).await;
     }
     house.pass(8 * SECOND).await;
-    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.complete), (820, 820, true));
     assert_eq!((recount.events_read, recount.differences.len()), (40, 0));
     assert!(recount.buckets_compared >= 2);
@@ -202,9 +203,11 @@ async fn a_void_that_came_later_than_its_bucket_was_recorded_is_no_difference() 
     let late = token("late", house.now());
     house.pass(1_000 * SECOND).await;
     assert_eq!(house.add("views", 9, Some(late)).await.expect_err("closed").reason(), Reason::NotApplied);
-    let recount = house.counting.recount(&house.shop, counter("views"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.differences.len()), (3, 3, 0));
-    let backwards = house.counting.recount(&house.shop, counter("views"), Some(house.now()), Some(house.now())).await;
+    let backwards =
+        house.counting.recount(&house.shop, counter("views"), Some(house.now()), Some(house.now()), Repair::No).await;
     assert_eq!(backwards.expect_err("an empty range").reason(), Reason::InvalidRange);
 }
 
@@ -261,7 +264,8 @@ async fn every_answer_with_a_count_keeps_and_says_what_lies_beyond_64_bits() {
     let question = SeriesQuestion { from, to: house.now(), step: None };
     let series = house.drive(house.counting.series(&house.shop, counter("high"), question)).await.expect("a series");
     assert_eq!((series.rows[0].sum, series.rows[1].value), (whole, whole));
-    let recount = house.counting.recount(&house.shop, counter("high"), None, None).await.expect("a recount");
+    let recount =
+        house.counting.recount(&house.shop, counter("high"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.differences.len()), (whole, whole, 0));
 }
 

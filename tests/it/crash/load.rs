@@ -234,15 +234,11 @@ impl From<Status> for Broken {
 /// Asks for every token of unknown fate until it is settled, then reads the counters that were written since the last
 /// look.
 pub fn settle_and_compare(server: &Server, ledger: &mut Ledger, seed: u64) -> Result<(), Broken> {
+    settle_all(server, ledger, seed)?;
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let connected = connect(&[server]).await;
         let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
-        let mut chance = Chance::new(seed);
-        for tagged in ledger.unknown() {
-            let fate = settle(&mut client, &tagged, chance.below(2) == 0).await?;
-            ledger.settle(&tagged, fate);
-        }
         let mut wrong = Vec::new();
         for counter in ledger.to_look_at() {
             let read = read(&mut client, &counter, Freshness::UpToDate).await?;
@@ -254,6 +250,21 @@ pub fn settle_and_compare(server: &Server, ledger: &mut Ledger, seed: u64) -> Re
         }
         let shown = wrong.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
         Err(Broken::Wrong(format!("{} counters are wrong\n{shown}", wrong.len())))
+    })
+}
+
+/// Asks for every token of unknown fate until it is settled.
+pub fn settle_all(server: &Server, ledger: &mut Ledger, seed: u64) -> Result<(), Broken> {
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let connected = connect(&[server]).await;
+        let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
+        let mut chance = Chance::new(seed);
+        for tagged in ledger.unknown() {
+            let fate = settle(&mut client, &tagged, chance.below(2) == 0).await?;
+            ledger.settle(&tagged, fate);
+        }
+        Ok(())
     })
 }
 
