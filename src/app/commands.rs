@@ -39,6 +39,10 @@ pub struct DevArgs {
     /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing.
     #[arg(long, value_name = "HOST:PORT[,...]", conflicts_with_all = ["data", "memory"])]
     pub cassandra: Option<Servers>,
+    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// keyspace.
+    #[arg(long, value_name = "ROLE[,...]", requires = "cassandra")]
+    pub roles: Option<String>,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -75,6 +79,10 @@ pub struct StartArgs {
     /// Where to keep the data.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// keyspace.
+    #[arg(long, value_name = "ROLE[,...]")]
+    roles: Option<String>,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -115,6 +123,7 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
         // Before those of --set, so that one of them may name another keyspace.
         sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)));
     }
+    sources.flags.extend(of_roles(args.roles.as_ref()));
     let mut loaded = config::load(&sources).map_err(unusable)?;
     if loaded.config.storage.data_dir.as_os_str().is_empty() {
         loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
@@ -158,7 +167,13 @@ pub fn load_settings(args: &SettingsArgs) -> Result<Loaded, Failure> {
 }
 
 fn load(args: &StartArgs) -> Result<Loaded, Failure> {
-    config::load(&sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?).map_err(unusable)
+    let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
+    sources.flags.extend(of_roles(args.roles.as_ref()));
+    config::load(&sources).map_err(unusable)
+}
+
+fn of_roles(roles: Option<&String>) -> Option<(String, &'static str, String)> {
+    roles.map(|roles| ("server.roles".to_owned(), "--roles", roles.clone()))
 }
 
 /// Settings that a server can start with.

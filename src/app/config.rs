@@ -5,6 +5,7 @@
 
 mod cassandra;
 mod clusters;
+mod roles;
 mod tables;
 mod traces;
 
@@ -27,6 +28,7 @@ use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
 pub use cassandra::{Copies, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
+pub use roles::ServerRoles;
 pub use traces::TracesConfig;
 
 /// The compiled-in defaults, which are also the documentation.
@@ -66,6 +68,8 @@ pub struct ServerConfig {
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
     pub worker_threads: usize,
+    /// What the server does, where several share a store.
+    pub roles: ServerRoles,
 }
 
 /// HOST:PORT; the host is an address or a name, which is looked up when the port is taken.
@@ -373,8 +377,9 @@ impl Loaded {
         if let Err(error) = telemetry::filter(&self.config.log.level) {
             return fault("log.level", &format!("cannot be used: {error}"));
         }
+        let named = |(key, what): (&str, String)| (key.to_owned(), what);
         let of_traces = || traces::fault(&self.config).map(|(key, what)| (key.to_owned(), what));
-        match clusters::fault(&self.config).or_else(of_traces) {
+        match clusters::fault(&self.config).or_else(of_traces).or_else(|| roles::fault(&self.config).map(named)) {
             Some((key, what)) => fault(&key, &what),
             None => Ok(()),
         }
@@ -581,8 +586,8 @@ mod tests {
             ("server.drain_ms", "did you mean server.drain_deadline_ms?"),
             ("server.drain", "did you mean server.drain_deadline_ms?"),
             ("server.lisen", "did you mean server.listen?"),
-            ("server.xyzzy", "the settings of server are drain_deadline_ms, listen, worker_threads"),
-            ("server", "server is a section; it holds drain_deadline_ms, listen, worker_threads"),
+            ("server.xyzzy", "the settings of server are drain_deadline_ms, listen, roles, worker_threads"),
+            ("server", "server is a section; it holds drain_deadline_ms, listen, roles, worker_threads"),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),

@@ -109,12 +109,11 @@ impl EngineCollector {
         encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
         encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
         encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
-        if let Some(fleet) = self.engine.fleet() {
-            let members = gauge(fleet.members);
-            encode(encoder, "tallystone_fleet_members", "Members of the fleet, this server included", &members)?;
-            let left = ConstGauge::new(fleet.lease_left.as_secs_f64());
-            encode(encoder, "tallystone_fleet_lease_seconds", "How long the lease of this server still lasts", &left)?;
-        }
+        let (members, left) = self.engine.fleet().map_or((1, 0.0), |f| (f.members, f.lease_left.as_secs_f64()));
+        let help = "Servers that share the store, this one included";
+        encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
+        let help = "How long this server still counts as one of them if no heartbeat gets through";
+        encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
         let queues = self.engine.queues();
         encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
         encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;

@@ -31,7 +31,7 @@ use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::{Roles, Rules};
+use crate::domain::fleet::Rules;
 use crate::domain::queue::QueueName;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces, Unlisted};
 use crate::engine::queues::QueueDraft;
@@ -273,7 +273,7 @@ async fn start_engine(
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),
         namespaces,
-        profile: Profile { roles: Roles { writer: true, roller: true }, address: String::new() },
+        profile: Profile { roles: config.server.roles.0, address: String::new() },
         rules: Rules::default(),
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;

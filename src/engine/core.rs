@@ -266,6 +266,9 @@ impl Scope {
 
     /// Sends a rollup signal of this namespace.
     pub fn signal(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+        if core.fleet.as_ref().is_some_and(|fleet| !fleet.roles().roller) {
+            return; // the rollers of the fleet find it in the touch index
+        }
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
         self.queues.offer(core, counter, oldest, newest, capacity_bytes);
     }

@@ -1,5 +1,6 @@
 //! Several servers on one Cassandra keyspace, in good times; `crash/on_a_fleet.rs` has the bad ones.
 
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -81,6 +82,22 @@ fn two_servers_on_one_keyspace_count_together() {
 }
 
 #[test]
+fn two_servers_that_start_at_once_on_a_keyspace_that_is_not_there_are_a_fleet() {
+    let servers = thread::scope(|scope| {
+        let starting = [(); 2].map(|()| scope.spawn(|| start("at_once")));
+        starting.map(|starting| starting.join().expect("it starts"))
+    });
+    for (server, delta) in servers.iter().zip([1, 100]) {
+        add(server, "views", delta);
+    }
+    for server in &servers {
+        assert_eq!(count(&reading(server, "views", "UP_TO_DATE")), 101);
+        let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 101;
+        assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
+    }
+}
+
+#[test]
 fn a_namespace_of_one_server_is_known_to_the_others() {
     let (one, other) = (start("followed"), start("followed"));
     let body = r#"{"namespace": {"name": "shop", "counter_type": "ACCURATE"}}"#;
@@ -92,6 +109,30 @@ fn a_namespace_of_one_server_is_known_to_the_others() {
     let read = call(&one, "GetCount", r#"{"namespace": "shop", "counter_name": "sold"}"#);
     assert_eq!(count(&read) % 3, 0);
     assert!(count(&read) >= 3, "{read}");
+}
+
+#[test]
+fn a_writer_and_a_roller_are_one_service() {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let start = |roles: &str| {
+        let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=tiers");
+        launch.arg("--roles").arg(roles).start()
+    };
+    let (writer, roller) = (start("writer"), start("roller"));
+    add(&writer, "views", 3);
+    let body = r#"{"namespace": "default", "counter_name": "views", "delta": 1}"#;
+    let refused = roller.post("/tallystone.counter.v1.CounterService/AddCount", body);
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(refused.body.contains("takes no writes"), "{}", refused.body);
+    assert_eq!(count(&reading(&roller, "views", "UP_TO_DATE")), 3);
+    for server in [&writer, &roller] {
+        let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 3;
+        assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
+    }
+    assert_eq!(metric(&writer, "tallystone_rolls_written_total"), 0.0);
+    assert!(metric(&roller, "tallystone_rolls_written_total") >= 1.0);
+    assert!(writer.stop().success());
+    assert!(roller.stop().success());
 }
 
 #[test]

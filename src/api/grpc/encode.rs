@@ -262,6 +262,7 @@ mod tests {
                 differences: vec![BucketDifference { start: START, recorded: record(before), found: record(after) }],
                 buckets_compared: 1,
                 events_read: 2,
+                repaired: false,
             })
         };
         let shown = recounted(7, BEYOND);

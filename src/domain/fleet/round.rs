@@ -201,7 +201,7 @@ mod tests {
                     self.frontier = self.frontier.max(self.publishers[publisher].put);
                 }
                 Step::Second(publisher) => {
-                    let Some(put) = self.publishers[publisher].put else { return None };
+                    let put = self.publishers[publisher].put?;
                     let members = self.listed.iter().map(|(id, beat)| (*id, beat));
                     self.publishers[publisher].agreed = match second(DATASET, members, &View::default(), put) {
                         Second::Publish(limit) => Some(limit),

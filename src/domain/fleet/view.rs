@@ -113,9 +113,13 @@ mod tests {
     /// A member that beats, and a reader, on one time axis. All in milliseconds: (pause before it, time to be stored, time
     /// to be acknowledged after that).
     type Beats = Vec<(u64, u64, u64)>;
+    /// When each heartbeat was stored, and acknowledged.
+    type Stored = Vec<(Duration, Duration)>;
+    /// The lease from each acknowledgement on.
+    type Leases = Vec<(Duration, Lease)>;
 
     /// When each life's lease was valid last, given its beats: the moments of sending, being stored and being acknowledged.
-    fn run(beats: &Beats) -> (Vec<(Duration, Duration)>, Vec<(Duration, Lease)>) {
+    fn run(beats: &Beats) -> (Stored, Leases) {
         let millis = Duration::from_millis;
         let (mut now, mut stored, mut leases) = (Duration::ZERO, Vec::new(), Vec::new());
         let mut lease: Option<Lease> = None;

@@ -88,6 +88,12 @@ pub enum CountingError {
         /// When to retry.
         retry_after: Duration,
     },
+    /// The server takes no writes, ever or at this moment.
+    #[error("{why}; nothing was done: retry with the same token")]
+    NoWriter {
+        /// Why, and what to do.
+        why: &'static str,
+    },
     /// The server is stopping.
     #[error("the server is stopping; nothing was done")]
     ShuttingDown,
@@ -131,7 +137,7 @@ impl CountingError {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::NamespaceNotFound { .. } => Reason::NamespaceNotFound,
-            Self::KeptElsewhere { .. } => Reason::StoreUnavailable,
+            Self::KeptElsewhere { .. } | Self::NoWriter { .. } => Reason::StoreUnavailable,
             Self::NamespaceReadOnly { .. } => Reason::NamespaceReadOnly,
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::NotApplied { .. } => Reason::NotApplied,

@@ -15,6 +15,7 @@ use crate::engine::closing::{Hold, OwnPlaces};
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
+use crate::engine::fleet::NoWriter;
 use crate::ports::{Appended, NewEvent, StoreError, StoreErrorKind};
 
 /// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
@@ -118,10 +119,8 @@ impl Counting {
         own: Option<OwnTime>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        if let Some(Err(error)) = self.core.fleet.as_ref().map(|fleet| fleet.check_joined()) {
-            let why = error.source.map(|why| why.to_string()).unwrap_or_default();
-            let refused = |_| Err(StoreError::not_applied(error.kind, error.op).because(why.clone()).into());
-            return submissions.iter().map(refused).collect();
+        if let Some(Err(NoWriter(why))) = self.core.fleet.as_ref().map(|fleet| fleet.check_writer()) {
+            return submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect();
         }
         let now = self.core.now();
         let settings = &scope.dataset.dataset.settings;

@@ -20,7 +20,7 @@ use crate::domain::fleet::{Beat, Lease, MemberId, Roles, Rule, Rules, View, owne
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::engine::closing::Closing;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, FleetStore, StoreError, StoreErrorKind};
+use crate::ports::{Clock, Entropy, FleetStore, StoreError};
 
 /// What a process tells the others of itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -30,6 +30,10 @@ pub struct Profile {
     /// Where it takes rollup signals; empty where it takes none.
     pub address: String,
 }
+
+/// Why this process takes no writes, in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoWriter(pub &'static str);
 
 /// The membership of this process, and the others as it sees them.
 pub struct Fleet {
@@ -109,8 +113,16 @@ impl Fleet {
         current.number == life && current.lease.is_some_and(|lease| lease.is_valid(now))
     }
 
-    /// Refuses, before anything is done, what needs a member.
-    pub fn check_joined(&self) -> Result<(), StoreError> {
+    /// What this process does.
+    pub fn roles(&self) -> Roles {
+        self.profile.roles
+    }
+
+    /// Refuses, before anything is done, what needs a member that writes.
+    pub fn check_writer(&self) -> Result<(), NoWriter> {
+        if !self.profile.roles.writer {
+            return Err(NoWriter("this server takes no writes, as server.roles says; send them to one that does"));
+        }
         if !self.rules.keeps(Rule::AcknowledgeUnderLease) {
             return Ok(());
         }
@@ -118,12 +130,9 @@ impl Fleet {
         let life = self.life.lock();
         let is_joined =
             life.lease.is_some_and(|lease| lease.is_valid(now)) && life.datasets.values().all(|one| one.open);
-        if is_joined {
-            return Ok(());
-        }
         let why =
-            "this server has lost its membership of the fleet and joins again; the store did not answer it in time";
-        Err(StoreError::not_applied(StoreErrorKind::Unavailable, "admit").because(why))
+            "the store did not answer this server in time, so that it lapsed as a member of the fleet; it joins again";
+        if is_joined { Ok(()) } else { Err(NoWriter(why)) }
     }
 
     /// Whether this process works on a touch shard: rolls it up and moves its watermark.

@@ -104,7 +104,10 @@ impl ShardLoop {
         let first = self.dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
         let from = from.max(first.floor_to(STEP));
         let mut beyond: Option<Touch> = None;
-        while from <= to {
+        if from > to {
+            return Ok(true);
+        }
+        loop {
             if self.core.set_bytes.used() > SETS_BYTES_BUSY {
                 return Ok(false);
             }
@@ -115,11 +118,10 @@ impl ShardLoop {
             }
             self.core.stats.touches_replayed.add(page.len() as u64);
             if page.len() < PAGE_ROWS_MAX {
-                break;
+                return Ok(true);
             }
             beyond = page.into_iter().next_back();
         }
-        Ok(true)
     }
 
     async fn take(&self, touch: &Touch) -> Result<(), StoreError> {
