@@ -124,7 +124,8 @@ impl Client {
         }
     }
 
-    async fn sent<Q, A, F>(
+    /// One attempt on one server.
+    pub(super) async fn sent<Q, A, F>(
         &self,
         at: usize,
         time: Duration,

@@ -8,12 +8,13 @@
 //!
 //! A call asks one server until that fails, then the next; what is repeated, and what is sent beside a slow call, comes out
 //! of one budget for all calls of the client and its clones.
-//! `examples/client.rs` shows it in use.
+//! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
 
 mod budget;
 mod call;
 mod endpoints;
 mod error;
+pub mod queues;
 mod reads;
 mod retry;
 mod seen;
@@ -106,8 +107,7 @@ impl Client {
 
     /// The queue service of the server that is asked first, call by call without retries.
     pub fn queues(&self) -> QueueServiceClient<Channel> {
-        let channel = self.endpoints.channel(self.endpoints.preferred());
-        QueueServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+        queues::queues_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// Makes a name for a message that nobody else has: a UUIDv7, under which its enqueue can be repeated.

@@ -34,3 +34,4 @@ mod stop;
 mod store_faults;
 mod tidy;
 mod traces;
+mod worker;

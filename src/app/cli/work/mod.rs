@@ -1,36 +1,31 @@
-//! `work`: any program as a worker. Takes messages while it has room, starts the command for each, settles by its exit code.
+//! `work`: any program as a worker. The worker of the client library takes messages, renews their leases and settles; here each
+//! is given to a command, by whose exit code it is settled.
 //!
-//! A dequeue waits inside the server. The first SIGTERM or ctrl-c stops taking and lets what runs finish; the second ends what
-//! runs and gives its messages back. `job` holds the life of one message, `child` the process.
+//! The first SIGTERM or ctrl-c stops taking and lets what runs finish; the second ends what runs and gives its messages back.
+//! `job` holds the work on one message, `child` the process.
 
 mod child;
 mod job;
 
-use std::future::Future;
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
 use crate::app::cli::queue::messages;
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
 use crate::app::notices::note;
-use crate::client::{CallError, RETRYABLE};
-use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_WAIT_MAX};
-use crate::proto::queue::v1 as pb;
-use job::{Job, Outcome};
+use crate::client::queues::{Broken, Shutdown, Tally, Why, Worker, WorkerEvent};
+use job::Commands;
 
 /// Run a program for each message of a queue: the payload on stdin, exit code 0 completes it.
 ///
 /// The command is run by `sh -c`. Exit code 0 completes the message; any other one fails it with that code and the last line
 /// of stderr, and the queue tries it again while attempts are left. 126 and 127, which say that the command cannot be run,
-/// release the message and end the worker. The lease is renewed at a third of its time; when it is lost or the message is to
+/// release the message and end the worker. Leases are renewed at a third of their time; when one is lost or the message is to
 /// be canceled, the command gets SIGTERM, five seconds later SIGKILL. SIGTERM or ctrl-c stops taking messages and waits for
 /// what runs; a second one ends that too and releases its messages.
 ///
@@ -49,12 +44,15 @@ pub struct WorkArgs {
     /// How many messages are worked on at once.
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
-    /// How long a lease lasts unless it is renewed [default: as the message or the queue says].
+    /// How long leases last unless they are renewed, 1 s to 12 h; a third of it is how soon a cancel request is heard [default: 15 s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
+    /// What this worker is called, up to 256 bytes: started anew under the same label, it gets back at once what it held.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    label: String,
     /// End when no message is ready; exits with 6 if any message failed.
     #[arg(long)]
     until_empty: bool,
@@ -62,192 +60,95 @@ pub struct WorkArgs {
     client: ClientArgs,
 }
 
-/// The pauses after a dequeue that failed: the first, and the longest.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_LONGEST: Duration = Duration::from_secs(15);
-
-/// A dequeue that is out.
-type Taking = Pin<Box<dyn Future<Output = Result<pb::DequeueResponse, CallError>> + Send>>;
-
-/// How far a worker is.
-struct Worker {
-    session: Arc<Session>,
-    args: Arc<WorkArgs>,
-    jobs: JoinSet<Outcome>,
-    /// Says that what runs has to end.
-    ending: watch::Sender<bool>,
-    /// The pause before the next dequeue.
-    pause: Duration,
-    /// Whether nothing is ready until something that runs has ended.
-    is_resting: bool,
-    tally: Tally,
-}
-
-/// What became of the messages so far.
-#[derive(Default)]
-struct Tally {
-    completed: i64,
-    failed: i64,
-    others: i64,
-    /// Why the worker cannot go on.
-    broken: Option<Failure>,
-}
-
-/// Whether to go on taking messages.
-#[derive(PartialEq, Eq)]
-enum Next {
-    Take,
-    End,
-}
+/// A command that was told to end gets SIGKILL five seconds later; this leaves time for that.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long leases last without a heartbeat, unless `--lease` says: a third of it is how soon a cancel request is heard.
+const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
     pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
-        let session = Arc::new(self.client.clone().open(before)?);
-        let (ending, _) = watch::channel(false);
-        let jobs = JoinSet::new();
-        let (args, tally) = (Arc::new(self), Tally::default());
-        let mut worker = Worker { session, args, jobs, ending, pause: Duration::ZERO, is_resting: false, tally };
+        let session = Arc::new(self.client.open(before)?);
+        let shutdown = Shutdown::default();
+        let commands = Commands::new(self.exec.clone(), self.queue.clone(), session.server.clone(), shutdown.clone());
         let mut stop = Stop::listen()?;
-        worker.take_until(&mut stop).await;
-        worker.finish(&mut stop).await;
-        worker.tally.result(worker.args.until_empty)
-    }
-}
-
-impl Worker {
-    /// Takes messages while there is room, until a signal, the end of the queue, or a failure that no repeat mends.
-    async fn take_until(&mut self, stop: &mut Stop) {
-        let mut taking: Option<Taking> = None;
-        let mut next = Next::Take;
-        while next == Next::Take && self.tally.broken.is_none() {
-            let free = usize::from(self.args.concurrency) - self.jobs.len();
-            if taking.is_none() && free > 0 && !self.is_resting {
-                taking = Some(self.taking(free));
-            }
-            let answer = async {
-                match &mut taking {
-                    Some(taking) => taking.await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = stop.asked() => {
-                    note(&format!("stopping; {} in work, a second signal gives them back", messages(self.running())));
-                    next = Next::End;
-                }
-                Some(outcome) = self.jobs.join_next() => {
-                    self.is_resting = false;
-                    self.tally.count(outcome);
-                }
-                answer = answer => {
-                    taking = None;
-                    next = self.taken(answer);
-                }
-            }
-        }
-    }
-
-    /// A dequeue of so many messages. One that waits is dropped with the worker, and the server keeps its messages.
-    fn taking(&self, free: usize) -> Taking {
-        let wait = if self.args.until_empty { Duration::ZERO } else { DEQUEUE_WAIT_MAX };
-        let request = pb::DequeueRequest {
-            queue: self.args.queue.clone(),
-            max_messages: i32::try_from(free.min(DEQUEUE_MESSAGES_MAX)).unwrap_or(1),
-            lease_duration: self.args.lease.map(write_duration),
-            wait: (!wait.is_zero()).then(|| write_duration(wait)),
-            filter: self.args.meta.iter().cloned().collect(),
-            ..Default::default()
+        let signals = async {
+            stop.asked().await;
+            shutdown.finish();
+            stop.asked().await;
+            shutdown.end();
+            std::future::pending::<Infallible>().await
         };
-        let session = Arc::clone(&self.session);
-        let (within, pause) = (session.timeout + wait, self.pause);
-        Box::pin(async move {
-            if !pause.is_zero() {
-                tokio::time::sleep(pause).await;
-                // Finds the server to ask, if another one has to be; what is wrong, the dequeue tells.
-                let _ = session.depth(&request.queue).await;
-            }
-            session.dequeue(request, within).await
-        })
+        let worker = self.worker(Arc::clone(&session));
+        let shared = Arc::clone(&commands);
+        let ended = tokio::select! {
+            biased;
+            ended = worker.run(move |job| Arc::clone(&shared).run(job), &shutdown) => ended,
+            never = signals => match never {},
+        };
+        let (tally, error) = match ended {
+            Ok(tally) => (tally, None),
+            Err(Broken { tally, error }) => (tally, Some(session.failed(&error))),
+        };
+        let broken = commands.broken().map(Failure::usage).or(error);
+        result(tally, broken, self.until_empty)
     }
 
-    fn taken(&mut self, answer: Result<pb::DequeueResponse, CallError>) -> Next {
-        match answer {
-            Ok(taken) => {
-                self.pause = Duration::ZERO;
-                let is_empty = taken.leases.is_empty() && taken.completeness().as_str_name().ends_with("COMPLETE");
-                for lease in taken.leases {
-                    let (session, args) = (Arc::clone(&self.session), Arc::clone(&self.args));
-                    let job = Job::new(session, &args.queue, &args.exec, lease, self.ending.subscribe());
-                    self.jobs.spawn(job.run());
-                }
-                if is_empty && self.args.until_empty {
-                    // What runs may fail and be ready again at once.
-                    self.is_resting = true;
-                    return if self.jobs.is_empty() { Next::End } else { Next::Take };
-                }
-                Next::Take
-            }
-            Err(error) if may_pass(&error) && !self.args.until_empty => {
-                self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_LONGEST);
-                let why = self.session.failed(&error);
-                note(&format!("cannot take messages, trying again in {:?}: {why}", self.pause));
-                Next::Take
-            }
-            Err(error) => {
-                self.tally.broken = Some(self.session.failed(&error));
-                Next::End
-            }
+    fn worker(&self, session: Arc<Session>) -> Worker {
+        let mut worker = session.client.worker(&self.queue);
+        worker = worker.concurrency(usize::from(self.concurrency)).grace(GRACE);
+        worker = worker.session_lease(self.lease.unwrap_or(SESSION_LEASE)).label(self.label.clone());
+        if let Some(lease) = self.lease {
+            worker = worker.lease(lease);
         }
-    }
-
-    /// Waits for what runs; a signal ends it.
-    async fn finish(&mut self, stop: &mut Stop) {
-        loop {
-            tokio::select! {
-                () = stop.asked(), if !*self.ending.borrow() => {
-                    note(&format!("giving {} back", messages(self.running())));
-                    self.ending.send_replace(true);
-                }
-                outcome = self.jobs.join_next() => match outcome {
-                    Some(outcome) => self.tally.count(outcome),
-                    None => return,
-                }
-            }
+        for (key, value) in &self.meta {
+            worker = worker.filter(key, value);
         }
-    }
-
-    fn running(&self) -> i64 {
-        i64::try_from(self.jobs.len()).unwrap_or(i64::MAX)
+        if self.until_empty {
+            worker = worker.until_empty();
+        }
+        worker.observed(move |event| note(&words(&session, event)))
     }
 }
 
-impl Tally {
-    fn count(&mut self, outcome: Result<Outcome, tokio::task::JoinError>) {
-        match outcome {
-            Ok(Outcome::Completed) => self.completed += 1,
-            Ok(Outcome::Failed) => self.failed += 1,
-            Ok(Outcome::GivenUp) => self.others += 1,
-            Ok(Outcome::CannotRun(why)) => {
-                self.others += 1;
-                self.broken.get_or_insert_with(|| Failure::usage(why));
-            }
-            Err(error) => {
-                self.others += 1;
-                self.broken.get_or_insert_with(|| Failure::other(format!("the work on a message broke off: {error}")));
-            }
+/// What a worker meets, in words.
+fn words(session: &Session, event: WorkerEvent<'_>) -> String {
+    match event {
+        WorkerEvent::CannotTake { error, pause } => {
+            format!("cannot take messages, trying again in {pause:?}: {}", session.failed(error))
         }
+        WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
+            format!("{message_id}: is to be canceled; ending its command")
+        }
+        WorkerEvent::MustEnd { message_id, why: Why::LeaseLost | Why::Stopped } => {
+            format!("{message_id}: the lease is lost; ending its command")
+        }
+        WorkerEvent::NotSettled { message_id, error } => {
+            format!("{message_id}: could not be settled, and comes back when its lease ends: {error}")
+        }
+        WorkerEvent::Finishing(count) => {
+            format!("stopping; {} in work, a second signal gives them back", messages(counted(count)))
+        }
+        WorkerEvent::Ending(count) => format!("giving {} back", messages(counted(count))),
     }
+}
 
-    fn result(self, until_empty: bool) -> Result<(), Failure> {
-        note(&format!("{} completed, {} failed, {} given up or lost", self.completed, self.failed, self.others));
-        match self.broken {
-            Some(failure) => Err(failure),
-            None if until_empty && self.failed > 0 => Err(Failure::new(
-                Exit::Partial,
-                format!("{} failed; `tallystone dlq ls` lists those out of attempts", messages(self.failed)),
-            )),
-            None => Ok(()),
-        }
+fn counted(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
+    let Tally { completed, failed, others } = tally;
+    note(&format!("{completed} completed, {failed} failed, {others} given up or lost"));
+    match broken {
+        Some(failure) => Err(failure),
+        None if until_empty && failed > 0 => Err(Failure::new(
+            Exit::Partial,
+            format!(
+                "{} failed; `tallystone dlq ls` lists those out of attempts",
+                messages(i64::try_from(failed).unwrap_or(i64::MAX))
+            ),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -268,13 +169,5 @@ impl Stop {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
-    }
-}
-
-/// Whether the same dequeue may succeed later: the server is away or busy, or the queue is blocked for now.
-fn may_pass(error: &CallError) -> bool {
-    match error.reason() {
-        Some(reason) => reason == "DEQUEUE_BLOCKED" || RETRYABLE.contains(&reason.as_str()),
-        None => error.got_no_answer() || error.is_unreachable(),
     }
 }

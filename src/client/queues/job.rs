@@ -1,0 +1,172 @@
+//! The work on one message: the application's part runs until it ends or must, and how it ended settles the lease.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::client::queues::message::{BadPayload, duration};
+use crate::client::queues::queues_on;
+use crate::client::retry::Work;
+use crate::client::{CallError, Client};
+use crate::proto::queue::v1 as pb;
+
+/// Why work on a message should end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Its lease is over: another worker may have the message by now.
+    LeaseLost,
+    /// Somebody wants the message canceled.
+    CancelRequested,
+    /// The worker ends.
+    Stopped,
+}
+
+/// How the work on a message ended.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// It is done.
+    Complete,
+    /// The message is given up for good.
+    Cancel,
+    /// It failed, and is tried again while attempts are left.
+    Fail {
+        /// What kind of failure it is, at most 1,024 bytes.
+        signature: String,
+        /// What happened, at most 1,024 bytes.
+        text: String,
+        /// When to try again; by the retry policy of the queue if none.
+        delay: Option<Duration>,
+    },
+    /// It was not begun.
+    Release,
+}
+
+impl Outcome {
+    /// A failure that is tried again by the retry policy of the queue. Texts are cut to what the service takes.
+    pub fn failed(signature: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::Fail { signature: cut(signature.into()), text: cut(text.into()), delay: None }
+    }
+}
+
+/// What the service takes of an error's signature or text, in bytes.
+const ERROR_TEXT_BYTES_MAX: usize = 1_024;
+
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+    text
+}
+
+/// A message in work.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The lease, with the message.
+    pub lease: pb::Lease,
+    signal: watch::Receiver<Option<Why>>,
+}
+
+impl Job {
+    pub(super) fn new(lease: pb::Lease, signal: watch::Receiver<Option<Why>>) -> Self {
+        Self { lease, signal }
+    }
+
+    /// The message.
+    pub fn message(&self) -> &pb::Message {
+        static NONE: std::sync::OnceLock<pb::Message> = std::sync::OnceLock::new();
+        self.lease.message.as_ref().unwrap_or_else(|| NONE.get_or_init(pb::Message::default))
+    }
+
+    /// The payload as a value.
+    pub fn value<T: DeserializeOwned>(&self) -> Result<T, BadPayload> {
+        Ok(serde_json::from_slice(&self.message().payload)?)
+    }
+
+    /// Waits until the work should end. Work that does not wait for this is dropped when its grace is over.
+    pub async fn must_end(&mut self) -> Why {
+        ended(&mut self.signal).await
+    }
+}
+
+/// Waits for a signal.
+async fn ended(signal: &mut watch::Receiver<Option<Why>>) -> Why {
+    // A worker that is gone has nobody to settle for.
+    signal.wait_for(Option::is_some).await.ok().and_then(|why| *why).unwrap_or(Why::Stopped)
+}
+
+/// What became of a message, as far as its worker knows.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// It is completed.
+    Completed,
+    /// It failed.
+    Failed,
+    /// It was canceled or given back.
+    GivenUp,
+    /// Its lease was lost before.
+    Lost,
+    /// It could not be settled, and comes back when its lease ends.
+    Unsettled(CallError),
+    /// The settlement was refused.
+    Refused(String),
+}
+
+/// Works on a message and settles it.
+pub(super) async fn work<W>(
+    client: Client,
+    queue: String,
+    lease: pb::Lease,
+    grace: Duration,
+    mut signal: watch::Receiver<Option<Why>>,
+    handler: impl FnOnce(Job) -> W,
+) -> Settled
+where
+    W: Future<Output = Outcome>,
+{
+    let token = lease.lease_token.clone();
+    let job = Job::new(lease, signal.clone());
+    let mut running = std::pin::pin!(AssertUnwindSafe(async { handler(job).await }).catch_unwind());
+    let ended = tokio::select! {
+        biased;
+        // It may have heard the signal first.
+        ended = &mut running => (*signal.borrow(), Some(ended)),
+        why = ended(&mut signal) => (Some(why), tokio::time::timeout(grace, &mut running).await.ok()),
+    };
+    let said =
+        ended.1.map(|ended| ended.unwrap_or_else(|_panic| Outcome::failed("panic", "the worker's code panicked")));
+    let outcome = match (ended.0, said) {
+        (None, Some(said)) => said,
+        // Done is done; the service takes it if nobody else had the message since.
+        (Some(_), Some(Outcome::Complete)) => Outcome::Complete,
+        (Some(Why::LeaseLost), _) => return Settled::Lost,
+        (Some(Why::CancelRequested), _) => Outcome::Cancel,
+        (Some(Why::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
+        (Some(Why::Stopped), _) | (None, None) => Outcome::Release,
+    };
+    settle(&client, queue, token, outcome).await
+}
+
+/// Settles a lease, again and again within the budget of a call; a repeat answers as the first.
+async fn settle(client: &Client, queue: String, lease_token: String, outcome: Outcome) -> Settled {
+    let (verb, delay, error, settled) = match outcome {
+        Outcome::Complete => (pb::Verb::Complete, None, None, Settled::Completed),
+        Outcome::Cancel => (pb::Verb::Cancel, None, None, Settled::GivenUp),
+        Outcome::Release => (pb::Verb::Release, None, None, Settled::GivenUp),
+        Outcome::Fail { signature, text, delay } => {
+            let error = pb::WorkerError { signature, text };
+            (pb::Verb::Fail, delay.map(duration), Some(error), Settled::Failed)
+        }
+    };
+    let items = vec![pb::Settlement { lease_token, verb: verb.into(), delay, error }];
+    let request = pb::SettleMessagesRequest { queue, items };
+    let call = |channel, request| async move { queues_on(channel).settle_messages(request).await };
+    match client.repeated(Work::Change, &request, call).await {
+        Err(error) => Settled::Unsettled(error),
+        Ok(answer) => match answer.results.into_iter().find_map(|result| result.error) {
+            None => settled,
+            Some(error) if error.reason == "LEASE_LOST" => Settled::Lost,
+            Some(error) => Settled::Refused(error.message),
+        },
+    }
+}

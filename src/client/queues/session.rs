@@ -1,0 +1,152 @@
+//! The session of a worker, as it sees it: which call comes next, which try of it, and what has arrived.
+
+use std::time::Duration;
+
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use crate::client::error::leaves_the_server;
+use crate::client::queues::message::duration;
+use crate::client::queues::queues_on;
+use crate::client::{CallError, Client};
+use crate::proto::queue::v1 as pb;
+
+/// Reasons after which a session is over.
+const OVER: [&str; 3] = ["SESSION_NOT_FOUND", "SESSION_ENDED", "SESSION_REPLACED"];
+/// Reasons after which only the call is.
+const CALL_OVER: [&str; 2] = ["SEQUENCE_TOO_OLD", "TRY_BARRED"];
+
+/// An open session.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    id: String,
+    /// How long it lives after each call.
+    pub lease: Duration,
+    /// The call that is made next or is being made.
+    pub sequence: u64,
+    attempt: i32,
+    /// The last call whose answer arrived.
+    pub received: Option<u64>,
+}
+
+/// What a failure says of the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// Nothing.
+    Open,
+    /// It is over; another one may be opened.
+    Over,
+    /// It is over, because another worker has its label.
+    Replaced,
+}
+
+impl Session {
+    /// A session that was opened.
+    pub fn new(opened: pb::OpenSessionResponse, lease: Duration) -> Self {
+        Self { id: opened.session_id, lease, sequence: 1, attempt: 0, received: None }
+    }
+
+    /// A dequeue as the next try of the call.
+    pub fn dequeue(&mut self, request: pb::DequeueRequest) -> pb::DequeueRequest {
+        self.attempt = self.attempt.saturating_add(1);
+        pb::DequeueRequest {
+            session_id: self.id.clone(),
+            sequence: self.sequence,
+            r#try: self.attempt,
+            received_up_to: self.received,
+            ..request
+        }
+    }
+
+    /// Notes that the answer of the call arrived; answers its number.
+    pub fn arrived(&mut self) -> u64 {
+        let call = self.sequence;
+        self.received = Some(call);
+        self.next_call();
+        call
+    }
+
+    /// Notes a failure of a call.
+    pub fn failed(&mut self, error: &CallError) -> Fate {
+        match error.reason().as_deref() {
+            Some("SESSION_REPLACED") => Fate::Replaced,
+            Some(reason) if OVER.contains(&reason) => Fate::Over,
+            Some(reason) if CALL_OVER.contains(&reason) => {
+                self.next_call();
+                Fate::Open
+            }
+            Some(_) | None => Fate::Open,
+        }
+    }
+
+    fn next_call(&mut self) {
+        (self.sequence, self.attempt) = (self.sequence + 1, 0);
+    }
+
+    /// A heartbeat.
+    pub fn heartbeat(&self) -> pb::HeartbeatRequest {
+        pb::HeartbeatRequest { session_id: self.id.clone(), received_up_to: self.received }
+    }
+
+    /// The end.
+    pub fn close(&self) -> pb::CloseSessionRequest {
+        pb::CloseSessionRequest { session_id: self.id.clone() }
+    }
+}
+
+/// What opens a session.
+pub(super) fn opening(label: &str, lease: Duration) -> pb::OpenSessionRequest {
+    pb::OpenSessionRequest { label: label.to_owned(), session_lease: Some(duration(lease)) }
+}
+
+/// Makes a call once; the worker repeats it by itself, because each try has to say that it is one.
+pub(super) async fn once<Q, A, F>(
+    client: &Client,
+    time: Duration,
+    request: &Q,
+    call: impl Fn(Channel, Request<Q>) -> F,
+) -> Result<A, CallError>
+where
+    Q: Clone,
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    let at = client.endpoints.preferred();
+    let answer = client.sent(at, time, request, call).await;
+    answer.map_err(|status| {
+        if leaves_the_server(&status) {
+            client.endpoints.leave(at);
+        }
+        CallError::of_one(status)
+    })
+}
+
+/// Opens a session.
+pub(super) async fn open(
+    client: &Client,
+    time: Duration,
+    request: pb::OpenSessionRequest,
+) -> Result<pb::OpenSessionResponse, CallError> {
+    once(client, time, &request, |channel, request| async move { queues_on(channel).open_session(request).await }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened() -> Session {
+        let opened = pb::OpenSessionResponse { session_id: "s.1".to_owned(), session_lease: None };
+        Session::new(opened, Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_call_keeps_its_number_over_its_tries() {
+        let mut session = opened();
+        let told = |request: pb::DequeueRequest| (request.sequence, request.r#try, request.received_up_to);
+        assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (1, 1, None));
+        assert_eq!(session.failed(&CallError::of_one(Status::unavailable("gone"))), Fate::Open);
+        assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (1, 2, None));
+        assert_eq!(session.arrived(), 1);
+        assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (2, 1, Some(1)));
+        assert_eq!(session.heartbeat().received_up_to, Some(1));
+    }
+}
