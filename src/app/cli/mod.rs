@@ -31,10 +31,12 @@ mod message;
 mod namespaces;
 mod operations;
 pub(crate) mod output;
+mod pages;
 mod plan;
 mod queue;
 mod reasons;
 mod server;
+mod sessions;
 mod work;
 
 use std::process::ExitCode;
@@ -84,6 +86,8 @@ enum Command {
     Msg(Box<message::MsgArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Dlq(Box<dead_letters::DlqArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Session(sessions::SessionArgs),
     Work(Box<work::WorkArgs>),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
@@ -253,6 +257,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Queue(args) => on_a_runtime(args.run(&before)),
         Command::Msg(args) => on_a_runtime(args.run(&before)),
         Command::Dlq(args) => on_a_runtime(args.run(&before)),
+        Command::Session(args) => on_a_runtime(args.run(&before)),
         Command::Work(args) => on_a_runtime(args.run(&before)),
         Command::Plan(args) => {
             before.only("plan", &["--output"])?;

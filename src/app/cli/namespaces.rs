@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 use tonic::Code;
 
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::{ask, note};
 use crate::client::CallError;
-use crate::domain::limits::{NS_DELETE_COUNTED_MAX, PAGE_ROWS_MAX};
+use crate::domain::limits::NS_DELETE_COUNTED_MAX;
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
 
@@ -80,16 +80,13 @@ impl NsArgs {
 
 impl Session {
     async fn list(&self) -> Result<(), Failure> {
-        let mut whole = pb::ListNamespacesResponse::default();
-        let mut request = pb::ListNamespacesRequest { page_size: i32::MAX, page_token: String::new() };
-        loop {
+        let (namespaces, next_page_token) = pages::rows(usize::MAX, async |page_size, page_token| {
+            let request = pb::ListNamespacesRequest { page_size, page_token };
             let page = call!(ask self, namespaces.list_namespaces, &request)?;
-            whole.namespaces.extend(page.namespaces);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.namespaces, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListNamespacesResponse { namespaces, next_page_token };
         let cells = whole.namespaces.iter().map(|namespace| {
             vec![
                 namespace.name.clone(),
@@ -115,19 +112,13 @@ impl Session {
     }
 
     async fn history(&self, name: String, limit: usize) -> Result<(), Failure> {
-        let mut whole = pb::ListNamespaceChangesResponse::default();
-        let mut request = pb::ListNamespaceChangesRequest { name, ..Default::default() };
-        while whole.changes.len() < limit {
-            let rows = (limit - whole.changes.len()).min(PAGE_ROWS_MAX);
-            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+        let (changes, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+            let request = pb::ListNamespaceChangesRequest { name: name.clone(), page_size, page_token };
             let page = call!(ask self, namespaces.list_namespace_changes, &request)?;
-            whole.changes.extend(page.changes);
-            whole.next_page_token.clone_from(&page.next_page_token);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.changes, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListNamespaceChangesResponse { changes, next_page_token };
         let cells = whole.changes.iter().map(|change| {
             vec![
                 change.version.to_string(),
@@ -154,7 +145,9 @@ impl Session {
             return Ok(());
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
-        let request = pb::DeleteNamespaceRequest { name: args.name, etag: args.etag, reason: args.reason };
+        // What was shown is deleted and nothing else: a repeat meets no namespace that somebody made since.
+        let etag = if args.etag.is_empty() { namespace.etag } else { args.etag };
+        let request = pb::DeleteNamespaceRequest { name: args.name, etag, reason: args.reason };
         let client = self.client.namespaces();
         let deleted = self.client.retried(&request, |request| {
             let mut client = client.clone();

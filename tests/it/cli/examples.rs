@@ -41,8 +41,10 @@ fn every_example_of_the_help_does_what_it_shows() {
     }
 }
 
-/// A queue `emails` as new, with two messages; it may not be there yet, or be blocked.
+/// A queue `emails` as new, with two messages; it may not be there yet, or be blocked. Beside it an exclusive one.
 fn fill(desk: &Desk) {
+    let exclusive = ["--type", "exclusive", "--exclusivity-key", "account", "--max-attempts", "5"];
+    desk.run(&[&["queue", "create", "payments"][..], &exclusive[..]].concat()).ok();
     desk.run(&["queue", "rm", "emails", "--yes"]);
     desk.run(&["queue", "create", "emails"]).ok();
     for id in ["order-17", "order-18"] {

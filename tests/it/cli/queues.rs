@@ -207,3 +207,46 @@ fn wrong_values_of_queues_and_messages_are_a_wrong_command_line() {
         assert!(ran.err.contains(words), "{arguments:?}: {words:?} is missing of {:?}", ran.err);
     }
 }
+
+#[test]
+fn a_pull_of_a_session_that_is_repeated_gets_the_same_leases() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    for id in ["a", "b"] {
+        desk.run(&["msg", "push", "-q", "orders", "x", "--id", id]).ok();
+    }
+    let session = desk.run(&["session", "open", "--label", "script", "--lease", "1h", "--id"]).ok().trim().to_owned();
+    let pull = |sequence: &str| {
+        desk.run(&["msg", "pull", "-q", "orders", "--tokens", "--session", &session, "--sequence", sequence]).ok()
+    };
+    let first = pull("1");
+    assert_eq!(pull("1"), first);
+    assert_ne!(pull("2"), first);
+    desk.run(&["msg", "cancel", "-q", "orders", "--id", "a"]).ok();
+    let beat = json(&desk, &format!("session beat {session} --received-up-to 2"));
+    assert_eq!((&beat["sessionExpiresIn"], &beat["cancelRequests"][0]), (&"3600s".into(), &first.trim().into()));
+    assert_eq!(json(&desk, &format!("session close {session}"))["released"], "2");
+    check(&desk.run(&["session", "beat", &session]), 4, "SESSION_ENDED");
+    check(&desk.run(&["session", "beat", "s.unknown"]), 3, "SESSION_NOT_FOUND");
+    check(&desk.run(&["msg", "pull", "-q", "orders", "--sequence", "3"]), 2, "--session");
+}
+
+#[test]
+fn values_get_limits_and_depths_count_what_a_filter_meets() {
+    let desk = Desk::set();
+    let create = "tallystone queue create pay --type exclusive --exclusivity-key account --filter-shape team";
+    desk.shell(&format!("{create} --dedupe-max-bytes 1000000")).ok();
+    assert!(desk.run(&["queue", "describe", "pay", "-o", "csv"]).ok().contains("dedupe_max_bytes,1000000"));
+    for team in ["red", "blue", "red"] {
+        let team = format!("team={team}");
+        desk.run(&["msg", "push", "-q", "pay", "x", "--meta", "account=acme", "--meta", &team]).ok();
+    }
+    assert_eq!(json(&desk, "queue depth pay --meta team=red")["pending"], "2");
+    check(&desk.run(&["queue", "depth", "pay", "--meta", "colour=red"]), 4, "FILTER_NOT_DECLARED");
+    let explained = json(&desk, "queue explain pay --meta team=green");
+    assert_eq!(explained["explanations"][0]["cause"], "filter_not_met");
+    desk.run(&["queue", "limit", "pay", "acme", "2"]).ok();
+    assert_eq!(desk.run(&["msg", "pull", "-q", "pay", "--max", "9", "--tokens"]).ok().lines().count(), 2);
+    assert!(desk.run(&["queue", "limit", "pay", "acme"]).ok().contains("as the queue says"));
+    check(&desk.run(&["queue", "limit", "pay", "acme", "10001"]), 2, "10,000");
+}

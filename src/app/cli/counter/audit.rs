@@ -6,7 +6,7 @@ use crate::adapters::system::SystemClock;
 use crate::app::cli::arguments::{When, time, when};
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, duration_cell, progress, time_cell, word};
-use crate::app::cli::{Exit, Failure};
+use crate::app::cli::{Exit, Failure, pages};
 use crate::app::notices::note;
 use crate::domain::Timestamp;
 use crate::domain::limits::PAGE_ROWS_MAX;
@@ -82,19 +82,14 @@ impl Counters {
         }
     }
 
-    async fn some_events(&self, mut request: pb::ListCountEventsRequest, limit: usize) -> Result<(), Failure> {
-        let mut whole = pb::ListCountEventsResponse::default();
-        while whole.events.len() < limit {
-            let rows = (limit - whole.events.len()).min(PAGE_ROWS_MAX);
-            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+    async fn some_events(&self, request: pb::ListCountEventsRequest, limit: usize) -> Result<(), Failure> {
+        let (events, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+            let request = pb::ListCountEventsRequest { page_size, page_token, ..request.clone() };
             let page = self.events_page(&request).await?;
-            whole.events.extend(page.events);
-            whole.next_page_token.clone_from(&page.next_page_token);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.events, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListCountEventsResponse { events, next_page_token };
         if !whole.next_page_token.is_empty() {
             note("there are older ones; --limit N or --all shows them");
         }

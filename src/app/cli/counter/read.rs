@@ -11,7 +11,7 @@ use crate::app::cli::arguments::{When, duration, freshness, when};
 use crate::app::cli::counter::write::all_or_partial;
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell, word};
-use crate::app::cli::{Exit, Failure};
+use crate::app::cli::{Exit, Failure, pages};
 use crate::app::notices::note;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
@@ -159,19 +159,13 @@ impl Counters {
 
     pub(super) async fn list(&self, args: LsArgs) -> Result<(), Failure> {
         let limit = if args.all { usize::MAX } else { args.limit };
-        let mut request = self.list_request(args.prefix);
-        let mut whole = pb::ListCountersResponse::default();
-        while whole.counters.len() < limit {
-            let rows = (limit - whole.counters.len()).min(PAGE_ROWS_MAX);
-            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
-            let page = self.list_page(&request).await?;
-            whole.counters.extend(page.counters);
-            whole.next_page_token.clone_from(&page.next_page_token);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+        let (counters, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+            let request = self.list_request(args.prefix.clone());
+            let page = self.list_page(&pb::ListCountersRequest { page_size, page_token, ..request }).await?;
+            Ok((page.counters, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListCountersResponse { counters, next_page_token };
         if !whole.next_page_token.is_empty() {
             note("there are more; --limit N or --all shows them");
         }

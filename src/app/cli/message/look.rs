@@ -8,9 +8,8 @@ use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, message_state};
 use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
 use crate::app::cli::queue::{explanation_rows, full_name};
-use crate::app::cli::{Failure, Session};
+use crate::app::cli::{Failure, Session, pages};
 use crate::app::notices::note;
-use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -122,19 +121,13 @@ impl Session {
         state: pb::MessageState,
         limit: usize,
     ) -> Result<(), Failure> {
-        let mut whole = pb::ListMessagesResponse::default();
-        let mut request = pb::ListMessagesRequest { queue, state: state.into(), ..Default::default() };
-        while whole.messages.len() < limit {
-            let rows = (limit - whole.messages.len()).min(PAGE_ROWS_MAX);
-            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+        let (messages, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+            let request = pb::ListMessagesRequest { queue: queue.clone(), state: state.into(), page_size, page_token };
             let page = call!(ask self, queues.list_messages, &request)?;
-            whole.messages.extend(page.messages);
-            whole.next_page_token.clone_from(&page.next_page_token);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.messages, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListMessagesResponse { messages, next_page_token };
         if !whole.next_page_token.is_empty() {
             note("there are more; --limit N shows them");
         }

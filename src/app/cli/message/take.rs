@@ -44,6 +44,28 @@ pub struct PullArgs {
     /// Print the lease tokens only, one a line, for other commands.
     #[arg(long)]
     tokens: bool,
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+/// A pull as a call of a session: one that is repeated gets the same leases.
+#[derive(Debug, Args)]
+struct SessionArgs {
+    /// The session that asks, as `session open` shows it.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "ID", requires = "sequence")]
+    session: String,
+    /// In a session: the number of the call, from 1, one higher than the last.
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", requires = "session")]
+    sequence: u64,
+    /// In a session: how often this call was sent, from 1.
+    #[arg(long = "try", default_value_t = 0, hide_default_value = true, value_name = "N", requires = "session")]
+    attempt: i32,
+    /// In a session: the last call whose answer arrived.
+    #[arg(long, value_name = "N", requires = "session")]
+    received_up_to: Option<u64>,
+    /// End the wait with so many messages [default: 1].
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    min: i32,
 }
 
 #[derive(Debug, Args)]
@@ -116,7 +138,11 @@ impl Session {
             filter: args.meta.into_iter().collect(),
             message_id: args.id,
             shard_key: args.shard_key,
-            ..Default::default()
+            session_id: args.session.session,
+            sequence: args.session.sequence,
+            r#try: args.session.attempt,
+            received_up_to: args.session.received_up_to,
+            min_messages: args.session.min,
         };
         let within = self.timeout + args.wait.unwrap_or_default();
         let pulled = self.dequeue(request, within).await.map_err(|error| {

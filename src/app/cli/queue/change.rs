@@ -74,6 +74,17 @@ struct SidesArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// The queue, an exclusive one.
+    name: String,
+    /// The exclusivity value.
+    value: String,
+    /// How many, 0 to 10,000; with 0 the value rests [default: as the queue says].
+    #[arg(value_name = "N")]
+    limit: Option<i32>,
+}
+
+#[derive(Debug, Args)]
 pub struct PurgeArgs {
     /// The queue.
     name: String,
@@ -158,6 +169,15 @@ impl Session {
         self.output.answer(&Answer::one(&full_name("UpdateQueueResponse"), &updated), &rows)
     }
 
+    pub(super) async fn limit_value(&self, args: LimitArgs) -> Result<(), Failure> {
+        let LimitArgs { name, value, limit } = args;
+        let request = pb::SetValueLimitRequest { queue: name, value: value.clone(), limit };
+        let set = call!(self, queues.set_value_limit, &request)?;
+        let limit = limit.map_or_else(|| "as the queue says".to_owned(), |limit| limit.to_string());
+        let rows = Rows { columns: &["value", "limit"], cells: vec![vec![value, limit]] };
+        self.output.answer(&Answer::one(&full_name("SetValueLimitResponse"), &set), &rows)
+    }
+
     pub(super) async fn purge_queue(&self, args: PurgeArgs) -> Result<(), Failure> {
         let depth = self.depth(&args.name).await?;
         let what = format!("{} of queue {}", messages(depth.pending + depth.invisible), args.name);
@@ -181,7 +201,12 @@ impl Session {
             return Ok(());
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
-        let request = pb::DeleteQueueRequest { queue: args.name.clone(), etag: args.etag, reason: args.reason };
+        // What was shown is deleted and nothing else: a repeat meets no queue that somebody made since.
+        let etag = match args.etag.is_empty() {
+            true => self.etag_of(&args.name).await?,
+            false => args.etag,
+        };
+        let request = pb::DeleteQueueRequest { queue: args.name.clone(), etag, reason: args.reason };
         let deleted = self.client.retried(&request, |request| {
             let mut client = self.client.queues();
             async move { client.delete_queue(request).await }
@@ -195,6 +220,14 @@ impl Session {
             Err(error) => return Err(self.failed(&error)),
         }
         Ok(())
+    }
+}
+
+impl Session {
+    async fn etag_of(&self, name: &str) -> Result<String, Failure> {
+        let request = pb::GetQueueRequest { queue: name.to_owned() };
+        let found = call!(ask self, queues.get_queue, &request)?;
+        Ok(found.queue.unwrap_or_default().etag)
     }
 }
 

@@ -38,6 +38,9 @@ enum QueueCommand {
     /// Take enqueues and dequeues again.
     #[command(after_help = "Example:\n  tallystone queue unblock emails")]
     Unblock(change::UnblockArgs),
+    /// Say how many messages of an exclusivity value may be leased at once. Leases that were given stay.
+    #[command(after_help = "Example:\n  tallystone queue limit payments acme 3")]
+    Limit(change::LimitArgs),
     /// Cancel all messages that are pending or invisible.
     #[command(after_help = "Example:\n  tallystone queue purge emails --yes")]
     Purge(change::PurgeArgs),
@@ -57,8 +60,10 @@ enum QueueCommand {
     #[command(after_help = "Example:\n  tallystone queue watch emails --readings 1")]
     Watch(show::WatchArgs),
     /// Say why a dequeue of this queue gets nothing, and what to do.
-    #[command(after_help = "Example:\n  tallystone queue explain emails")]
-    Explain(show::NameArgs),
+    #[command(
+        after_help = "Example:\n  tallystone queue explain emails\n  tallystone queue explain emails --meta tenant=acme"
+    )]
+    Explain(show::ExplainArgs),
     /// Show who changed a queue, when and how, newest first.
     #[command(after_help = "Example:\n  tallystone queue history emails")]
     History(show::HistoryArgs),
@@ -78,7 +83,8 @@ impl QueueArgs {
             QueueCommand::Describe(args) => session.describe_queue(args.name).await,
             QueueCommand::Depth(args) => session.depth_of_queue(args).await,
             QueueCommand::Watch(args) => session.watch_queue(args).await,
-            QueueCommand::Explain(args) => session.explain_queue(args.name).await,
+            QueueCommand::Explain(args) => session.explain_queue(args).await,
+            QueueCommand::Limit(args) => session.limit_value(args).await,
             QueueCommand::History(args) => session.history_of_queue(args).await,
         }
     }

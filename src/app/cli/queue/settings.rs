@@ -75,6 +75,9 @@ pub struct SettingsArgs {
     /// How long the answer to an enqueue is kept for repeats [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     dedupe_window: Option<Duration>,
+    /// What the kept answers may take, in bytes; past it the window shortens [default: 4 GiB].
+    #[arg(long, value_name = "BYTES")]
+    dedupe_max_bytes: Option<i64>,
     /// How many messages the queue holds, those that are over too [default: 100000000].
     #[arg(long, value_name = "N")]
     quota_messages: Option<i64>,
@@ -116,6 +119,7 @@ impl SettingsArgs {
             default_ttl: self.default_ttl.map(write_duration),
             retention: kept.iter().any(Option::is_some).then_some(pb::Retention { completed, canceled, errored }),
             dedupe_window: self.dedupe_window.map(write_duration),
+            dedupe_max_bytes: self.dedupe_max_bytes,
             quota_messages: self.quota_messages,
             quota_bytes: self.quota_bytes,
             priority_classes: self.priority_class,

@@ -6,14 +6,13 @@ use clap::Args;
 use tonic::Request;
 
 use crate::api::time::write_duration;
-use crate::app::cli::arguments::duration;
+use crate::app::cli::arguments::{duration, pair};
 use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell};
 use crate::app::cli::queue::change::settings_of;
 use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
-use crate::app::cli::{Exit, Failure, Session};
+use crate::app::cli::{Exit, Failure, Session, pages};
 use crate::client::CallError;
-use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -33,9 +32,21 @@ pub struct LsArgs {
 pub struct DepthArgs {
     /// The queue.
     name: String,
+    /// Only messages with this metadata; may be repeated, up to 4. The keys have to be a filter shape of the queue.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
     /// One row for each shard.
     #[arg(long)]
     by_shard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The queue.
+    name: String,
+    /// The metadata that the dequeue asks for; may be repeated, up to 4.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
@@ -67,17 +78,13 @@ const WATCHED_WIDTHS: &[usize] = &[30, 9, 8, 8, 8, 7];
 
 impl Session {
     pub(super) async fn list_queues(&self, args: LsArgs) -> Result<(), Failure> {
-        let mut whole = pb::ListQueuesResponse::default();
-        let page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
-        let mut request = pb::ListQueuesRequest { page_size, prefix: args.prefix, page_token: String::new() };
-        loop {
+        let (queues, next_page_token) = pages::rows(usize::MAX, async |page_size, page_token| {
+            let request = pb::ListQueuesRequest { page_size, prefix: args.prefix.clone(), page_token };
             let page = call!(ask self, queues.list_queues, &request)?;
-            whole.queues.extend(page.queues);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.queues, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListQueuesResponse { queues, next_page_token };
         let cells = whole.queues.iter().map(|queue| {
             vec![
                 queue.name.clone(),
@@ -102,7 +109,8 @@ impl Session {
     }
 
     pub(super) async fn depth_of_queue(&self, args: DepthArgs) -> Result<(), Failure> {
-        let depth = self.depth(&args.name).await?;
+        let request = pb::GetDepthRequest { queue: args.name, filter: args.meta.into_iter().collect() };
+        let depth = call!(ask self, queues.get_depth, &request)?;
         if args.by_shard {
             let cells = depth.by_shard.iter().map(|shard| {
                 let counts =
@@ -153,27 +161,21 @@ impl Session {
         Ok(())
     }
 
-    pub(super) async fn explain_queue(&self, name: String) -> Result<(), Failure> {
-        let request = pb::ExplainQueueRequest { queue: name, ..Default::default() };
+    pub(super) async fn explain_queue(&self, args: ExplainArgs) -> Result<(), Failure> {
+        let request = pb::ExplainQueueRequest { queue: args.name, filter: args.meta.into_iter().collect() };
         let explained = call!(ask self, queues.explain_queue, &request)?;
         let rows = explanation_rows(&explained.explanations);
         self.output.answer(&Answer::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
     }
 
     pub(super) async fn history_of_queue(&self, args: HistoryArgs) -> Result<(), Failure> {
-        let mut whole = pb::ListQueueChangesResponse::default();
-        let mut request = pb::ListQueueChangesRequest { queue: args.name, ..Default::default() };
-        while whole.changes.len() < args.limit {
-            let rows = (args.limit - whole.changes.len()).min(PAGE_ROWS_MAX);
-            request.page_size = i32::try_from(rows).unwrap_or(i32::MAX);
+        let (changes, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+            let request = pb::ListQueueChangesRequest { queue: args.name.clone(), page_size, page_token };
             let page = call!(ask self, queues.list_queue_changes, &request)?;
-            whole.changes.extend(page.changes);
-            whole.next_page_token.clone_from(&page.next_page_token);
-            if page.next_page_token.is_empty() {
-                break;
-            }
-            request.page_token = page.next_page_token;
-        }
+            Ok((page.changes, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListQueueChangesResponse { changes, next_page_token };
         let cells = whole.changes.iter().map(|change| {
             vec![
                 change.version.to_string(),

@@ -1,0 +1,103 @@
+//! `session`: open sessions for workers that are written as scripts, keep them, close them.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::duration;
+use crate::app::cli::output::{Answer, Rows, duration_cell};
+use crate::app::cli::queue::full_name;
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::proto::queue::v1 as pb;
+
+/// Open sessions, keep their leases, close them: for workers that are scripts. `tallystone work` has one of its own.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone session open --label worker-7")]
+pub struct SessionArgs {
+    #[command(subcommand)]
+    command: SessionCommand,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionCommand {
+    /// Open a session; one that has the same label ends at once, and so do its leases.
+    #[command(after_help = "Example:\n  tallystone session open --label worker-7 --lease 1m")]
+    Open(OpenArgs),
+    /// Let a session and its leases live on; shows the leases whose messages somebody wants canceled.
+    #[command(after_help = "Example:\n  tallystone session beat $(tallystone session open --id)")]
+    Beat(BeatArgs),
+    /// End a session and release its leases.
+    #[command(after_help = "Example:\n  tallystone session close $(tallystone session open --id)")]
+    Close(CloseArgs),
+}
+
+#[derive(Debug, Args)]
+struct OpenArgs {
+    /// What the worker is called, up to 256 bytes.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    label: String,
+    /// How long it lives after each of its calls, 1 s to 12 h [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// Print the id of the session only, for other commands.
+    #[arg(long)]
+    id: bool,
+}
+
+#[derive(Debug, Args)]
+struct BeatArgs {
+    /// The session, as `session open` shows it.
+    session_id: String,
+    /// The last call whose answer arrived: the leases of all up to it end with the session from then on.
+    #[arg(long, value_name = "N")]
+    received_up_to: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct CloseArgs {
+    /// The session, as `session open` shows it.
+    session_id: String,
+}
+
+impl SessionArgs {
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
+        match self.command {
+            SessionCommand::Open(args) => session.open_session(args).await,
+            SessionCommand::Beat(args) => session.beat(args).await,
+            SessionCommand::Close(args) => session.close_session(args).await,
+        }
+    }
+}
+
+impl Session {
+    async fn open_session(&self, args: OpenArgs) -> Result<(), Failure> {
+        let session_lease = args.lease.map(write_duration);
+        let request = pb::OpenSessionRequest { label: args.label, session_lease };
+        let opened = call!(self, queues.open_session, &request)?;
+        if args.id {
+            return self.output.bytes(format!("{}\n", opened.session_id).as_bytes());
+        }
+        let cells = vec![vec![opened.session_id.clone(), duration_cell(opened.session_lease.as_ref())]];
+        let rows = Rows { columns: &["session_id", "session_lease"], cells };
+        self.output.answer(&Answer::one(&full_name("OpenSessionResponse"), &opened), &rows)
+    }
+
+    async fn beat(&self, args: BeatArgs) -> Result<(), Failure> {
+        let request = pb::HeartbeatRequest { session_id: args.session_id, received_up_to: args.received_up_to };
+        let beat = call!(self, queues.heartbeat, &request)?;
+        let cells = vec![vec![duration_cell(beat.session_expires_in.as_ref()), beat.cancel_requests.join("\n")]];
+        let rows = Rows { columns: &["session_expires_in", "cancel_requests"], cells };
+        self.output.answer(&Answer::one(&full_name("HeartbeatResponse"), &beat), &rows)
+    }
+
+    async fn close_session(&self, args: CloseArgs) -> Result<(), Failure> {
+        let request = pb::CloseSessionRequest { session_id: args.session_id };
+        let closed = call!(self, queues.close_session, &request)?;
+        let rows = Rows { columns: &["released"], cells: vec![vec![closed.released.to_string()]] };
+        self.output.answer(&Answer::one(&full_name("CloseSessionResponse"), &closed), &rows)
+    }
+}
