@@ -11,6 +11,7 @@ mod echo;
 mod figures;
 mod gets;
 mod hot;
+mod idle;
 mod ledger;
 mod load;
 mod memcached;
@@ -180,6 +181,18 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// Workers whose streams wait: CPU and memory of the server, then how soon a message reaches one of them
+    IdleWorkers {
+        /// Open streams
+        #[arg(long, default_value_t = 10_000)]
+        workers: usize,
+        /// Seconds to watch the server while they wait
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Messages that are sent then
+        #[arg(long, default_value_t = 1_000)]
+        messages: u32,
+    },
     /// All of the above but memcached beside their ceilings, as a table
     Figures(figures::Scale),
 }
@@ -260,6 +273,7 @@ async fn main() -> Result<()> {
         | Command::Stream { .. }
         | Command::Get { .. }
         | Command::Converge { .. }
+        | Command::IdleWorkers { .. }
         | Command::Hot { .. }) => on_a_server(place, command).await,
     }
 }
@@ -283,7 +297,12 @@ async fn on_a_server(place: &Place, command: Command) -> Result<()> {
             figures::print_hot(&hot::run(target, plan).await?);
             Ok(())
         }
-        (Command::Converge { .. } | Command::Hot { .. }, None) => {
+        (Command::IdleWorkers { workers, seconds, messages }, Some(target)) => {
+            let plan = idle::Plan { workers, watched: Duration::from_secs(seconds), messages };
+            println!("{}", idle::run(target, plan).await?.line());
+            Ok(())
+        }
+        (Command::Converge { .. } | Command::Hot { .. } | Command::IdleWorkers { .. }, None) => {
             anyhow::bail!("this workload looks at the server's process: leave --server out, so that it starts one")
         }
         (command, _) => plain(&url, command).await,

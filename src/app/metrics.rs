@@ -73,6 +73,15 @@ const COUNTS: &[Row] = &[
     ("tallystone_leases_given", "Leases that were given", |s| s.leases_given.get()),
     ("tallystone_leases_settled", "Leases that were settled, repeats included", |s| s.leases_settled.get()),
     ("tallystone_dequeues_empty", "Looks of dequeues that found nothing", |s| s.dequeues_empty.get()),
+    ("tallystone_leases_out_of_rank", "Leases given while another shard had a better message", |s| {
+        s.leases_out_of_rank.get()
+    }),
+    ("tallystone_messages_promoted", "Messages whose window was over and that became ready", |s| {
+        s.messages_promoted.get()
+    }),
+    ("tallystone_promotions_late", "Messages that became ready more than a second after their time", |s| {
+        s.promotions_late.get()
+    }),
     ("tallystone_queue_commands", "Commands that were sent to shards of queues", |s| s.queue_commands.get()),
     ("tallystone_queue_store_calls", "Store calls that brought these commands", |s| s.queue_store_calls.get()),
     (
@@ -99,6 +108,13 @@ impl Collector for EngineCollector {
         encode(&mut encoder, "tallystone_rollup_batch_seconds", "Time spent in rollup batches", &busy)?;
         let paused = ConstCounter::new(seconds(stats.pause_micros.get()));
         encode(&mut encoder, "tallystone_rollup_pause_seconds", "Pauses after rollup batches", &paused)?;
+        let lag = ConstCounter::new(seconds(stats.promotion_lag_micros.get()));
+        encode(
+            &mut encoder,
+            "tallystone_promotion_lag_seconds",
+            "From the time of messages until they were ready",
+            &lag,
+        )?;
         self.encode_gauges(&mut encoder)
     }
 }
@@ -117,6 +133,7 @@ impl EngineCollector {
         let queues = self.engine.queues();
         encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
         encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
+        encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
         let datasets = shown(self.engine.datasets());
         let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

@@ -262,6 +262,8 @@ pub const QUEUE_MESSAGE_BYTES_MAX: usize = 36 * 1024;
 pub const DEQUEUE_ROUNDS_MAX: usize = 16;
 /// The walks of filters without an index that are remembered for one shard.
 pub const SHARD_WALKS_MAX: usize = 64;
+/// A message that becomes ready later than this after its time is counted as late.
+pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 /// The longest wait of a dequeue inside the server.
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest type or trace context of a message, in bytes.

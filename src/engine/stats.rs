@@ -90,6 +90,14 @@ pub struct Stats {
     pub leases_settled: Count,
     /// Looks of dequeues that found nothing.
     pub dequeues_empty: Count,
+    /// Leases that were given while another shard of the queue had a better message.
+    pub leases_out_of_rank: Count,
+    /// Messages whose window was over and that became ready.
+    pub messages_promoted: Count,
+    /// Those of them that became ready more than a second after their time.
+    pub promotions_late: Count,
+    /// By how much they came after their time, at most, in microseconds.
+    pub promotion_lag_micros: Count,
     /// Commands that were sent to shards.
     pub queue_commands: Count,
     /// Store calls that brought them.

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session::{Session, SessionId};
@@ -153,6 +154,12 @@ pub trait QueueStore: Send + Sync + 'static {
 
     /// Reads what a shard knows of sessions, at most `SESSIONS_MAX` of them.
     async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError>;
+
+    /// Says why a message stands where it stands, at the shard's time. Its position counts messages of its shard only.
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError>;
+
+    /// Says what a dequeue with a filter would meet, at the shard's time.
+    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError>;
 
     /// Adds a listener; before anything else, and before a later call is answered, it is told the view of every shard
     /// there is.

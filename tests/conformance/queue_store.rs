@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
+use tallystone::domain::queue::explain::Cause;
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::message::{MessageId, Metadata};
 use tallystone::domain::queue::session::{SessionCall, SessionId};
@@ -286,6 +287,29 @@ async fn queue_store_law_8_what_a_shard_knows_of_sessions_is_read() {
         assert_eq!((&again.reply, &again.messages), (&first.reply, &first.messages), "leases come with their messages");
         let other = SessionCall { sequence: 4, ..call };
         assert_eq!(bench.one(SHARD, ShardCommand::of(Command::Recall(other))).await.reply, Ok(Reply::Unanswered));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_8_why_a_message_waits_is_read() {
+    on_every_queue_store(async |bench| {
+        for (id, priority) in [("a", 1), ("b", 2)] {
+            bench.one(SHARD, enqueue(id, priority, b"")).await;
+        }
+        let shards = &bench.stores.shards;
+        let causes = async |id: &str| shards.explain(SHARD, by_id(id)).await.expect("a read").0;
+        assert_eq!(causes("b").await, [Cause::Ready { ahead: 1, or_more: false }]);
+        assert_eq!(causes("c").await, [Cause::Unknown]);
+        let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        let held = causes("a").await;
+        assert!(matches!(&held[..], [Cause::Running(holder)] if holder.fence == lease.token.fence), "{held:?}");
+        let (prospect, _) = shards.prospect(SHARD, Filter::default()).await.expect("a read");
+        assert_eq!(prospect.first.map(|key| key.sequence), Some(2));
+        let absent = ShardId { queue: QueueId(77), number: 0 };
+        check_absent(shards.explain(absent, by_id("a")).await);
+        check_absent(shards.prospect(absent, Filter::default()).await);
+        check_absent(shards.sessions(absent).await);
     })
     .await;
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
 use crate::domain::queue::session::{Session, SessionId};
@@ -87,6 +88,14 @@ impl QueueStore for NoQueues {
 
     async fn sessions(&self, _shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
         Err(refused("read sessions"))
+    }
+
+    async fn explain(&self, _shard: ShardId, _message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        Err(refused("explain message"))
+    }
+
+    async fn prospect(&self, _shard: ShardId, _filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
+        Err(refused("explain queue"))
     }
 
     /// There is nothing to tell of.

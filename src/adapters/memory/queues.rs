@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
@@ -205,6 +206,14 @@ impl QueueStore for Queues {
 
     async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
         self.read(shard, |kept, _| kept.core.sessions().map(|(id, session)| (id, session.clone())).collect())
+    }
+
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        self.read(shard, |kept, at| (kept.core.explain(&message, at), at))
+    }
+
+    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
+        self.read(shard, |kept, at| (kept.core.prospect(&filter, at), at))
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

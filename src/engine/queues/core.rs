@@ -11,8 +11,8 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
-use crate::domain::limits::CANCEL_NEWS_MAX;
-use crate::domain::queue::{QueueId, QueueName, ShardId};
+use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
+use crate::domain::queue::{QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -187,6 +187,15 @@ impl Shared {
 
     /// Takes in what an answer says of its shard.
     pub fn saw(&self, queue: &LiveQueue, shard: u32, answer: &ShardAnswer) {
+        let promoted = answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
+        if promoted > 0 {
+            // The first of them was due then; the others were later, so this is the most.
+            let now = self.clock.elapsed();
+            let lag = now.saturating_sub(queue.due(shard).unwrap_or(now));
+            self.stats.messages_promoted.add(promoted);
+            self.stats.promotion_lag_micros.add(promoted * u64::try_from(lag.as_micros()).unwrap_or(0));
+            self.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
+        }
         self.note(queue, shard, answer.view);
     }
 

@@ -177,7 +177,7 @@ impl Queues {
         let until = self.shared.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
         let mut found = self.nothing(queue, call.map(|call| call.id));
-        let place = queue.waiters.enter();
+        let place = queue.waiters.enter(Arc::new(ask.filter.clone()));
         loop {
             let looked = place.look();
             self.gather(queue, ask, call, &mut found).await?;
@@ -264,6 +264,10 @@ impl Queues {
         if found.leases.is_empty() {
             self.shared.stats.dequeues_empty.one();
         }
+        let (looked, now) = (found.looked, self.shared.clock.elapsed());
+        let given = found.leases.iter().filter(|(_, at)| *at == looked);
+        let given = given.map(|(given, _)| (given.message.head.priority, given.lease.token.key.shard));
+        self.shared.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
         Ok(())
     }
 

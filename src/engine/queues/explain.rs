@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
-use crate::domain::limits::EXPLAIN_POSITION_MAX;
+use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::explain::{Cause, Holder};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::CanceledBy;
-use crate::domain::queue::{Message, QueueName, State};
+use crate::domain::queue::message::{CanceledBy, Routing};
+use crate::domain::queue::session::SessionId;
+use crate::domain::queue::{QueueName, State};
 use crate::engine::namespaces::duration_text;
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
@@ -46,24 +48,90 @@ impl Queues {
             }
             Err(error) => return Err(error),
         };
-        let mut causes = Vec::new();
-        let spec = queue.spec();
-        if let (Some(why), false) = (&spec.dequeue_blocked, found.message.head.state.is_terminal()) {
-            causes.push(blocked("dequeue", why));
+        let shard = found.message.head.key.shard;
+        let key = MessageRef::Key(found.message.head.key);
+        let told = self.shared.stores.shards.explain(queue.shard(shard).id, key).await;
+        let (causes, at) = told.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
+        let mut explained = Vec::with_capacity(causes.len());
+        for cause in &causes {
+            explained.push(match cause {
+                Cause::Ready { .. } => self.explain_pending(name, &queue, &found).await?,
+                told => self.worded(told, at),
+            });
         }
-        causes.push(match found.message.head.state {
-            State::Pending => self.explain_pending(name, &queue, &found).await?,
-            State::Invisible | State::Running | State::Completed | State::Canceled | State::Errored => {
-                explain_state(&found.message.head, found.at, &self.worker_of(&found.message.head))
-            }
-        });
-        Ok((causes, Some(found)))
+        Ok((explained, Some(found)))
     }
 
-    /// Who has a message, as far as is known.
-    fn worker_of(&self, head: &Message) -> String {
-        let session = head.lease.and_then(|lease| lease.session);
-        match session.map(|session| (session.id, self.shared.sessions.label(session.id))) {
+    /// One cause in words, but for the place in line.
+    fn worded(&self, cause: &Cause, at: Timestamp) -> Explanation {
+        match cause {
+            Cause::QueueDeleted | Cause::Unknown => because("unknown_id", "the message is gone since it was found"),
+            Cause::DequeueBlocked(why) => blocked("dequeue", why),
+            Cause::InvisibleUntil { until, after_failure } => {
+                let left = in_short(until.since(at));
+                let why = if *after_failure { ", because its last attempt failed" } else { "" };
+                because(
+                    "invisible",
+                    format!("it is invisible for another {left}{why}; wait, or update its visible time"),
+                )
+            }
+            Cause::ValueHeld { value, limit, holders } => {
+                because("value_held", self.held_text(value, *limit, holders, at))
+            }
+            Cause::Behind { key, state } => because(
+                "value_held",
+                format!(
+                    "messages of its exclusivity value are served one after another, and {key}, which is {state}, comes \
+                     first; settle or cancel that one"
+                ),
+            ),
+            Cause::Ready { ahead, .. } => {
+                because("position", format!("at least {ahead} messages are served before it"))
+            }
+            Cause::Running(holder) => {
+                let (worker, since) = (self.worker_of(holder.session), in_short(at.since(holder.since)));
+                let left = in_short(holder.expires.since(at));
+                let asked = if holder.cancel_requested { "; it was asked to cancel it" } else { "" };
+                because(
+                    "running",
+                    format!("{worker} has had it for {since}; its lease ends in {left} unless it goes on{asked}"),
+                )
+            }
+            Cause::Completed => because("completed", "its work is done: nothing is left to serve"),
+            Cause::Canceled(by) => {
+                because("canceled", format!("it was canceled: {}; enqueue it anew", canceled_text(by.as_ref())))
+            }
+            Cause::Errored { attempts, error } => {
+                let error = error.as_ref().map_or_else(
+                    || ": its last lease ended without a word of its worker".to_owned(),
+                    |error| format!(": {} {}", error.signature, error.text),
+                );
+                because("errored", format!("all {attempts} attempts are spent{error}; mend the cause, then redrive it"))
+            }
+        }
+    }
+
+    /// Why the messages of an exclusivity value are held back.
+    fn held_text(&self, value: &Routing, limit: u32, holders: &[Holder], at: Timestamp) -> String {
+        let value = value.as_str();
+        if limit == 0 {
+            return format!("its exclusivity value {value:?} rests: its limit is 0; raise it with SetValueLimit");
+        }
+        let holder = |holder: &Holder| {
+            let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
+            let worker = self.worker_of(holder.session);
+            format!("{worker} has had {} for {since}, until {left} from now", holder.key)
+        };
+        let holders: Vec<String> = holders.iter().map(holder).collect();
+        format!(
+            "its exclusivity value {value:?} is at its limit of {limit}: {}; wait for that, or raise the limit of the value",
+            holders.join(", ")
+        )
+    }
+
+    /// Who has a lease, as far as is known.
+    fn worker_of(&self, session: Option<SessionId>) -> String {
+        match session.map(|id| (id, self.shared.sessions.label(id))) {
             None => "a worker".to_owned(),
             Some((id, label)) if label.is_empty() => format!("the worker of session {id}"),
             Some((id, label)) => format!("worker {label:?} (session {id})"),
@@ -78,8 +146,14 @@ impl Queues {
     ) -> Result<Explanation, QueueError> {
         let next = self.peek(name, EXPLAIN_POSITION_MAX).await?;
         let ahead = next.iter().take_while(|other| other.message.head.key != found.message.head.key).count();
-        let waiting = queue.waiters.len();
+        let (waiting, matching) = (queue.waiters.len(), queue.waiters.matching(&found.message.head.metadata));
         Ok(match (ahead, waiting) {
+            (_, 1..) if matching == 0 => because(
+                "no_matching_worker",
+                format!(
+                    "{waiting} workers wait at this server, and the filters of none of them meet it; start one that takes it"
+                ),
+            ),
             (0, 0) => because(
                 "next",
                 "it is the next to be served, and no worker waits at this server: start a worker, or let one call Dequeue",
@@ -109,11 +183,7 @@ impl Queues {
         let (running, errored) = (depth.of(State::Running), depth.of(State::Errored));
         let offers = queue.offers(self.shared.clock.elapsed());
         if pending > 0 && offers.is_empty() && spec.dequeue_blocked.is_none() {
-            let text = format!(
-                "{pending} messages are pending, and every one is held back by another of its exclusivity value that is in \
-                 flight; wait for those leases to end, or raise the limit of the values"
-            );
-            causes.push(because("value_held", text));
+            causes.extend(self.explain_held(&queue, pending).await?);
         } else if pending > 0 && spec.dequeue_blocked.is_none() {
             causes.push(because("next", format!("{pending} messages are pending: a dequeue gets some at once")));
         }
@@ -141,6 +211,27 @@ impl Queues {
 }
 
 impl Queues {
+    /// Says which values hold back all that is pending.
+    async fn explain_held(&self, queue: &LiveQueue, pending: u64) -> Result<Vec<Explanation>, QueueError> {
+        let mut causes = vec![because(
+            "value_held",
+            format!(
+                "{pending} messages are pending, and every one is held back by another of its exclusivity value that is in \
+                 flight; wait for those leases to end, or raise the limit of the values"
+            ),
+        )];
+        for number in 0..queue.shards() {
+            let told = self.shared.stores.shards.prospect(queue.shard(number).id, Filter::default()).await;
+            let (prospect, at) = told.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
+            let room = EXPLAIN_HOLDERS_MAX.saturating_sub(causes.len());
+            causes.extend(prospect.held.iter().take(room).map(|(_, cause)| self.worded(cause, at)));
+            if room == 0 {
+                break;
+            }
+        }
+        Ok(causes)
+    }
+
     /// Says what stands against a filter, if it has any pairs.
     async fn explain_filter(&self, queue: &Arc<LiveQueue>, filter: Filter) -> Result<Vec<Explanation>, QueueError> {
         if filter.is_empty() {
@@ -174,45 +265,9 @@ fn blocked(what: &str, why: &str) -> Explanation {
     because(cause, format!("{what}s are blocked: {why}; unblock the queue when that is over"))
 }
 
-fn explain_state(head: &Message, at: Timestamp, worker: &str) -> Explanation {
-    match head.state {
-        State::Invisible => {
-            let left = in_short(head.visible_at.since(at));
-            because("invisible", format!("it is invisible for another {left}; wait, or update its visible time"))
-        }
-        State::Running => {
-            let (since, left) = head
-                .lease
-                .map_or((Duration::ZERO, Duration::ZERO), |lease| (at.since(lease.since), lease.expires.since(at)));
-            let (since, left) = (in_short(since), in_short(left));
-            let attempt = head.attempt_number();
-            because(
-                "running",
-                format!(
-                    "{worker} has had it for {since} (attempt {attempt}); its lease ends in {left} unless it goes on"
-                ),
-            )
-        }
-        State::Completed => because("completed", "its work is done: nothing is left to serve"),
-        State::Canceled => because("canceled", format!("it was canceled: {}; enqueue it anew", canceled_text(head))),
-        State::Errored => {
-            let error = head.error.as_ref().map(|error| format!(": {} {}", error.signature, error.text));
-            because(
-                "errored",
-                format!(
-                    "all {} attempts are spent{}; mend the cause, then redrive it",
-                    head.max_attempts,
-                    error.unwrap_or_default()
-                ),
-            )
-        }
-        State::Pending => because("next", "it is pending"),
-    }
-}
-
 /// Why a message was canceled, in words.
-pub fn canceled_text(head: &Message) -> String {
-    match &head.canceled_by {
+fn canceled_text(by: Option<&CanceledBy>) -> String {
+    match by {
         Some(CanceledBy::Worker) => "by its worker".to_owned(),
         Some(CanceledBy::Request(why)) if why.is_empty() => "on request".to_owned(),
         Some(CanceledBy::Request(why)) => format!("on request: {why}"),

@@ -146,6 +146,24 @@ impl LiveQueue {
         offers
     }
 
+    /// When time alone changes something in a shard, as far as was seen.
+    pub fn due(&self, shard: u32) -> Option<Duration> {
+        self.shard(shard).seen.lock().due
+    }
+
+    /// How many of these leases, by priority and shard, were given while another shard has a better message. O(n shards).
+    pub fn out_of_rank(&self, given: impl Iterator<Item = (i64, u32)>, now: Duration) -> u64 {
+        if self.shards.len() == 1 {
+            return 0;
+        }
+        let offers = self.offers(now);
+        let is_out = |(priority, shard): &(i64, u32)| {
+            let other = offers.iter().find(|offer| offer.shard != *shard);
+            other.is_some_and(|other| other.head < *priority)
+        };
+        given.filter(is_out).count() as u64
+    }
+
     /// The shards that time has changed already.
     pub fn overdue(&self, now: Duration) -> Vec<u32> {
         let is_due = |live: &&LiveShard| live.seen.lock().due.is_some_and(|due| due <= now);

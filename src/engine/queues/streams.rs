@@ -78,7 +78,8 @@ impl Queues {
         let StreamAsk { max, lease, filter, call } = ask;
         let ask = Ask { max, lease, filter, blocked: Blocked::Wait, ..Ask::default() };
         let queues = names.iter().map(|name| self.shared.queue(name)).collect::<Result<Vec<_>, _>>()?;
-        let places: Vec<Place<'_>> = queues.iter().map(|queue| queue.waiters.enter()).collect();
+        let filter = Arc::new(ask.filter.clone());
+        let places: Vec<Place<'_>> = queues.iter().map(|queue| queue.waiters.enter(Arc::clone(&filter))).collect();
         let mut rounds = 0;
         loop {
             let looked: Vec<u64> = places.iter().map(Place::look).collect();

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::message::Metadata;
+
 /// The workers that wait for one queue.
 #[derive(Default)]
 pub struct Waiters {
@@ -34,6 +37,8 @@ struct Sleeper {
     /// The change after which it looked last.
     looked: u64,
     wake: Arc<Notify>,
+    /// What its messages must have.
+    filter: Arc<Filter>,
 }
 
 /// A place among the waiters; leaving it hands a wake-up that was not used on.
@@ -41,12 +46,18 @@ pub struct Place<'a> {
     waiters: &'a Waiters,
     number: u64,
     wake: Arc<Notify>,
+    filter: Arc<Filter>,
 }
 
 impl Waiters {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.state.lock().asleep.len()
+    }
+
+    /// How many wait for messages with this metadata. O(n).
+    pub fn matching(&self, metadata: &Metadata) -> usize {
+        self.state.lock().asleep.iter().filter(|sleeper| sleeper.filter.is_met_by(metadata)).count()
     }
 
     /// Tells by how much the number of messages to be had has changed; 0 where others than before may be had. O(woken).
@@ -66,15 +77,15 @@ impl Waiters {
         all.iter().for_each(|sleeper| sleeper.wake.notify_one());
     }
 
-    /// Takes a place. Whoever takes one looks for messages after it, and only then rests.
-    pub fn enter(&self) -> Place<'_> {
+    /// Takes a place, for messages that meet the filter. Whoever takes one looks for messages after it, and only then rests.
+    pub fn enter(&self, filter: Arc<Filter>) -> Place<'_> {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         let wake = Arc::new(Notify::new());
         let looked = state.change;
-        state.asleep.push(Sleeper { number, looked, wake: Arc::clone(&wake) });
-        Place { waiters: self, number, wake }
+        state.asleep.push(Sleeper { number, looked, wake: Arc::clone(&wake), filter: Arc::clone(&filter) });
+        Place { waiters: self, number, wake, filter }
     }
 }
 
@@ -103,7 +114,8 @@ impl Place<'_> {
             Some(at) => state.asleep[at].looked = looked,
             None => {
                 state.awake -= 1;
-                state.asleep.push(Sleeper { number: self.number, looked, wake: Arc::clone(&self.wake) });
+                let (wake, filter) = (Arc::clone(&self.wake), Arc::clone(&self.filter));
+                state.asleep.push(Sleeper { number: self.number, looked, wake, filter });
             }
         }
         state.wake();
@@ -143,7 +155,7 @@ mod tests {
     #[test]
     fn as_many_are_woken_as_there_are_messages_the_newest_first() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..5).map(|_| waiters.enter()).collect();
+        let places: Vec<Place<'_>> = (0..5).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(2);
         assert_eq!(woken(&places), [3, 4]);
         waiters.changed(0);
@@ -155,7 +167,7 @@ mod tests {
     #[test]
     fn a_wake_up_that_is_not_used_goes_to_another() {
         let waiters = Waiters::default();
-        let mut places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter()).collect();
+        let mut places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(1);
         assert_eq!(woken(&places), [2]);
         drop(places.pop());
@@ -165,7 +177,7 @@ mod tests {
     #[test]
     fn whoever_found_nothing_is_not_woken_again_before_the_next_change() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..2).map(|_| waiters.enter()).collect();
+        let places: Vec<Place<'_>> = (0..2).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(1);
         assert_eq!(woken(&places), [1]);
         let looked = places[1].look();
@@ -181,7 +193,7 @@ mod tests {
     #[test]
     fn what_comes_during_a_look_wakes_after_the_rest() {
         let waiters = Waiters::default();
-        let place = waiters.enter();
+        let place = waiters.enter(Arc::default());
         let looked = place.look();
         waiters.changed(1);
         assert_eq!(woken(std::slice::from_ref(&place)), [0]);
@@ -192,7 +204,7 @@ mod tests {
     #[test]
     fn everybody_is_woken_at_the_end() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter()).collect();
+        let places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
         waiters.wake_all();
         assert_eq!(woken(&places).len(), 3);
         assert_eq!(waiters.len(), 0);

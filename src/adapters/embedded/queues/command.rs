@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use super::time::Moment;
 use crate::adapters::embedded::command::{Answer, Class};
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -61,6 +62,10 @@ pub enum Read {
     Depth(Filter),
     /// What is known of sessions.
     Sessions,
+    /// Why a message stands where it stands.
+    Explain(MessageRef),
+    /// What a dequeue with a filter would meet.
+    Prospect(Filter),
 }
 
 /// What was seen of a shard at one moment.
@@ -71,10 +76,23 @@ pub struct Seen {
     pub at: Timestamp,
     /// What the shard holds.
     pub totals: ShardTotals,
-    /// How many messages meet the filter, if one was asked about.
-    pub depth: Option<FilteredDepth>,
-    /// What is known of sessions, if that was asked for.
-    pub sessions: Vec<(SessionId, Session)>,
+    /// What else was asked for.
+    pub told: Told,
+}
+
+/// What a read answers that is no message.
+#[derive(Debug)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// How many messages meet a filter.
+    Depth(FilteredDepth),
+    /// What is known of sessions.
+    Sessions(Vec<(SessionId, Session)>),
+    /// Why a message stands where it stands.
+    Causes(Vec<Cause>),
+    /// What a dequeue would meet.
+    Prospect(Box<Prospect>),
 }
 
 impl Ask {

@@ -33,6 +33,7 @@ use super::error::ReadError;
 use crate::adapters::stored::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -41,7 +42,7 @@ use crate::ports::{
     ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 use catalog::Catalog;
-use command::{Apply, Ask, Read, Seen};
+use command::{Apply, Ask, Read, Seen, Told};
 use recover::Recovered;
 use spaces::Spaces;
 use time::StoreTime;
@@ -224,8 +225,10 @@ impl QueueStore for Queues {
     }
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
-        let seen = self.see(shard, Read::Depth(filter)).await?;
-        Ok(seen.depth.expect("a read of the depth answers it"))
+        match self.see(shard, Read::Depth(filter)).await?.told {
+            Told::Depth(depth) => Ok(depth),
+            other => unreachable!("a read of the depth answers it, not {other:?}"),
+        }
     }
 
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
@@ -233,7 +236,26 @@ impl QueueStore for Queues {
     }
 
     async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
-        Ok(self.see(shard, Read::Sessions).await?.sessions)
+        match self.see(shard, Read::Sessions).await?.told {
+            Told::Sessions(sessions) => Ok(sessions),
+            other => unreachable!("a read of sessions answers them, not {other:?}"),
+        }
+    }
+
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        let seen = self.see(shard, Read::Explain(message)).await?;
+        match seen.told {
+            Told::Causes(causes) => Ok((causes, seen.at)),
+            other => unreachable!("a read of causes answers them, not {other:?}"),
+        }
+    }
+
+    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
+        let seen = self.see(shard, Read::Prospect(filter)).await?;
+        match seen.told {
+            Told::Prospect(prospect) => Ok((*prospect, seen.at)),
+            other => unreachable!("a read of a prospect answers it, not {other:?}"),
+        }
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::command::{Read, Seen};
+use super::command::{Read, Seen, Told};
 use super::spaces::AnswerSpaces;
 use crate::domain::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
 use crate::domain::queue::command::MessageRef;
@@ -79,21 +79,19 @@ impl Kept {
             Read::These(sequences) => {
                 sequences.iter().filter_map(|sequence| self.core.message(*sequence)).cloned().collect()
             }
-            Read::Totals | Read::Depth(_) | Read::Sessions => Vec::new(),
+            Read::Totals | Read::Depth(_) | Read::Sessions | Read::Explain(_) | Read::Prospect(_) => Vec::new(),
         };
         let totals = *self.core.totals();
         let totals = ShardTotals { totals, sequence: self.core.sequence(), view: self.view };
-        let depth = match read {
-            Read::Depth(filter) => Some(self.core.depth(filter)),
-            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals | Read::Sessions => None,
+        let at = at.max(self.header.clock);
+        let told = match read {
+            Read::Depth(filter) => Told::Depth(self.core.depth(filter)),
+            Read::Sessions => Told::Sessions(self.core.sessions().map(|(id, session)| (id, session.clone())).collect()),
+            Read::Explain(message) => Told::Causes(self.core.explain(message, at)),
+            Read::Prospect(filter) => Told::Prospect(Box::new(self.core.prospect(filter, at))),
+            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals => Told::Nothing,
         };
-        let sessions = match read {
-            Read::Sessions => self.core.sessions().map(|(id, session)| (id, session.clone())).collect(),
-            Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals | Read::Depth(_) => {
-                Vec::new()
-            }
-        };
-        Seen { heads, at: at.max(self.header.clock), totals, depth, sessions }
+        Seen { heads, at, totals, told }
     }
 
     /// The sequences of all its messages. O(n).

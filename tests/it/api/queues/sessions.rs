@@ -221,3 +221,30 @@ async fn a_wait_for_several_messages_ends_when_they_are_there() {
     let more = json!({"queue": "mail", "max_messages": 1, "min_messages": 2});
     server.refused("Dequeue", more, Reason::InvalidRange).await;
 }
+
+#[tokio::test]
+async fn an_explanation_names_who_holds_a_value_and_since_when() {
+    let server = Wire::start().await;
+    let queue = json!({"name": "mail", "type": "EXCLUSIVE", "exclusivity_key": "title"});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    for id in ["a1", "a2"] {
+        let message = json!({"message_id": id, "metadata": {"title": "a"}});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    let session = opened(&server, "worker-7", "30s").await;
+    server.done("Dequeue", call(&session, 1)).await;
+    let ask = |id: &str| json!({"queue": "mail", "message_id": id, "shard_key": "a"});
+    let words = async |method: &str, body: Value, at: usize| {
+        let cause = server.done(method, body).await["explanations"][at].clone();
+        (cause["cause"].as_str().unwrap_or_default().to_owned(), cause["text"].as_str().unwrap_or_default().to_owned())
+    };
+    let (cause, text) = words("ExplainMessage", ask("a2"), 0).await;
+    assert_eq!(cause, "value_held", "{text}");
+    assert!(text.contains("\"a\" is at its limit of 1") && text.contains("worker \"worker-7\""), "{text}");
+    let (cause, text) = words("ExplainMessage", ask("a1"), 0).await;
+    assert!(cause == "running" && text.starts_with("worker \"worker-7\""), "{cause}: {text}");
+    let (cause, text) = words("ExplainQueue", json!({"queue": "mail"}), 1).await;
+    assert!(cause == "value_held" && text.contains("worker-7"), "{cause}: {text}");
+    server.done("SetValueLimit", json!({"queue": "mail", "value": "a", "limit": 0})).await;
+    assert!(words("ExplainMessage", ask("a2"), 0).await.1.contains("rests"));
+}
