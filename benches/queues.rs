@@ -18,6 +18,10 @@ use tallystone::domain::queue::settings::{Retention, RetryPolicy};
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use tallystone::ports::{MessageBody, QueueStores, ShardCommand};
 
+/// As the server has it, because what is measured is memory too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const SHARD: ShardId = ShardId { queue: QueueId(1), number: 0 };
 
 /// What is measured.
@@ -110,7 +114,7 @@ fn settings() -> Settings {
 
 fn enqueue(id: u64, payload: usize) -> ShardCommand {
     let message = NewMessage {
-        id: MessageId::new(&format!("message-{id}")).expect("a valid id"),
+        id: MessageId::new(&format!("{id:08x}-0000-7000-8000-{id:012x}")).expect("a valid id"),
         token_time: None,
         routing: None,
         metadata: Metadata::default(),

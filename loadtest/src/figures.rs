@@ -63,11 +63,12 @@ enum Part {
 }
 
 /// One line of the table.
-struct Figure {
+pub struct Figure {
     what: String,
     measured: String,
     wanted: &'static str,
-    met: bool,
+    /// Whether it is what is wanted.
+    pub met: bool,
 }
 
 const IN_FLIGHT: usize = 64;
@@ -100,11 +101,16 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     if wanted(Part::Recover) {
         table.extend(recovery(binary, &folder()?, scale).await?);
     }
+    print_table(table);
+    Ok(())
+}
+
+/// Prints the table.
+pub fn print_table(table: Vec<Figure>) {
     println!("\n| what | measured | wanted | met |\n|---|---|---|---|");
     for Figure { what, measured, wanted, met } in table {
         println!("| {what} | {measured} | {wanted} | {} |", if met { "yes" } else { "**no**" });
     }
-    Ok(())
 }
 
 /// Single calls beside the echo.
@@ -314,15 +320,18 @@ async fn recovery(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<F
     )])
 }
 
-fn figure(what: &str, measured: String, wanted: &'static str, met: bool) -> Figure {
+/// A line of the table.
+pub fn figure(what: &str, measured: String, wanted: &'static str, met: bool) -> Figure {
     Figure { what: what.to_owned(), measured, wanted, met }
 }
 
-fn ratio_text((rate, ratio): (f64, f64)) -> String {
+/// A rate and its ratio to the echo.
+pub fn ratio_text((rate, ratio): (f64, f64)) -> String {
     format!("{rate:.0}/s = {ratio:.2} of the echo")
 }
 
-fn tell(reports: &[(&str, &Report)]) {
+/// Tells what was measured as it comes.
+pub fn tell(reports: &[(&str, &Report)]) {
     for (name, report) in reports {
         eprintln!("{}", report.line(name));
     }

@@ -35,7 +35,7 @@ pub struct Plan {
 pub struct Cost {
     workers: usize,
     /// The share of one core.
-    cpu: f64,
+    pub cpu: f64,
     resident_max: u64,
     /// From an enqueue to its lease at a worker, on average.
     delivery: Duration,

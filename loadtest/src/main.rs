@@ -16,6 +16,7 @@ mod ledger;
 mod load;
 mod memcached;
 mod namespaces;
+mod queues;
 mod recover;
 mod report;
 mod store;
@@ -193,7 +194,9 @@ enum Command {
         #[arg(long, default_value_t = 1_000)]
         messages: u32,
     },
-    /// All of the above but memcached beside their ceilings, as a table
+    /// Queues beside their ceilings, as a table
+    Queues(queues::Scale),
+    /// All of the counters' but memcached beside their ceilings, as a table
     Figures(figures::Scale),
 }
 
@@ -267,6 +270,7 @@ async fn main() -> Result<()> {
             let plan = memcached::Plan { memcached, counters, rate, rounds, span };
             memcached::run(&place.binary()?, folder.path(), &plan).await
         }
+        Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
         | Command::Batch { .. }

@@ -1,0 +1,277 @@
+//! Queues under load beside their ceilings, as the table of `docs/benchmarks.md`.
+//!
+//! Each part has a server of its own on a fresh directory. What is compared runs in the same part, one after the other on
+//! the same machine, so the ratios say more than the numbers.
+
+mod calls;
+mod cycles;
+mod due;
+mod many;
+mod messages;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use tempfile::TempDir;
+
+use crate::adds::{Aim, Unary};
+use crate::client::Connections;
+use crate::figures::{Figure, figure, print_table, ratio_text, tell};
+use crate::load::{Span, closed, open};
+use crate::report::{Report, median};
+use crate::store;
+use crate::target::Target;
+use crate::{PLAIN, idle};
+use calls::{Enqueue, Pair, Take};
+use messages::{Kind, Queues, create, fill};
+
+/// How much to run.
+#[derive(Args, Clone, Copy)]
+pub struct Scale {
+    /// Rounds of each comparison
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of a round
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Messages pending in the runs with a backlog
+    #[arg(long, default_value_t = 1_000_000)]
+    pending: u64,
+    /// Messages of one exclusivity value that are blocked
+    #[arg(long, default_value_t = 100_000)]
+    blocked: u64,
+    /// Messages a second that fall due
+    #[arg(long, default_value_t = 5_000)]
+    due_rate: u64,
+    /// Workers that wait and get nothing
+    #[arg(long, default_value_t = 10_000)]
+    idle_workers: usize,
+    /// Messages pending in the run of memory and restart
+    #[arg(long, default_value_t = 10_000_000)]
+    many: u64,
+    /// Run this part only
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+}
+
+/// A part of the table.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Single calls beside the echo
+    Calls,
+    /// Work streams and batches beside the raw store
+    Cycles,
+    /// Exclusive queues with blocked messages ahead, filters, both
+    Backlog,
+    /// From due time to delivery
+    Due,
+    /// Workers that wait
+    Idle,
+    /// Memory and restart with many messages
+    Many,
+}
+
+const IN_FLIGHT: usize = 64;
+const CONNECTIONS: usize = 4;
+
+/// Runs everything and prints the table.
+pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {
+    let mut table = Vec::new();
+    let wanted = |part| scale.only.is_none_or(|only| only == part);
+    if wanted(Part::Calls) {
+        table.extend(single_calls(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Cycles) {
+        table.extend(through_streams(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Backlog) {
+        table.extend(with_backlog(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Due) {
+        table.push(falling_due(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Idle) {
+        table.push(waiting(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Many) {
+        table.extend(with_many(binary, &folder()?, scale).await?);
+    }
+    print_table(table);
+    Ok(())
+}
+
+impl Scale {
+    fn span(&self) -> Span {
+        Span { warm_up: Duration::from_secs(1), measure: Duration::from_secs(self.seconds) }
+    }
+}
+
+async fn begin(binary: &Path, folder: &Path) -> Result<(Target, Connections)> {
+    let server = Target::server(binary, folder)?;
+    let connections = Connections::open(&server.url(), CONNECTIONS).await?;
+    Ok((server, connections))
+}
+
+/// Single calls beside the echo.
+async fn single_calls(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let echo = Target::echo()?;
+    let top = Connections::open(&echo.url(), CONNECTIONS).await?;
+    let (_server, connections) = begin(binary, folder.path()).await?;
+    let (queue, span) = ("calls", scale.span());
+    create(&connections, Queues::simple(queue)).await?;
+    let aim = Aim { namespace: PLAIN, first: 0, counters: 1 };
+    let (mut tops, mut enqueues, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        let ceiling = closed(Unary::workers(&top, aim, IN_FLIGHT), span).await;
+        let enqueue = closed(Enqueue::workers(&connections, queue, IN_FLIGHT), span).await;
+        fill(&connections, queue, Kind::Plain, enqueue.done / 4).await?; // so that the pairs never run dry
+        let pair = closed(Pair::workers(&connections, queue, IN_FLIGHT), span).await;
+        tell(&[("echo", &ceiling), ("enqueue", &enqueue), ("dequeue and complete", &pair)]);
+        tops.push(ceiling.rate());
+        enqueues.push(enqueue.rate());
+        pairs.push(pair.rate());
+    }
+    let (top, enqueue, pair) = (median(tops), median(enqueues), median(pairs));
+    fill(&connections, queue, Kind::Plain, (pair * scale.seconds as f64) as u64).await?;
+    let half = open(Take::workers(&connections, queue, 256, Kind::Plain), pair / 2.0, span).await;
+    tell(&[("dequeue at half load", &half)]);
+    Ok(vec![
+        figure("bare echo, 64 in flight", format!("{top:.0}/s"), "(the ceiling)", true),
+        figure("Enqueue, durable, 64 in flight", of_echo(enqueue, top), ">= 30,000/s", enqueue >= 30_000.0),
+        figure("Dequeue and Complete, 64 in flight", of_echo(pair, top), ">= 15,000 pairs/s", pair >= 15_000.0),
+        latency("Dequeue p99 at half that load, open loop", &half, "< 5 ms", 5.0),
+    ])
+}
+
+fn of_echo(rate: f64, echo: f64) -> String {
+    ratio_text((rate, rate / echo))
+}
+
+fn latency(what: &str, report: &Report, wanted: &'static str, below_ms: f64) -> Figure {
+    let (p50, p99) = (report.quantile_ms(0.5), report.quantile_ms(0.99));
+    let failed = if report.failed.is_empty() { String::new() } else { format!(", failed {:?}", report.failed) };
+    let text = format!("{p99:.2} ms, p50 {p50:.2} ms, at {:.0}/s{failed}", report.rate());
+    figure(what, text, wanted, p99 < below_ms && report.failed.is_empty())
+}
+
+/// Work streams and batches beside the library of the store doing the same writes.
+async fn through_streams(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let rows = cycles::rows_of_a_cycle();
+    let raw = store::run(folder.path(), rows, scale.span()).await?;
+    let raw = raw.rate() / cycles::ROWS_OF_A_CYCLE as f64;
+    let (_server, connections) = begin(binary, &folder.path().join("server")).await?;
+    let queue = "cycles";
+    create(&connections, Queues::simple(queue)).await?;
+    fill(&connections, queue, Kind::Plain, scale.pending).await?;
+    let report = cycles::run(&connections, queue, scale.span()).await?;
+    tell(&[("cycles", &report)]);
+    let (rate, ratio) = (report.rate(), report.rate() / raw);
+    Ok(vec![
+        figure("the store library, rows of the same cycle", format!("{raw:.0} cycles/s"), "(the ceiling)", true),
+        figure(
+            &format!("enqueue, dequeue, complete through Work and batches, {} pending", scale.pending),
+            format!("{rate:.0} cycles/s = {ratio:.2} of the store"),
+            ">= 30,000/s and >= 0.5 of the store, goal 60,000/s",
+            rate >= 30_000.0 && ratio >= 0.5,
+        ),
+    ])
+}
+
+/// Exclusive queues, filters, and both.
+async fn with_backlog(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let (_server, connections) = begin(binary, folder.path()).await?;
+    let span = scale.span();
+    create(&connections, Queues::simple("simple")).await?;
+    create(&connections, Queues::exclusive("exclusive", false)).await?;
+    messages::block(&connections, "exclusive", scale.blocked).await?;
+    let (mut simple, mut exclusive) = (Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        for (queue, kind, rates) in [("simple", Kind::Plain, &mut simple), ("exclusive", Kind::Valued, &mut exclusive)]
+        {
+            fill(&connections, queue, kind, 20_000 * (scale.seconds + 2)).await?;
+            let report = closed(Pair::workers(&connections, queue, IN_FLIGHT), span).await;
+            tell(&[(queue, &report)]);
+            rates.push(report.rate());
+        }
+    }
+    let (simple, exclusive) = (median(simple), median(exclusive));
+    let rate = exclusive / 2.0;
+    fill(&connections, "exclusive", Kind::Valued, (rate * (scale.seconds + 2) as f64) as u64).await?;
+    let ahead = open(Take::workers(&connections, "exclusive", 256, Kind::Valued), rate, span).await;
+    let mut figures = vec![
+        figure(
+            &format!("exclusive queue, {} blocked ahead, beside a simple one", scale.blocked),
+            format!("{exclusive:.0} pairs/s = {:.2} of {simple:.0}", exclusive / simple),
+            ">= 0.7",
+            exclusive >= 0.7 * simple,
+        ),
+        latency("Dequeue p99 there", &ahead, "< 3 ms", 3.0),
+    ];
+    for (queue, kind, what, below) in [
+        ("filtered", Kind::Filtered, "Dequeue p99 by a declared filter", 3.0),
+        ("both", Kind::Both, "Dequeue p99 by a declared filter on an exclusive queue", 5.0),
+    ] {
+        let settings = if kind == Kind::Both { Queues::exclusive(queue, true) } else { Queues::filtered(queue) };
+        create(&connections, settings).await?;
+        if kind == Kind::Both {
+            messages::block(&connections, queue, scale.blocked).await?;
+        }
+        fill(&connections, queue, kind, scale.pending).await?;
+        let report = open(Take::workers(&connections, queue, 256, kind), rate.min(5_000.0), span).await;
+        let wanted = if kind == Kind::Both { "< 5 ms" } else { "< 3 ms" };
+        figures.push(latency(&format!("{what}, {} pending", scale.pending), &report, wanted, below));
+    }
+    Ok(figures)
+}
+
+async fn falling_due(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Figure> {
+    let (_server, connections) = begin(binary, folder.path()).await?;
+    create(&connections, Queues::simple("due")).await?;
+    let report = due::run(&connections, "due", scale.due_rate, scale.span()).await?;
+    let what = format!("due time to delivery on open streams, {} due a second", scale.due_rate);
+    let kept_up = report.rate() >= 0.95 * scale.due_rate as f64;
+    let mut figure = latency(&what, &report, "p99 < 10 ms", 10.0);
+    figure.met &= kept_up;
+    Ok(figure)
+}
+
+async fn waiting(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Figure> {
+    let server = Target::server(binary, folder.path())?;
+    let watched = Duration::from_secs(scale.seconds);
+    let plan = idle::Plan { workers: scale.idle_workers, watched, messages: 100 };
+    let cost = idle::run(&server, plan).await?;
+    eprintln!("{}", cost.line());
+    let share = cost.cpu;
+    let what = format!("{} connected workers that get nothing", scale.idle_workers);
+    Ok(figure(&what, format!("{:.1} % of a core", share * 100.0), "< 5 % of a core", share < 0.05))
+}
+
+async fn with_many(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let outcome = many::run(binary, folder.path(), scale.many).await?;
+    eprintln!("{outcome:?}");
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let text = format!(
+        "{:.2} GiB resident at most, {:.0} bytes a message, {:.2} GiB on disk, filled at {:.0}/s",
+        gib(outcome.resident_max),
+        outcome.resident_max as f64 / scale.many as f64,
+        gib(outcome.disk_bytes),
+        outcome.filled_rate
+    );
+    let ready = outcome.ready_after.as_secs_f64();
+    Ok(vec![
+        figure(
+            &format!("{} messages of 100 bytes pending", scale.many),
+            text,
+            "< 3 GiB",
+            gib(outcome.resident_max) < 3.0,
+        ),
+        figure(
+            "ready after kill -9 with them",
+            format!("{ready:.1} s, {:.2} GiB resident at most", gib(outcome.resident_after)),
+            "< 20 s",
+            ready < 20.0,
+        ),
+    ])
+}
