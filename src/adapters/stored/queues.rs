@@ -16,7 +16,9 @@ use self::session::{lease_session_from, lease_session_of};
 use super::{Damaged, decode};
 use crate::domain::queue::answers::FirstAnswer;
 use crate::domain::queue::command::{Settlement, Transition, Verb};
-use crate::domain::queue::message::{CanceledBy, Fence, Lease, MessageId, MessageKey, Metadata, Routing, WorkError};
+use crate::domain::queue::message::{
+    CanceledBy, Course, Fence, Lease, MessageId, MessageKey, Metadata, Routing, WorkError,
+};
 use crate::domain::queue::{Message, State, Trigger};
 use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::MessageBody;
@@ -35,24 +37,19 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         payload_bytes,
         fingerprint,
         priority,
-        lease_duration,
         max_attempts,
         attempts_left,
-        releases,
         enqueued_at,
         ttl_at,
+        token_time,
         visible_at,
-        first_leased_at,
-        gone_at,
         state,
         version,
-        lease,
-        lapsed,
-        settled,
-        canceled_by,
-        error,
         first_state,
+        course,
     } = message;
+    let Course { lease_duration, releases, first_leased_at, gone_at, lease, lapsed, settled, canceled_by, error } =
+        &**course;
     StoredQueueMessage {
         epoch: *epoch,
         id: id.as_str().to_owned(),
@@ -66,7 +63,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         attempts_left: *attempts_left,
         releases: *releases,
         enqueued_at: enqueued_at.micros(),
-        ttl_at: ttl_at.map(Timestamp::micros),
+        ttl_at: ttl_at.get().map(Timestamp::micros),
         visible_at: visible_at.micros(),
         first_leased_at: first_leased_at.map(Timestamp::micros),
         gone_at: (*gone_at != Timestamp::MAX).then(|| gone_at.micros()),
@@ -78,6 +75,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         canceled_by: canceled_by.as_ref().map(canceled_of),
         error: error.as_ref().map(error_of),
         first_state: state_code(*first_state),
+        token_time: token_time.get().map(Timestamp::micros),
     }
     .encode_to_vec()
 }
@@ -88,6 +86,17 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
     let stored: StoredQueueMessage = decode(WHAT, bytes)?;
     let invalid = |what: &'static str| move |_| Damaged::new(WHAT, format!("{what} of an illegal form"));
     let pairs = stored.metadata.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+    let course = Course {
+        lease_duration: stored.lease_duration.map(duration),
+        releases: stored.releases,
+        first_leased_at: stored.first_leased_at.map(Timestamp::from_micros),
+        gone_at: stored.gone_at.map_or(Timestamp::MAX, Timestamp::from_micros),
+        lease: stored.lease.map(lease_from).transpose()?,
+        lapsed: stored.lapsed.map(fence_from),
+        settled: stored.settled.map(settlement_from).transpose()?,
+        canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
+        error: stored.error.map(|error| WorkError { signature: error.signature.into(), text: error.text.into() }),
+    };
     Ok(Message {
         key: MessageKey { shard, epoch: stored.epoch, sequence },
         id: MessageId::new(&stored.id).map_err(invalid("an id"))?,
@@ -96,23 +105,16 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         payload_bytes: stored.payload_bytes,
         fingerprint: stored.fingerprint,
         priority: stored.priority,
-        lease_duration: stored.lease_duration.map(duration),
         max_attempts: stored.max_attempts,
         attempts_left: stored.attempts_left,
-        releases: stored.releases,
         enqueued_at: Timestamp::from_micros(stored.enqueued_at),
-        ttl_at: stored.ttl_at.map(Timestamp::from_micros),
+        ttl_at: stored.ttl_at.map(Timestamp::from_micros).into(),
+        token_time: stored.token_time.map(Timestamp::from_micros).into(),
         visible_at: Timestamp::from_micros(stored.visible_at),
-        first_leased_at: stored.first_leased_at.map(Timestamp::from_micros),
-        gone_at: stored.gone_at.map_or(Timestamp::MAX, Timestamp::from_micros),
         state: state_from(WHAT, stored.state)?,
         version: stored.version,
-        lease: stored.lease.map(lease_from).transpose()?,
-        lapsed: stored.lapsed.map(fence_from),
-        settled: stored.settled.map(settlement_from).transpose()?,
-        canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
-        error: stored.error.map(|error| WorkError { signature: error.signature.into(), text: error.text.into() }),
         first_state: state_from(WHAT, stored.first_state)?,
+        course: course.into(),
     })
 }
 
@@ -335,7 +337,7 @@ fn duration(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::message::LeaseSession;
+    use crate::domain::queue::message::{LeaseSession, MaybeTime};
     use crate::domain::queue::session::SessionId;
 
     /// A message in which everything is there that can be.
@@ -343,6 +345,17 @@ mod tests {
         let at = Timestamp::from_secs;
         let fence = Fence { epoch: 2, serial: 1 << 33 };
         let session = LeaseSession { id: SessionId(7), call: 3, confirmed: true };
+        let course = Course {
+            lease_duration: Some(Duration::from_secs(7)),
+            releases: 10,
+            first_leased_at: Some(at(3)),
+            gone_at: at(4),
+            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true, session: Some(session) }),
+            lapsed: Some(fence),
+            settled: Some((fence, Verb::Release, Settlement { state: State::Pending, version: 11 })),
+            canceled_by: Some(CanceledBy::Request("asked".into())),
+            error: Some(WorkError { signature: "E".into(), text: "text".into() }),
+        };
         Message {
             key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
             id: MessageId::new("id").expect("a valid id"),
@@ -351,43 +364,37 @@ mod tests {
             payload_bytes: 32_768,
             fingerprint: u64::MAX,
             priority: -5,
-            lease_duration: Some(Duration::from_secs(7)),
             max_attempts: 10_000,
             attempts_left: 9_999,
-            releases: 10,
             enqueued_at: at(-1),
-            ttl_at: Some(at(0)),
+            ttl_at: Some(at(0)).into(),
+            token_time: Some(at(1)).into(),
             visible_at: at(2),
-            first_leased_at: Some(at(3)),
-            gone_at: at(4),
             state: State::Running,
             version: 12,
-            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true, session: Some(session) }),
-            lapsed: Some(fence),
-            settled: Some((fence, Verb::Release, Settlement { state: State::Pending, version: 11 })),
-            canceled_by: Some(CanceledBy::Request("asked".into())),
-            error: Some(WorkError { signature: "E".into(), text: "text".into() }),
             first_state: State::Invisible,
+            course: course.into(),
         }
     }
 
     #[test]
     fn a_message_is_read_as_it_was_stored_with_and_without_what_may_be_missing() {
         let mut bare = whole();
-        (bare.routing, bare.metadata, bare.lease_duration) = (None, Metadata::default(), None);
-        (bare.ttl_at, bare.first_leased_at, bare.gone_at) = (None, None, Timestamp::MAX);
-        (bare.lease, bare.lapsed, bare.settled) = (None, None, None);
-        (bare.canceled_by, bare.error) = (None, None);
+        (bare.routing, bare.metadata, bare.course) = (None, Metadata::default(), Course::NONE.into());
+        (bare.ttl_at, bare.token_time) = (MaybeTime::NONE, MaybeTime::NONE);
         let mut cases = vec![whole(), bare];
         for state in State::ALL {
             cases.push(Message { state, first_state: state, ..whole() });
         }
         for by in [CanceledBy::Worker, CanceledBy::Purge, CanceledBy::Ttl] {
-            cases.push(Message { canceled_by: Some(by), ..whole() });
+            let mut canceled = whole();
+            canceled.canceled_by = Some(by);
+            cases.push(canceled);
         }
         for verb in [Verb::Complete, Verb::Cancel, Verb::Fail] {
-            let settled = whole().settled.map(|(fence, _, answer)| (fence, verb, answer));
-            cases.push(Message { settled, ..whole() });
+            let mut settled = whole();
+            settled.settled = settled.settled.map(|(fence, _, answer)| (fence, verb, answer));
+            cases.push(settled);
         }
         for message in cases {
             let found = decode_message(3, 9, &encode_message(&message)).expect("whole");

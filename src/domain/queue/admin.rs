@@ -6,6 +6,8 @@ use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
 use crate::domain::queue::command::{Invalid, Refusal, Reply};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::Routing;
+use crate::domain::queue::names::Names;
+use crate::domain::queue::sequences::Messages;
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
@@ -21,7 +23,7 @@ impl Shard {
             return Err(Refusal::NotEmpty);
         }
         // A token that was refused for its age was told that it is never applied: a longer window does not bring it back.
-        self.answers.forget_before(now - self.settings.dedupe_window);
+        self.answers.forget_before(now - self.settings.dedupe_window, &self.messages);
         match (&mut self.index.exclusive, &settings.exclusivity) {
             (Some(exclusive), Some(rule)) if !changes_kind => {
                 exclusive.set_limit(rule.max_in_flight_per_value);
@@ -61,8 +63,8 @@ impl Shard {
     /// Leaves a tombstone: the answers to tokens, which outlive their messages, and the count for a repeat.
     pub(super) fn delete(&mut self) -> Reply {
         let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
-        self.messages.clear();
-        self.ids.clear();
+        self.messages.iter().for_each(|message| self.answers.outlive(message));
+        (self.messages, self.names) = (Messages::default(), Names::default());
         self.index = Index::new(&self.settings, BTreeMap::new());
         self.sessions.clear();
         Reply::Deleted { messages }

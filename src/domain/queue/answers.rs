@@ -1,13 +1,15 @@
 //! The first answers to enqueues whose token carries its time, kept for the dedupe window.
 //!
-//! A record lies in the bucket of its token's time and buckets are dropped whole, so memory is bounded by the window
+//! As long as its message exists the message is the record; what is kept here of it is a bit. A record lies in the bucket of its token's time and buckets are dropped whole, so memory is bounded by the window
 //! and by `dedupe_max_bytes`. A token older than what is kept is refused: it may have been answered before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
-use crate::domain::queue::message::{MessageId, MessageKey, Routing};
+use crate::domain::queue::durable::KeptAnswer;
+use crate::domain::queue::message::{Message, MessageId, MessageKey, Routing};
+use crate::domain::queue::sequences::{Messages, Sequences};
 use crate::domain::queue::state::State;
 use crate::domain::time::Timestamp;
 
@@ -25,13 +27,35 @@ pub struct FirstAnswer {
     pub state: State,
 }
 
+impl FirstAnswer {
+    /// The first answer to the enqueue of a message.
+    pub fn of(message: &Message) -> Self {
+        Self { fingerprint: message.fingerprint, key: message.key, state: message.first_state }
+    }
+}
+
 /// The answers kept, in buckets of their tokens' times.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Answers {
-    buckets: BTreeMap<Timestamp, BTreeMap<(TokenKey, Timestamp), FirstAnswer>>,
+    buckets: BTreeMap<Timestamp, Bucket>,
     bytes: usize,
     /// Answers of tokens before this are gone, whatever the window.
     floor: Option<Timestamp>,
+}
+
+/// The answers to tokens of one stretch of time.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Bucket {
+    /// The messages that exist still: they are their answers themselves.
+    living: Sequences,
+    /// The answers that have outlived their messages.
+    outlived: BTreeMap<(TokenKey, Timestamp), FirstAnswer>,
+}
+
+impl Bucket {
+    fn len(&self) -> usize {
+        self.living.len() + self.outlived.len()
+    }
 }
 
 impl Answers {
@@ -46,13 +70,32 @@ impl Answers {
     }
 
     /// Takes an answer back in that was kept before; one below the floor is passed over. O(log n).
-    pub fn restore(&mut self, token: TokenKey, time: Timestamp, answer: FirstAnswer) {
+    pub fn restore(&mut self, kept: KeptAnswer, messages: &Messages) {
+        let KeptAnswer { token, time, answer } = kept;
         if self.floor.is_some_and(|floor| time < floor) {
             return;
         }
-        let before = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default().insert((token, time), answer);
-        if before.is_none() {
-            self.bytes += DEDUPE_RECORD_BYTES;
+        let bucket = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default();
+        let before = bucket.len();
+        if is_of(answer, time, messages) {
+            bucket.living.insert(answer.key.sequence);
+        } else {
+            bucket.outlived.insert((token, time), answer);
+        }
+        self.bytes += (bucket.len() - before) * DEDUPE_RECORD_BYTES;
+    }
+
+    /// After a restoration: leaves the answers whose messages came after them to these. O(answers).
+    pub fn join(&mut self, messages: &Messages) {
+        for bucket in self.buckets.values_mut() {
+            let Bucket { living, outlived } = bucket;
+            outlived.retain(|(_, time), answer| {
+                let lives = is_of(*answer, *time, messages);
+                if lives {
+                    living.insert(answer.key.sequence);
+                }
+                !lives
+            });
         }
     }
 
@@ -62,14 +105,20 @@ impl Answers {
     }
 
     /// Lets no token before this time be answered any more. O(answers forgotten + one bucket).
-    pub fn forget_before(&mut self, time: Timestamp) {
+    pub fn forget_before(&mut self, time: Timestamp, messages: &Messages) {
         self.floor = self.floor.max(Some(time));
         while let Some(mut oldest) = self.buckets.first_entry()
             && *oldest.key() < time
         {
-            let before = oldest.get().len();
-            oldest.get_mut().retain(|(_, at), _| *at >= time);
-            let left = oldest.get().len();
+            let bucket = oldest.get_mut();
+            let before = bucket.len();
+            bucket.outlived.retain(|(_, at), _| *at >= time);
+            let is_old = |message: &Message| message.token_time.get().is_none_or(|at| at < time);
+            let past = bucket.living.iter().filter(|sequence| messages.get(*sequence).is_none_or(is_old));
+            for sequence in past.collect::<Vec<_>>() {
+                bucket.living.remove(sequence);
+            }
+            let left = bucket.len();
             self.bytes -= (before - left) * DEDUPE_RECORD_BYTES;
             if left > 0 {
                 break;
@@ -78,9 +127,19 @@ impl Answers {
         }
     }
 
-    /// The first answer to a token. O(log n).
+    /// The first answer to a token whose message is gone; that of any other is the message's to give. O(log n).
     pub fn get(&self, token: &TokenKey, time: Timestamp) -> Option<&FirstAnswer> {
-        self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.get(&(token.clone(), time))
+        self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.outlived.get(&(token.clone(), time))
+    }
+
+    /// Keeps the answer to a message that is about to go, if it is kept. O(log n).
+    pub fn outlive(&mut self, message: &Message) {
+        let Some(time) = message.token_time.get() else { return };
+        let Some(bucket) = self.buckets.get_mut(&time.floor_to(DEDUPE_BUCKET)) else { return };
+        if bucket.living.remove(message.key.sequence) {
+            let token = (message.id.clone(), message.routing.clone());
+            bucket.outlived.insert((token, time), FirstAnswer::of(message));
+        }
     }
 
     /// Whether one more answer fits, if need be in place of those of older buckets. O(1).
@@ -90,9 +149,9 @@ impl Answers {
         oldest_goes || self.bytes + DEDUPE_RECORD_BYTES <= bytes_max
     }
 
-    /// Keeps an answer; the oldest buckets go once their window is over or for want of room. O(log n), and O(1)
-    /// amortised for each record dropped.
-    pub fn put(&mut self, token: TokenKey, time: Timestamp, answer: FirstAnswer, keep: Keep) {
+    /// Keeps the answer to a message; the oldest buckets go once their window is over or for want of room. O(log n), and
+    /// O(1) amortised for each record dropped.
+    pub fn put(&mut self, sequence: u64, time: Timestamp, keep: Keep) {
         let own = time.floor_to(DEDUPE_BUCKET);
         while let Some((&start, bucket)) = self.buckets.first_key_value() {
             let end = start + DEDUPE_BUCKET;
@@ -106,8 +165,14 @@ impl Answers {
             self.buckets.remove(&start);
         }
         self.bytes += DEDUPE_RECORD_BYTES;
-        self.buckets.entry(own).or_default().insert((token, time), answer);
+        self.buckets.entry(own).or_default().living.insert(sequence);
     }
+}
+
+/// Whether this is the answer to a message that exists.
+fn is_of(answer: FirstAnswer, time: Timestamp, messages: &Messages) -> bool {
+    let found = messages.get(answer.key.sequence);
+    found.is_some_and(|message| message.token_time.get() == Some(time) && FirstAnswer::of(message) == answer)
 }
 
 /// What bounds the answers kept.

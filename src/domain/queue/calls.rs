@@ -70,7 +70,8 @@ impl Shard {
         self.sessions.change(call.id, call.lease, now, |session| session.answer(call.sequence));
         for leased in leases {
             // When it was leased, the session may not have been known yet.
-            self.sessions.enter(&self.messages[&leased.token.key.sequence]);
+            let message = self.messages.get(leased.token.key.sequence).expect("it was just leased");
+            self.sessions.enter(message);
         }
         self.sessions.settle(call.id);
     }

@@ -1,7 +1,5 @@
 //! What others than the worker do: cancel, update, redrive, purge.
 
-use std::ops::Bound;
-
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
 use crate::domain::queue::command::{Bulk, Invalid, MessageRef, Refusal, Reply, Settlement, Update};
 use crate::domain::queue::message::{CanceledBy, Lease};
@@ -87,9 +85,8 @@ impl Shard {
     ) -> Result<Reply, Refusal> {
         bulk_size(bulk.max)?;
         let first_after = |shard: &Self, after: u64| {
-            let later = (Bound::Excluded(after), Bound::Unbounded);
-            let firsts = states.iter().filter_map(|state| shard.index.by_state[*state as usize].range(later).next());
-            firsts.min().copied().filter(|sequence| *sequence <= bulk.through)
+            let firsts = states.iter().filter_map(|state| shard.index.by_state[*state as usize].after(after).next());
+            firsts.min().filter(|sequence| *sequence <= bulk.through)
         };
         let (mut reached, mut count) = (bulk.after, 0);
         for _ in 0..bulk.max {

@@ -160,7 +160,7 @@ impl Shard {
             return;
         }
         round.parkings_left -= 1;
-        if let Some(value) = self.messages.get(&sequence).and_then(|message| message.routing.as_ref()) {
+        if let Some(value) = self.messages.get(sequence).and_then(|message| message.routing.as_ref()) {
             self.index.set_aside(place, value);
         }
     }

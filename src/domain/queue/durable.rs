@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::domain::queue::answers::{Answers, FirstAnswer, TokenKey};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{Message, Routing};
+use crate::domain::queue::names::Names;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shard::{Applied, Shard};
@@ -139,7 +140,7 @@ impl Shard {
 
     /// The message of a sequence, if the shard has it. O(log n).
     pub fn message(&self, sequence: u64) -> Option<&Message> {
-        self.messages.get(&sequence)
+        self.messages.get(sequence)
     }
 }
 
@@ -170,14 +171,14 @@ impl Restoring {
         Ok(Self { shard, limits: BTreeMap::new(), shapes_filled })
     }
 
-    /// Adds a message. O(log n), least when they come in the order of their sequence.
+    /// Adds a message. O(log n + 64), least when they come in the order of their sequence.
     pub fn message(&mut self, message: Message) -> Result<(), Inconsistent> {
         let sequence = message.key.sequence;
         self.check(&message)?;
-        let id = (message.id.clone(), message.routing.clone());
-        let twice = self.shard.ids.insert(id, sequence).is_some();
-        let twice = self.shard.messages.insert(sequence, message).is_some() || twice;
-        if twice { Err(Inconsistent::Twice(sequence)) } else { Ok(()) }
+        match self.shard.messages.insert(message) {
+            Some(_) => Err(Inconsistent::Twice(sequence)),
+            None => Ok(()),
+        }
     }
 
     /// Adds a session. O(log n).
@@ -190,25 +191,21 @@ impl Restoring {
         self.limits.insert(value, limit);
     }
 
-    /// Adds a kept answer; one below the floor of the header is passed over. O(log n).
+    /// Adds a kept answer; one below the floor of the header is passed over. O(log n), and least memory when its message,
+    /// if that exists, was added before.
     pub fn answer(&mut self, kept: KeptAnswer) {
-        self.shard.answers.restore(kept.token, kept.time, kept.answer);
+        self.shard.answers.restore(kept, &self.shard.messages);
     }
 
     /// The shard, its indexes made anew. O(n log n).
-    pub fn finish(mut self) -> Shard {
-        let mut index = Index::new(&self.shard.settings, self.limits);
-        for (shape, filled) in index.shapes.iter_mut().zip(self.shapes_filled) {
-            shape.filled = filled;
-        }
-        for message in self.shard.messages.values() {
-            index.enter(message);
-            index.settle(message);
-            self.shard.sessions.enter(message);
-        }
-        self.shard.sessions.settle_all();
-        self.shard.index = index;
-        self.shard
+    pub fn finish(mut self) -> Result<Shard, Inconsistent> {
+        let shard = &mut self.shard;
+        shard.names = Names::of(&shard.messages).map_err(Inconsistent::Twice)?;
+        shard.answers.join(&shard.messages);
+        shard.index = Index::over(&shard.settings, self.limits, self.shapes_filled, &shard.messages);
+        shard.messages.iter().for_each(|message| shard.sessions.enter(message));
+        shard.sessions.settle_all();
+        Ok(self.shard)
     }
 
     fn check(&self, message: &Message) -> Result<(), Inconsistent> {

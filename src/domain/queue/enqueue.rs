@@ -8,7 +8,7 @@ use crate::domain::limits::{
 use crate::domain::queue::answers::{FirstAnswer, Keep};
 use crate::domain::queue::command::{Invalid, NewMessage, Refusal, Reply};
 use crate::domain::queue::durable::KeptAnswer;
-use crate::domain::queue::message::{Message, MessageKey, Routing};
+use crate::domain::queue::message::{Course, MaybeTime, Message, MessageKey, Routing};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{Facts, State, Trigger, next};
 use crate::domain::time::Timestamp;
@@ -34,12 +34,13 @@ impl Shard {
         self.admit(message, now);
         self.catch_up(key.sequence, now); // a TTL of 0 is over
         let state = self.at(key.sequence).state;
-        self.messages.entry(key.sequence).and_modify(|message| message.first_state = state);
+        let message = self.messages.get_mut(key.sequence).expect("it was just taken in");
+        (message.first_state, message.token_time) = (state, sent.token_time.into());
         if let Some(time) = sent.token_time {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
             let answer = FirstAnswer { fingerprint: sent.fingerprint, key, state };
             let token = (sent.id, sent.routing);
-            self.answers.put(token.clone(), time, answer, Keep { now, window, bytes_max });
+            self.answers.put(key.sequence, time, Keep { now, window, bytes_max });
             self.changes.answers.push(KeptAnswer { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
@@ -48,7 +49,6 @@ impl Shard {
     /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
     /// known as long as its message.
     fn first_answer(&self, sent: &NewMessage, now: Timestamp) -> Result<Option<FirstAnswer>, Refusal> {
-        let token = (sent.id.clone(), sent.routing.clone());
         if let Some(time) = sent.token_time {
             if time > now + TOKEN_AHEAD_MAX {
                 return Err(Invalid::TokenTime.into());
@@ -56,16 +56,12 @@ impl Shard {
             if self.answers.may_have_forgotten(time, self.settings.dedupe_window, now) {
                 return Err(Refusal::TokenExpired);
             }
-            if let Some(first) = self.answers.get(&token, time) {
+            if let Some(first) = self.answers.get(&(sent.id.clone(), sent.routing.clone()), time) {
                 return Ok(Some(*first));
             }
         }
-        let existing = self.ids.get(&token).map(|sequence| self.at(*sequence));
-        Ok(existing.map(|message| FirstAnswer {
-            fingerprint: message.fingerprint,
-            key: message.key,
-            state: message.first_state,
-        }))
+        let existing = self.names.find(&self.messages, &sent.id, sent.routing.as_ref());
+        Ok(existing.map(FirstAnswer::of))
     }
 
     fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {
@@ -110,23 +106,16 @@ impl Shard {
             payload_bytes: sent.payload_bytes,
             fingerprint: sent.fingerprint,
             priority,
-            lease_duration: sent.lease_duration,
             max_attempts: attempts,
             attempts_left: attempts,
-            releases: 0,
             enqueued_at: now,
-            ttl_at: ttl.map(|ttl| now + ttl),
+            ttl_at: ttl.map(|ttl| now + ttl).into(),
+            token_time: MaybeTime::NONE,
             visible_at: now + invisibility,
-            first_leased_at: None,
-            gone_at: Timestamp::MAX,
             state,
             version: 1,
-            lease: None,
-            lapsed: None,
-            settled: None,
-            canceled_by: None,
-            error: None,
             first_state: State::Pending,
+            course: Course { lease_duration: sent.lease_duration, ..Course::NONE }.into(),
         })
     }
 }

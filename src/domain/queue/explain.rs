@@ -132,7 +132,7 @@ impl Shard {
     /// Tells what a dequeue with this filter would meet. O(log n), and O(256) for a filter that is not declared.
     pub fn prospect(&self, filter: &Filter, now: Timestamp) -> Prospect {
         let now = now.max(self.clock);
-        let matches = |sequence: &&u64| filter.is_met_by(&self.at(**sequence).metadata);
+        let matches = |sequence: &u64| filter.is_met_by(&self.at(*sequence).metadata);
         let invisible = &self.index.by_state[State::Invisible as usize];
         let hidden = invisible.iter().take(FILTER_WALK_MAX).filter(matches);
         let mut prospect = Prospect {
@@ -140,7 +140,7 @@ impl Shard {
             counts: self.depth(filter).ok(),
             first: None,
             held: Vec::new(),
-            next_visible: hidden.map(|sequence| self.at(*sequence).visible_at.max(now)).min(),
+            next_visible: hidden.map(|sequence| self.at(sequence).visible_at.max(now)).min(),
             or_more: invisible.len() > FILTER_WALK_MAX,
         };
         if let Source::Best(place) = self.source(filter) {

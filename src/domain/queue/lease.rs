@@ -88,7 +88,7 @@ impl Shard {
             (Err(lost), Verb::Complete | Verb::Cancel | Verb::Fail | Verb::Release) => Err(lost),
         }?;
         self.catch_up(sequence, now); // what returns may have outlived its TTL
-        let message = self.messages.get_mut(&sequence).ok_or(Refusal::NotFound)?;
+        let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let answer = Settlement { state: message.state, version: message.version };
         message.settled = Some((token.fence, verb, answer));
         Ok(Reply::Settled(answer))

@@ -4,6 +4,7 @@
 //! its size and the fingerprint of the whole. Times are the shard's clock.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::domain::time::Timestamp;
 
 /// The caller's or the server's name of a message, and the token of its enqueue: 1 to 64 bytes, not beginning `m.`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct MessageId(Arc<str>);
+pub struct MessageId(Box<str>);
 
 impl MessageId {
     /// Validates an id.
@@ -170,7 +171,28 @@ pub enum CanceledBy {
     Ttl,
 }
 
-/// One message of a shard.
+/// A time that may be missing, in no more room than a time takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MaybeTime(Timestamp);
+
+impl MaybeTime {
+    /// Missing: the first of all times stands for it.
+    pub const NONE: Self = Self(Timestamp::MIN);
+
+    /// The time, if there is one.
+    pub fn get(self) -> Option<Timestamp> {
+        (self.0 != Timestamp::MIN).then_some(self.0)
+    }
+}
+
+impl From<Option<Timestamp>> for MaybeTime {
+    fn from(time: Option<Timestamp>) -> Self {
+        time.map_or(Self::NONE, Self)
+    }
+}
+
+/// One message of a shard. What most messages do not have is in its course, whose parts are read and written as if they
+/// were the message's own.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// Its place.
@@ -187,28 +209,39 @@ pub struct Message {
     pub fingerprint: u64,
     /// Lower is served first.
     pub priority: i64,
-    /// The lease duration it asks for.
-    pub lease_duration: Option<Duration>,
     /// How often it may be tried.
     pub max_attempts: u32,
     /// How often it may still be tried.
     pub attempts_left: u32,
-    /// How many of its leases were released.
-    pub releases: u32,
     /// When it arrived.
     pub enqueued_at: Timestamp,
     /// When it is canceled unless somebody has it.
-    pub ttl_at: Option<Timestamp>,
+    pub ttl_at: MaybeTime,
+    /// The time of the token that its first answer is kept for.
+    pub token_time: MaybeTime,
     /// When it may be served.
     pub visible_at: Timestamp,
-    /// When it was first leased.
-    pub first_leased_at: Option<Timestamp>,
-    /// When it is forgotten, once terminal.
-    pub gone_at: Timestamp,
     /// Where it stands.
     pub state: State,
     /// The number of its last change; it orders the message's history and nothing else.
     pub version: u64,
+    /// The state its enqueue answered.
+    pub first_state: State,
+    /// What it wished and went through beyond that.
+    pub course: MaybeCourse,
+}
+
+/// What a message wished beyond the usual, and what became of it since it was first leased.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Course {
+    /// The lease duration it asks for.
+    pub lease_duration: Option<Duration>,
+    /// How many of its leases were released.
+    pub releases: u32,
+    /// When it was first leased.
+    pub first_leased_at: Option<Timestamp>,
+    /// When it is forgotten, once terminal.
+    pub gone_at: Timestamp,
     /// Its lease while it runs.
     pub lease: Option<Lease>,
     /// The lease that ended by expiry, while there was none since: it may still complete.
@@ -219,8 +252,68 @@ pub struct Message {
     pub canceled_by: Option<CanceledBy>,
     /// What its last failure said.
     pub error: Option<WorkError>,
-    /// The state its enqueue answered.
-    pub first_state: State,
+}
+
+impl Course {
+    /// That of a message that waits for its first lease and wished nothing.
+    pub const NONE: Self = Self {
+        lease_duration: None,
+        releases: 0,
+        first_leased_at: None,
+        gone_at: Timestamp::MAX,
+        lease: None,
+        lapsed: None,
+        settled: None,
+        canceled_by: None,
+        error: None,
+    };
+}
+
+/// The course of a message; it takes no room until something is written to it.
+#[derive(Clone)]
+pub struct MaybeCourse(Option<Box<Course>>);
+
+impl From<Course> for MaybeCourse {
+    fn from(course: Course) -> Self {
+        Self((course != Course::NONE).then(|| Box::new(course)))
+    }
+}
+
+impl Deref for MaybeCourse {
+    type Target = Course;
+
+    fn deref(&self) -> &Course {
+        static NONE: Course = Course::NONE;
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for MaybeCourse {
+    fn deref_mut(&mut self) -> &mut Course {
+        self.0.get_or_insert_with(|| Box::new(Course::NONE))
+    }
+}
+
+impl PartialEq for MaybeCourse {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for MaybeCourse {}
+
+impl Deref for Message {
+    type Target = Course;
+
+    fn deref(&self) -> &Course {
+        &self.course
+    }
+}
+
+impl DerefMut for Message {
+    fn deref_mut(&mut self) -> &mut Course {
+        &mut self.course
+    }
 }
 
 impl Message {
@@ -237,11 +330,11 @@ impl Message {
     /// What time alone does to it next, and when.
     pub fn next_due(&self) -> Option<(Timestamp, Trigger)> {
         match self.state {
-            State::Invisible => match self.ttl_at {
+            State::Invisible => match self.ttl_at.get() {
                 Some(ttl_at) if ttl_at <= self.visible_at => Some((ttl_at, Trigger::TtlOver)),
                 Some(_) | None => Some((self.visible_at, Trigger::WindowOver)),
             },
-            State::Pending => self.ttl_at.map(|ttl_at| (ttl_at, Trigger::TtlOver)),
+            State::Pending => self.ttl_at.get().map(|ttl_at| (ttl_at, Trigger::TtlOver)),
             State::Running => self.lease.map(|lease| (lease.expires, Trigger::LeaseOver)),
             State::Completed | State::Canceled | State::Errored => Some((self.gone_at, Trigger::RetentionOver)),
         }

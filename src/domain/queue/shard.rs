@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
-use crate::domain::queue::answers::{Answers, TokenKey};
+use crate::domain::queue::answers::Answers;
 use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, Refusal, Reply, Transition};
 use crate::domain::queue::durable::Changes;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
+use crate::domain::queue::names::Names;
+use crate::domain::queue::sequences::Messages;
 use crate::domain::queue::session::Sessions;
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shapes::{Counts, Group};
@@ -30,8 +32,8 @@ pub struct Shard {
     pub(super) clock: Timestamp,
     pub(super) sequence: u64,
     pub(super) serial: u64,
-    pub(super) messages: BTreeMap<u64, Message>,
-    pub(super) ids: BTreeMap<TokenKey, u64>,
+    pub(super) messages: Messages,
+    pub(super) names: Names,
     pub(super) index: Index,
     pub(super) answers: Answers,
     pub(super) enqueue_blocked: Option<Box<str>>,
@@ -75,8 +77,8 @@ impl Shard {
             clock: Timestamp::MIN,
             sequence: 0,
             serial: 0,
-            messages: BTreeMap::new(),
-            ids: BTreeMap::new(),
+            messages: Messages::default(),
+            names: Names::default(),
             index: Index::new(&settings, BTreeMap::new()),
             answers: Answers::default(),
             settings,
@@ -188,14 +190,9 @@ impl Shard {
 
     /// A message. O(log n).
     pub fn get(&self, message: &MessageRef) -> Option<&Message> {
-        let sequence = match message {
-            MessageRef::Key(key) => key.sequence,
-            MessageRef::Id(id, routing) => *self.ids.get(&(id.clone(), routing.clone()))?,
-        };
-        let found = self.messages.get(&sequence)?;
         match message {
-            MessageRef::Key(key) if *key != found.key => None,
-            MessageRef::Key(_) | MessageRef::Id(..) => Some(found),
+            MessageRef::Key(key) => self.messages.get(key.sequence).filter(|found| found.key == *key),
+            MessageRef::Id(id, routing) => self.names.find(&self.messages, id, routing.as_ref()),
         }
     }
 
@@ -206,8 +203,7 @@ impl Shard {
 
     /// The messages of a state after a sequence, by sequence. O(log n) each.
     pub fn list(&self, state: State, after: u64) -> impl Iterator<Item = &Message> {
-        let after = self.index.by_state[state as usize].range(after.saturating_add(1)..);
-        after.map(|sequence| self.at(*sequence))
+        self.index.by_state[state as usize].after(after).map(|sequence| self.at(sequence))
     }
 
     /// Does what time asks for, `max` rows at most, then forgets terminal messages.
@@ -238,9 +234,9 @@ impl Shard {
     fn fill_shapes(&mut self, max: usize) -> usize {
         let mut count = 0;
         while let Some(filled) = self.index.filling() {
-            match self.messages.range(filled + 1..).next() {
+            match self.messages.next_after(filled) {
                 Some(_) if count == max => break,
-                Some((_, message)) => {
+                Some(message) => {
                     self.index.fill(message);
                     count += 1;
                 }
@@ -309,7 +305,7 @@ impl Shard {
         now: Timestamp,
         change: impl FnOnce(&mut Message, State),
     ) -> Result<State, Refusal> {
-        let message = self.messages.get_mut(&sequence).ok_or(Refusal::NotFound)?;
+        let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let (from, rank) = (message.state, message.rank());
         let to = next(&message.facts(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
         let held_by = message.lease.and_then(|lease| lease.session).map(|session| session.id);
@@ -318,7 +314,7 @@ impl Shard {
         change(message, to);
         message.state = to;
         message.version += 1;
-        if to != State::Running {
+        if to != State::Running && message.lease.is_some() {
             message.lease = None;
         }
         if to == State::Pending {
@@ -342,7 +338,7 @@ impl Shard {
 
     /// Changes what of a lease is no row of the table.
     pub(super) fn amend(&mut self, sequence: u64, change: impl FnOnce(&mut Message)) {
-        let message = self.messages.get_mut(&sequence).expect("what is indexed exists");
+        let message = self.messages.get_mut(sequence).expect("what is indexed exists");
         self.index.leave(message);
         self.sessions.leave(message);
         change(message);
@@ -362,25 +358,26 @@ impl Shard {
         if self.index.is_before_others(&message) {
             self.moved_at = now;
         }
-        self.ids.insert((message.id.clone(), message.routing.clone()), key.sequence);
-        self.messages.insert(key.sequence, message);
+        self.names.insert(&message);
+        self.messages.insert(message);
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
     fn forget(&mut self, sequence: u64, now: Timestamp) {
-        let message = self.messages.remove(&sequence).expect("what is indexed exists");
+        let message = self.messages.remove(sequence).expect("what is indexed exists");
         let trigger = Trigger::RetentionOver;
         let row = next(&message.facts(false), trigger);
         assert_eq!(row, Some(None), "only terminal messages have a retention");
         self.index.leave(&message);
-        self.ids.remove(&(message.id, message.routing));
+        self.names.remove(&message);
+        self.answers.outlive(&message);
         let (key, version, from) = (message.key, message.version + 1, Some(message.state));
         self.journal.push(Transition { key, version, trigger, from, to: None, at: now });
     }
 
     /// The message of this sequence, which an index or a look-up has just named.
     pub(super) fn at(&self, sequence: u64) -> &Message {
-        self.messages.get(&sequence).expect("what is indexed exists")
+        self.messages.get(sequence).expect("what is indexed exists")
     }
 
     /// The sequence of a message, brought up to now.

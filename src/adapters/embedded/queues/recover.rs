@@ -66,7 +66,10 @@ pub fn recover(library: &Library, dir: &Path) -> Result<Recovered, OpenError> {
         sessions(&spaces, &table, &mut shards)?;
         heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
-        table.shards = shards.into_iter().map(|(shard, parts)| (shard, Kept::new(parts.finish()))).collect();
+        for (shard, parts) in shards {
+            let core = parts.finish().map_err(|why| Unfit::Parts { shard, why })?;
+            table.shards.insert(shard, Kept::new(core));
+        }
         outbox(&spaces, &mut table)?;
         let moment = spaces.shards.get(key::CLOCK).map_err(ReadError::from)?;
         let moment = moment.map(|bytes| Moment::from_bytes(&bytes)).transpose()?;

@@ -146,7 +146,7 @@ impl Stored {
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
         self.limits.iter().for_each(|(value, limit)| restoring.value_limit(value.clone(), *limit));
         self.sessions.iter().for_each(|(id, session)| restoring.session(*id, session.clone()));
-        Ok(restoring.finish())
+        restoring.finish()
     }
 }
 
@@ -412,7 +412,7 @@ impl Pair {
         let mut rebuilt = Index::new(&self.oracle.settings, limits.unwrap_or_default());
         let mut fences = BTreeSet::new();
         prop_assert_eq!(self.shard.messages.len(), self.oracle.items.len(), "no message is lost");
-        prop_assert_eq!(self.shard.ids.len(), self.oracle.items.len(), "each has its id");
+        prop_assert_eq!(self.shard.names.len(), self.oracle.items.len(), "each has its id");
         for (shape, filled) in rebuilt.shapes.iter_mut().zip(&self.oracle.filled) {
             shape.filled = *filled;
         }
@@ -422,7 +422,7 @@ impl Pair {
             rebuilt.enter(message);
             rebuilt.settle(message);
             prop_assert_eq!((message.state, message.version), (item.state, item.version));
-            prop_assert_eq!((message.priority, message.ttl_at), (item.priority, item.ttl_at));
+            prop_assert_eq!((message.priority, message.ttl_at.get()), (item.priority, item.ttl_at));
             prop_assert_eq!(message.attempt_number(), item.tries, "attempts are exact");
             prop_assert_eq!(message.lease.is_some(), item.state == State::Running, "who runs has a lease");
             prop_assert!(message.lease.is_none_or(|lease| fences.insert(lease.fence)), "each lease is one message's");
@@ -520,7 +520,7 @@ fn parts_that_no_shard_has_stored_are_refused() {
     let (id, routing) = (stored.heads[&2].id.clone(), stored.heads[&2].routing.clone());
     let head = stored.heads.get_mut(&1).expect("two");
     (head.id, head.routing) = (id, routing);
-    assert_eq!(stored.restore().map(|_| ()), Err(Inconsistent::Twice(1)), "one id, two messages");
+    assert_eq!(stored.restore().map(|_| ()), Err(Inconsistent::Twice(2)), "one id, two messages");
 }
 
 /// One message of one attempt, released until that costs the attempt.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::domain::queue::command::{Dequeue, Leased, MessageRef, NewMessage};
 use crate::domain::queue::message::{MessageId, MessageKey, Metadata, Routing};
-use crate::domain::queue::{Command, Refusal, Reply, Settings, Shard, State};
+use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, Shard, State};
 use crate::domain::time::Timestamp;
 pub(super) use laws::settings;
 use laws::{Order, exclusive, shape};
@@ -91,6 +91,14 @@ fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
         max_attempts: None,
         ttl: None,
     }
+}
+
+/// A message of this sequence that waits, as the shard keeps it.
+pub(super) fn waiting(sequence: u64) -> Message {
+    let mut bench = Bench::new(settings());
+    bench.put(message(&format!("m-{sequence}"), &[]));
+    let found = bench.shard.peek().next().expect("it was just enqueued").clone();
+    Message { key: MessageKey { sequence, ..found.key }, ..found }
 }
 
 fn up_to(max: usize) -> Dequeue {
