@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
-use crate::domain::queue::{QueueId, QueueName, ShardId, Trigger};
+use crate::domain::queue::{QueueId, QueueName, ShardId, State, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -197,6 +197,10 @@ impl Shared {
             self.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
         }
         self.note(queue, shard, answer.view);
+        if answer.transitions.iter().any(|row| row.to == Some(State::Pending)) {
+            // Another message than before may be had where the view is the same, for those who look for certain ones.
+            queue.waiters.changed(0);
+        }
     }
 
     fn note(&self, queue: &LiveQueue, shard: u32, view: ShardView) {

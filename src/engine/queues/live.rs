@@ -121,11 +121,16 @@ impl LiveQueue {
             return None;
         }
         let before = servable(&seen.view);
+        let offers = |view: &ShardView| (view.ready, view.head, view.blocked);
+        let is_news = offers(&view) != offers(&seen.view);
         seen.due = view.next_event_in.map(|time| now + time);
         seen.view = view;
         let due = seen.due;
-        // Under the lock of the shard, so that the changes of one shard are told in their order.
-        self.waiters.changed(servable(&view) - before);
+        // A look that found nothing is no change: it would wake those who have just looked. Under the lock of the shard, so
+        // that the changes of one shard are told in their order.
+        if is_news {
+            self.waiters.changed(servable(&view) - before);
+        }
         Some(due)
     }
 

@@ -248,3 +248,19 @@ async fn an_explanation_names_who_holds_a_value_and_since_when() {
     server.done("SetValueLimit", json!({"queue": "mail", "value": "a", "limit": 0})).await;
     assert!(words("ExplainMessage", ask("a2"), 0).await.1.contains("rests"));
 }
+
+#[tokio::test]
+async fn an_explanation_says_that_no_worker_waits_for_such_a_message() {
+    let server = with_mail().await;
+    let waiting = json!({"queue": "mail", "wait": "15s", "filter": {"team": "red"}});
+    let (answer, ()) = tokio::join!(server.done("Dequeue", waiting), async {
+        super::waiting::until(|| server.engine.queues().waiting() == 1).await;
+        server.done("Enqueue", enqueue("plain", 1)).await;
+        super::waiting::until(|| server.engine.queues().waiting() == 1).await;
+        let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "plain"})).await;
+        assert_eq!(told["explanations"][0]["cause"], "no_matching_worker", "{told}");
+        let red = json!({"message_id": "red", "metadata": {"team": "red"}});
+        server.done("Enqueue", json!({"queue": "mail", "message": red})).await;
+    });
+    assert_eq!(answer["leases"][0]["message"]["messageId"], "red");
+}
