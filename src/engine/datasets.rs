@@ -160,6 +160,7 @@ impl DatasetState {
             let _ = changes.wait_for(|limit| *limit >= time).await;
         };
         tokio::select! {
+            biased;
             () = reached => {}
             () = clock.sleep(budget) => {}
         }

@@ -38,6 +38,7 @@ pub async fn roll_inline(core: &Arc<Core>, driver: &Driver, scope: &Arc<Scope>, 
         }
     };
     tokio::select! {
+        biased;
         // The sender sends nothing: it is dropped when the roll ends.
         _ = done.changed() => {}
         () = core.clock.sleep(budget) => {}

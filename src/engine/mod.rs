@@ -190,6 +190,7 @@ impl Engine {
             self.driver.drain(until).await;
         };
         tokio::select! {
+            biased;
             () = drained => true,
             () = self.core.clock.sleep(deadline) => {
                 self.abandon().await;

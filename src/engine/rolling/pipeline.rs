@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use hashbrown::HashMap;
 use tracing::{Instrument, Level};
 
 use crate::domain::Timestamp;
@@ -17,7 +16,7 @@ use crate::engine::core::{Core, Scope};
 use crate::engine::datasets::DatasetState;
 use crate::engine::loops::driver::{Activity, Next, Stage};
 use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rolling::queue::{Bounds, Offered, Queue, SetBytes, Waiting, cost_of};
+use crate::engine::rolling::queue::{Bounds, ByCounter, Offered, Queue, SetBytes, Waiting, cost_of};
 
 /// A failed roll is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -112,8 +111,8 @@ pub struct QueueLoop {
     queues: Arc<NamespaceQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<Queue>,
-    parked: HashMap<Counter, Waiting>,
-    circulating: HashMap<Counter, Timestamp>,
+    parked: ByCounter<Waiting>,
+    circulating: ByCounter<Timestamp>,
     pacer: Pacer,
     /// Which of how many queues it is. They take turns within a coalescing time, so that they do not roll all at once.
     turn: (u32, u32),
@@ -137,8 +136,8 @@ impl QueueLoop {
             queues: Arc::clone(&scope.queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
-            parked: HashMap::new(),
-            circulating: HashMap::new(),
+            parked: ByCounter::default(),
+            circulating: ByCounter::default(),
             pacer: Pacer::default(),
             turn,
             filling: None,

@@ -1,5 +1,6 @@
 //! One rollup queue: a Set of waiting counters, bounded in bytes.
 
+use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,6 +12,29 @@ use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
 use crate::engine::rolling::pending::Pending;
+
+/// Counters by the hash that they carry: the same order of them in every process, so that a simulation repeats itself.
+pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<OwnHash>>;
+
+/// Takes the hash that a counter brings as it is.
+#[derive(Default)]
+pub struct OwnHash(u64);
+
+impl Hasher for OwnHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0.rotate_left(8) ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
 
 /// What a counter waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +69,7 @@ pub struct Queue {
 
 #[derive(Default)]
 struct Set {
-    waiting: HashMap<Counter, Waiting>,
+    waiting: ByCounter<Waiting>,
     bytes: usize,
     /// Bytes of counters that were drained but still wait.
     parked_bytes: usize,
@@ -106,7 +130,7 @@ impl Queue {
     }
 
     /// Takes the whole Set; its bytes count as parked until they are released.
-    pub fn drain(&self) -> HashMap<Counter, Waiting> {
+    pub fn drain(&self) -> ByCounter<Waiting> {
         let mut set = self.set.lock();
         set.parked_bytes += set.bytes;
         set.bytes = 0;
