@@ -1,0 +1,248 @@
+//! Servers: the real engine over the real adapter, in processes that end and begin again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tallystone::adapters::cassandra::{Cassandra, RowSettings, SettingsSource};
+use tallystone::adapters::manual::SeededEntropy;
+use tallystone::adapters::memory;
+use tallystone::domain::Timestamp;
+use tallystone::domain::counter::NamespaceId;
+use tallystone::domain::fleet::{Roles, Rules};
+use tallystone::domain::namespace::NamespaceSpec;
+use tallystone::engine::counting::Counting;
+use tallystone::engine::namespaces::Namespaces;
+use tallystone::engine::{Engine, Parts, Profile};
+use tallystone::ports::{Catalog, Clock, StoreError};
+
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::ledger::Ledger;
+use crate::process::ProcessClock;
+use crate::store::{Pauses, SimStore};
+use crate::world::{ProcessId, World};
+
+/// How often an operator looks after a machine.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What every server of a run is made of.
+#[derive(Clone)]
+pub struct Plan {
+    pub cluster: Cluster,
+    pub catalog: Arc<dyn Catalog>,
+    pub spec: NamespaceSpec,
+    pub rules: Rules,
+    pub pauses: Pauses,
+    /// Whether the trouble is over.
+    pub is_calm: Arc<AtomicBool>,
+    /// What the wall clock of each machine shows at the beginning of the world.
+    pub clocks: Vec<Timestamp>,
+    /// What the server of each machine does.
+    pub roles: Vec<Roles>,
+    pub seed: u64,
+}
+
+/// A server that takes calls.
+#[derive(Clone)]
+pub struct Running {
+    pub engine: Arc<Engine>,
+    pub counting: Counting,
+    cassandra: Arc<Cassandra>,
+}
+
+/// What came of a start.
+#[derive(Clone)]
+enum Standing {
+    Starting,
+    Running(Running),
+    Failed,
+}
+
+/// The machines and the servers on them. Cheap to clone.
+#[derive(Clone)]
+pub struct Machines {
+    world: World,
+    plan: Arc<Plan>,
+    ledger: Ledger,
+    servers: Arc<Vec<Mutex<Option<Server>>>>,
+    chance: Arc<Mutex<Chance>>,
+}
+
+struct Server {
+    process: ProcessId,
+    standing: Arc<Mutex<Standing>>,
+}
+
+/// The settings of the one namespace.
+struct Settings(RowSettings);
+
+#[async_trait]
+impl SettingsSource for Settings {
+    async fn settings(&self, _: NamespaceId, _: u64) -> Result<RowSettings, StoreError> {
+        Ok(self.0.clone())
+    }
+}
+
+impl Machines {
+    /// Machines on which operators start servers and start them again when they end.
+    pub fn new(world: &World, plan: Plan, ledger: &Ledger, chance: Chance) -> Self {
+        let servers = plan.clocks.iter().map(|_| Mutex::new(None)).collect();
+        let this = Self {
+            world: world.clone(),
+            plan: Arc::new(plan),
+            ledger: ledger.clone(),
+            servers: Arc::new(servers),
+            chance: Arc::new(Mutex::new(chance)),
+        };
+        for machine in 0..this.servers.len() {
+            let this = this.clone();
+            world.spawn(async move { this.operate(machine).await });
+        }
+        this
+    }
+
+    /// How many machines there are.
+    pub fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// The server of a machine, if it takes calls.
+    pub fn running(&self, machine: usize) -> Option<(ProcessId, Running)> {
+        let server = self.servers[machine].lock();
+        let server = server.as_ref()?;
+        match &*server.standing.lock() {
+            Standing::Running(running) => Some((server.process, running.clone())),
+            Standing::Starting | Standing::Failed => None,
+        }
+    }
+
+    /// The process of a machine, whether or not it takes calls.
+    pub fn process(&self, machine: usize) -> Option<ProcessId> {
+        self.servers[machine].lock().as_ref().map(|server| server.process)
+    }
+
+    /// The machines whose servers take writes.
+    pub fn writers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.count()).filter(|machine| self.plan.roles[*machine].writer)
+    }
+
+    /// Kills the server of a machine.
+    pub fn kill(&self, machine: usize) {
+        let server = self.servers[machine].lock().take();
+        if let Some(server) = server {
+            self.note_end(&server);
+            self.world.kill(server.process);
+        }
+    }
+
+    /// Looks at what a server counted of its own breaches.
+    fn note_end(&self, server: &Server) {
+        if let Standing::Running(running) = &*server.standing.lock() {
+            let below = running.engine.stats().acknowledged_below_limit.get();
+            if below > 0 {
+                self.ledger.broke(format!("{:?} acknowledged {below} events at or below a told limit", server.process));
+            }
+        }
+    }
+
+    /// From now on no server stops between its steps.
+    pub fn calm(&self) {
+        self.plan.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends all servers.
+    pub fn kill_all(&self) {
+        (0..self.count()).for_each(|machine| self.kill(machine));
+    }
+
+    /// Lets the server of a machine end in order: what is under way is finished, and whoever comes next need not wait.
+    pub fn stop(&self, machine: usize) {
+        let Some((process, running)) = self.running(machine) else { return };
+        let standing = self.servers[machine].lock().as_ref().map(|server| Arc::clone(&server.standing));
+        self.world.run_in(process, async move {
+            running.engine.drain(Duration::from_secs(10)).await;
+            running.cassandra.close().await;
+            if let Some(standing) = standing {
+                *standing.lock() = Standing::Failed;
+            }
+        });
+    }
+
+    /// Starts the server of a machine, and again a while after it ended.
+    async fn operate(&self, machine: usize) {
+        loop {
+            self.start(machine);
+            loop {
+                self.world.sleep(LOOK).await;
+                let standing = self.servers[machine].lock().as_ref().map(|server| server.standing.lock().clone());
+                match standing {
+                    Some(Standing::Starting) => {}
+                    Some(Standing::Running(_)) => {}
+                    Some(Standing::Failed) => self.kill(machine),
+                    None => break,
+                }
+            }
+            let wait = self.chance.lock().between(Duration::from_millis(300), Duration::from_secs(6));
+            self.world.sleep(wait).await;
+        }
+    }
+
+    fn start(&self, machine: usize) {
+        let process = self.world.start();
+        let standing = Arc::new(Mutex::new(Standing::Starting));
+        *self.servers[machine].lock() = Some(Server { process, standing: Arc::clone(&standing) });
+        let (world, plan) = (self.world.clone(), Arc::clone(&self.plan));
+        self.world.run_in(process, async move {
+            let opened = open(&world, &plan, machine, process).await;
+            *standing.lock() = match opened {
+                Ok(running) => Standing::Running(running),
+                // The operator starts it again.
+                Err(_) => Standing::Failed,
+            };
+        });
+    }
+}
+
+/// Opens a server in its process.
+async fn open(world: &World, plan: &Plan, machine: usize, process: ProcessId) -> Result<Running, String> {
+    let own = plan.seed.wrapping_add(0x5eed * (process.0 as u64 + 1));
+    let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
+    let entropy = SeededEntropy::new(own);
+    let store = SimStore {
+        cluster: plan.cluster.clone(),
+        process,
+        machine,
+        chance: Mutex::new(Chance::new(own, 1)),
+        pauses: plan.pauses,
+        is_calm: Arc::clone(&plan.is_calm),
+    };
+    let settings = RowSettings { partition: plan.spec.partition, series: plan.spec.series.clone() };
+    let opening = Cassandra::on(
+        Arc::new(store),
+        crate::KEYSPACE,
+        Some(Arc::new(Settings(settings))),
+        Arc::clone(&clock),
+        plan.rules,
+    );
+    let cassandra = Arc::new(opening.await.map_err(|error| error.to_string())?);
+    let mut stores = cassandra.stores(Arc::new(memory::FastTable::new(Arc::clone(&clock), 1 << 20)));
+    stores.catalog = Arc::clone(&plan.catalog);
+    let namespaces = Namespaces::open(Arc::clone(&plan.catalog), Arc::clone(&clock)).await;
+    let namespaces = namespaces.map_err(|error| error.to_string())?;
+    let parts = Parts {
+        stores,
+        queue_stores: memory::queue_stores(Arc::clone(&clock)),
+        clock,
+        entropy: Arc::new(entropy),
+        export: None,
+        namespaces,
+        profile: Profile { roles: plan.roles[machine], address: String::new() },
+        rules: plan.rules,
+    };
+    let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
+    let counting = engine.counting();
+    Ok(Running { engine, counting, cassandra })
+}

@@ -1,0 +1,299 @@
+//! The seam of the adapter, over the simulated cluster: one request once, with everything that can happen to it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tallystone::adapters::cassandra::Fault;
+use tallystone::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, WideStore};
+use tallystone::adapters::cassandra::value::{Row, Value};
+use tallystone::ports::{Outcome, StoreErrorKind};
+use tokio::sync::oneshot;
+
+use crate::chance::Chance;
+use crate::cluster::net::Site;
+use crate::cluster::paxos::Decided;
+use crate::cluster::{Cluster, Refusal};
+use crate::cql::parse::{self, Definition};
+use crate::cql::{Column, Datum, Kind, Plan, Reading, Table, Type, Writing};
+use crate::world::{ProcessId, World};
+
+/// How long the driver waits for an answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a server stops between two of its steps, in ten thousandths of all steps, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    pub often: u64,
+    pub least: Duration,
+    pub most: Duration,
+}
+
+/// What a server sees of the cluster.
+pub struct SimStore {
+    pub cluster: Cluster,
+    pub process: ProcessId,
+    pub machine: usize,
+    pub chance: Mutex<Chance>,
+    pub pauses: Pauses,
+    /// Whether the trouble is over.
+    pub is_calm: Arc<AtomicBool>,
+}
+
+/// Statements by their text; they mean the same in every run.
+static PLANS: LazyLock<Mutex<HashMap<String, Arc<Parsed>>>> = LazyLock::new(Mutex::default);
+
+enum Parsed {
+    Read(Arc<Reading>),
+    Write(Arc<Writing>),
+}
+
+impl SimStore {
+    fn world(&self) -> &World {
+        &self.cluster.world
+    }
+
+    /// The server may stop here for a while, in the middle of whatever it does.
+    async fn step(&self) {
+        let pause = self.pause();
+        if let Some(pause) = pause {
+            self.world().pause(self.process, pause);
+            let soon = self.world().now() + Duration::from_micros(1);
+            self.world().until_in(self.process, soon).await;
+        }
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        if self.is_calm.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut chance = self.chance.lock();
+        let pauses = self.pauses;
+        chance.happens(pauses.often).then(|| chance.between(pauses.least, pauses.most))
+    }
+
+    /// Sends a request to some node and waits for its answer.
+    async fn request<T, W>(&self, work: impl FnOnce(Cluster, usize) -> W + Send + 'static) -> Result<T, Fault>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Refusal>> + Send + 'static,
+    {
+        self.step().await;
+        let site = Site::Machine(self.machine);
+        let Some(node) = self.cluster.coordinator_for(site) else {
+            return Err(Fault::not_sent("no node answers"));
+        };
+        let (told, answer) = oneshot::channel();
+        let begun = self.world().now();
+        if let Some(at) = self.cluster.net.send(site, Site::Node(node)) {
+            let (cluster, process, pause) = (self.cluster.clone(), self.process, self.pause());
+            self.world().spawn(async move {
+                cluster.world.until(at).await;
+                let result = work(cluster.clone(), node).await;
+                let Some(back) = cluster.net.send(Site::Node(node), site) else {
+                    // Nobody hears of it before the driver's time is over.
+                    cluster.world.sleep(REQUEST_TIMEOUT * 2).await;
+                    return;
+                };
+                cluster.world.until(back).await;
+                // Whoever asked may have stopped waiting.
+                let _ = told.send(result);
+                if let Some(pause) = pause {
+                    cluster.world.pause(process, pause);
+                }
+                cluster.world.stir(process);
+            });
+        } else {
+            let world = self.world().clone();
+            self.world().spawn(async move {
+                world.sleep(REQUEST_TIMEOUT * 2).await;
+                drop(told);
+            });
+        }
+        tokio::select! {
+            biased;
+            answered = answer => answered.unwrap_or(Err(Refusal::Timeout)).map_err(fault),
+            () = self.world().until_in(self.process, begun + REQUEST_TIMEOUT) => Err(fault(Refusal::Timeout)),
+        }
+    }
+
+    /// The clock of the driver, in microseconds, for writes that bring no timestamp of their own.
+    fn clock(&self) -> i64 {
+        i64::try_from(self.world().now().as_micros()).expect("a short run")
+    }
+
+    async fn write_all(&self, prepared: &Prepared, rows: Vec<Vec<Datum>>) -> Result<(), Fault> {
+        let writing = writing_of(prepared);
+        let clock = self.clock();
+        let timestamp = |values: &Vec<Datum>| writing.timestamp(values).unwrap_or(clock);
+        let mut change = crate::cql::Partition::default();
+        rows.iter().for_each(|values| change.merge(&writing.change(values, timestamp(values))));
+        let name = Arc::new((Arc::clone(&writing.table.name), writing.key(&rows[0])));
+        assert!(rows.iter().all(|values| writing.key(values) == name.1), "a group is of one partition");
+        self.request(move |cluster, node| async move { cluster.write(node, name, change).await }).await
+    }
+
+    async fn read_all(&self, prepared: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+        let Parsed::Read(reading) = parsed_of(prepared) else { panic!("{} is no read", prepared.text()) };
+        let types = reading.clone();
+        let (reading, values) = (Arc::clone(reading), Arc::new(data_of(values)));
+        let all = match level {
+            Level::Quorum | Level::Serial => false,
+        };
+        let answered =
+            self.request(move |cluster, node| async move { cluster.read(node, &reading, &values, all).await });
+        let rows = answered.await.map_err(|fault| Fault { outcome: Outcome::NotApplied, ..fault })?;
+        let row = |row: Vec<Datum>| {
+            row.into_iter().zip(&types.columns).map(|(datum, (_, column_type))| value_of(datum, *column_type)).collect()
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+}
+
+#[async_trait]
+impl WideStore for SimStore {
+    async fn prepare(&self, text: &str) -> Result<Prepared, Fault> {
+        let schema = self.cluster.schema();
+        let known = PLANS.lock().get(text).cloned();
+        let parsed = match known {
+            Some(parsed) => parsed,
+            None => {
+                let refused = |why| Fault { worth_repeating: false, ..Fault::not_sent(why) };
+                let parsed = Arc::new(match parse::statement(text, &schema).map_err(refused)? {
+                    Plan::Read(reading) => Parsed::Read(Arc::new(reading)),
+                    Plan::Write(writing) => Parsed::Write(Arc::new(writing)),
+                });
+                PLANS.lock().insert(text.to_owned(), Arc::clone(&parsed));
+                parsed
+            }
+        };
+        let table = match &*parsed {
+            Parsed::Read(reading) => &reading.table,
+            Parsed::Write(writing) => &writing.table,
+        };
+        if !schema.contains_key(&table.name) {
+            return Err(Fault {
+                worth_repeating: false,
+                ..Fault::not_sent(format!("there is no table {}", table.name))
+            });
+        }
+        Ok(Prepared::new(text, parsed))
+    }
+
+    async fn define(&self, text: &str) -> Result<(), Fault> {
+        self.step().await;
+        let definition = parse::definition(text).map_err(Fault::corrupt)?;
+        self.cluster.change_schema(|schema| match definition {
+            Definition::Create(table) => {
+                schema.entry(Arc::clone(&table.name)).or_insert_with(|| Arc::new(table));
+            }
+            Definition::Drop(name) => {
+                schema.remove(name.as_str());
+            }
+            Definition::AddColumn(name, column, column_type, is_static) => {
+                if let Some(table) = schema.get_mut(name.as_str()) {
+                    *table = Arc::new(with_column(table, column, column_type, is_static));
+                }
+            }
+        });
+        Ok(())
+    }
+
+    async fn write(&self, prepared: &Prepared, values: &[Value]) -> Result<(), Fault> {
+        self.write_all(prepared, vec![data_of(values)]).await
+    }
+
+    async fn write_group(&self, prepared: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
+        self.write_all(prepared, rows.iter().map(|row| data_of(row)).collect()).await
+    }
+
+    async fn decide(&self, writes: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
+        let of = |(prepared, values): &(&Prepared, Vec<Value>)| (Arc::clone(writing_of(prepared)), data_of(values));
+        let writes: Arc<Vec<_>> = Arc::new(writes.iter().map(of).collect());
+        let (first, values) = &writes[0];
+        let name = Arc::new((Arc::clone(&first.table.name), first.key(values)));
+        let table = Arc::clone(&first.table);
+        let decided =
+            self.request(move |cluster, node| async move { cluster.decide(node, name, writes).await }).await?;
+        Ok(match decided {
+            Decided::Applied => Decision::Applied,
+            Decided::Held(row) => {
+                let value = |(name, datum): (String, Datum)| {
+                    let column_type = table.column(&name).map_or(Type::Blob, |column| column.column_type);
+                    (name, value_of(datum, column_type))
+                };
+                Decision::Held(HeldRow::new(row.into_iter().map(value).collect()))
+            }
+        })
+    }
+
+    async fn read(&self, prepared: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+        self.read_all(prepared, values, level).await
+    }
+
+    async fn read_page(&self, prepared: &Prepared, _after: Option<&PageState>) -> Result<Page, Fault> {
+        Ok((self.read_all(prepared, &[], Level::Quorum).await?, None))
+    }
+}
+
+fn parsed_of(prepared: &Prepared) -> &Parsed {
+    prepared.inner::<Arc<Parsed>>()
+}
+
+fn writing_of(prepared: &Prepared) -> &Arc<Writing> {
+    match parsed_of(prepared) {
+        Parsed::Write(writing) => writing,
+        Parsed::Read(_) => panic!("{} is no write", prepared.text()),
+    }
+}
+
+fn fault(refusal: Refusal) -> Fault {
+    let outcome = match refusal {
+        Refusal::Unavailable => Outcome::NotApplied,
+        Refusal::Timeout => Outcome::Unknown,
+    };
+    Fault { kind: StoreErrorKind::Unavailable, outcome, worth_repeating: true, why: format!("{refusal:?}") }
+}
+
+fn data_of(values: &[Value]) -> Vec<Datum> {
+    let datum = |value: &Value| match value {
+        Value::Null => Datum::Null,
+        Value::BigInt(int) => Datum::Int(*int),
+        Value::Int(int) => Datum::Int(i64::from(*int)),
+        Value::Bool(is) => Datum::Bool(*is),
+        Value::Text(text) => Datum::Text(text.as_str().into()),
+        Value::Blob(bytes) => Datum::Blob(bytes.as_slice().into()),
+        Value::Uuid(bytes) => Datum::Uuid(*bytes),
+    };
+    values.iter().map(datum).collect()
+}
+
+fn value_of(datum: Datum, column_type: Type) -> Value {
+    match datum {
+        Datum::Null => Value::Null,
+        Datum::Int(int) if column_type == Type::Int => Value::Int(i32::try_from(int).expect("it came from an int")),
+        Datum::Int(int) => Value::BigInt(int),
+        Datum::Bool(is) => Value::Bool(is),
+        Datum::Text(text) => Value::Text(text.to_string()),
+        Datum::Blob(bytes) => Value::Blob(bytes.to_vec()),
+        Datum::Uuid(bytes) => Value::Uuid(bytes),
+    }
+}
+
+/// A table with one more column.
+pub fn with_column(table: &Table, name: String, column_type: Type, is_static: bool) -> Table {
+    let mut table = table.clone();
+    if table.column(&name).is_ok() {
+        return table;
+    }
+    let kind = match is_static {
+        true => Kind::Static(table.count(|kind| matches!(kind, Kind::Static(_)))),
+        false => Kind::Regular(table.count(|kind| matches!(kind, Kind::Regular(_)))),
+    };
+    table.columns.push(Column { name, column_type, kind });
+    table
+}
