@@ -179,6 +179,15 @@ fn seconds_left(server: SocketAddr, key: &str) -> i64 {
     left.trim_end().parse().expect("seconds")
 }
 
+/// The second that a memcached believes it to be.
+fn clock_of(server: SocketAddr) -> u64 {
+    let mut connection = TcpStream::connect(server).expect("memcached takes connections");
+    connection.write_all(b"stats\r\n").expect("it reads");
+    let mut lines = BufReader::new(connection).lines().map(|line| line.expect("it answers"));
+    let time = lines.find_map(|line| Some(line.strip_prefix("STAT time ")?.to_owned())).expect("it knows the time");
+    time.trim_end().parse().expect("seconds")
+}
+
 /// Asks memcached for one line.
 fn said(server: SocketAddr, line: &str) -> String {
     let mut connection = TcpStream::connect(server).expect("memcached takes connections");
@@ -232,13 +241,17 @@ async fn fast_counts_law_2_in_whole_seconds_an_expired_counter_has_no_value() {
         if stores.fast.capabilities().expiry != Expiry::WholeSeconds {
             return;
         }
+        // The servers' own clocks judge: on a busy machine they stand still for longer than a second.
+        let clocks = || -> Vec<u64> { bench.servers().iter().map(|server| clock_of(server.address())).collect() };
         let began = Instant::now();
+        let before = clocks();
         add(stores, "views", 5, Some(SECOND)).await;
         // Asked until it is gone: memcached's clock cannot be moved.
         while get(stores, "views").await.is_some() {
             assert!(began.elapsed() < 60 * SECOND, "a TTL of a second does not end");
         }
-        assert!(began.elapsed() >= SECOND, "it ended early, after {:?}", began.elapsed());
+        let after = clocks();
+        assert!(before.iter().zip(&after).any(|(from, to)| to - from >= 1), "it ended early: {before:?} to {after:?}");
         assert_eq!(add(stores, "views", 1, None).await, 1, "an expired counter starts from 0");
     })
     .await;
