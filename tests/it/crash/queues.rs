@@ -79,7 +79,7 @@ fn no_kill_loses_a_message_or_serves_a_completed_one() {
 fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
     let mut world = World::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
-    for round in 0..rounds(15, 100) {
+    for round in 0..rounds(20, 100) {
         world.round = round;
         let cut = world.power_cut();
         let Some(mut server) = start_under(&world.data, &cut) else {
