@@ -54,6 +54,41 @@ pub struct NamespaceRecord {
     pub change: NamespaceChange,
 }
 
+impl NamespaceRecord {
+    /// Says why the record cannot be committed beside what a catalog holds, if so: the live namespace of its name, the
+    /// greatest numbers of a namespace and of a dataset that were ever given, and all datasets.
+    pub fn check<'a>(
+        &self,
+        live: Option<&Namespace>,
+        (last_namespace, last_dataset): (u64, u32),
+        datasets: impl IntoIterator<Item = &'a Dataset>,
+    ) -> Result<(), String> {
+        let name = &self.change.name;
+        if live.map(|live| live.version) != self.expected_version {
+            let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
+            return Err(format!("namespace {name} is {is}"));
+        }
+        match live {
+            Some(live) if live.id != self.change.namespace => {
+                return Err(format!("namespace {name} has the number {}", live.id.0));
+            }
+            None if self.change.namespace.0 <= last_namespace => {
+                return Err(format!("namespace number {} was given before", self.change.namespace.0));
+            }
+            Some(_) | None => {}
+        }
+        if let Some(dataset) = &self.new_dataset {
+            if dataset.id.0 <= last_dataset {
+                return Err(format!("dataset number {} was given before", dataset.id.0));
+            }
+            if datasets.into_iter().any(|held| held.name == dataset.name) {
+                return Err(format!("dataset {} exists", dataset.name));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The catalog.
 ///
 /// Laws:

@@ -156,28 +156,9 @@ fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
 }
 
 /// Says why a record cannot be committed, if so.
-fn refusal(known: &Known, record: &NamespaceRecord) -> Option<String> {
-    let name = &record.change.name;
-    let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == *name);
-    if live.map(|live| live.version) != record.expected_version {
-        let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
-        return Some(format!("namespace {name} is {is}"));
-    }
-    match live {
-        Some(live) if live.id != record.change.namespace => {
-            return Some(format!("namespace {name} has the number {}", live.id.0));
-        }
-        None if record.change.namespace.0 <= known.last_namespace => {
-            return Some(format!("namespace number {} was given before", record.change.namespace.0));
-        }
-        Some(_) | None => {}
-    }
-    let dataset = record.new_dataset.as_ref()?;
-    if dataset.id.0 <= known.last_dataset {
-        return Some(format!("dataset number {} was given before", dataset.id.0));
-    }
-    let exists = known.state.datasets.iter().any(|held| held.name == dataset.name);
-    exists.then(|| format!("dataset {} exists", dataset.name))
+fn check(known: &Known, record: &NamespaceRecord) -> Result<(), String> {
+    let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == record.change.name);
+    record.check(live, (known.last_namespace, known.last_dataset), &known.state.datasets)
 }
 
 #[async_trait]
@@ -202,9 +183,7 @@ impl ports::Catalog for Catalog {
             if lost_answer && self.is_committed(&record).await? {
                 return Ok(());
             }
-            if let Some(why) = refusal(&known, &record) {
-                return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why));
-            }
+            check(&known, &record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
             match self.try_commit(&known, &record).await {
                 Ok(Decision::Applied) => return Ok(()),
                 // Another commit came first; it may be of another namespace.

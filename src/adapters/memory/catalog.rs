@@ -77,29 +77,7 @@ impl ports::Catalog for Catalog {
 impl State {
     /// Says why a record cannot be committed, if so.
     fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
-        let name = &record.change.name;
-        let live = self.namespaces.get(name);
-        if live.map(|live| live.version) != record.expected_version {
-            let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
-            return Err(format!("namespace {name} is {is}"));
-        }
-        match live {
-            Some(live) if live.id != record.change.namespace => {
-                return Err(format!("namespace {name} has the number {}", live.id.0));
-            }
-            None if record.change.namespace.0 <= self.last_namespace => {
-                return Err(format!("namespace number {} was given before", record.change.namespace.0));
-            }
-            Some(_) | None => {}
-        }
-        if let Some(dataset) = &record.new_dataset {
-            if dataset.id.0 <= self.last_dataset {
-                return Err(format!("dataset number {} was given before", dataset.id.0));
-            }
-            if self.datasets.values().any(|held| held.name == dataset.name) {
-                return Err(format!("dataset {} exists", dataset.name));
-            }
-        }
-        Ok(())
+        let live = self.namespaces.get(&record.change.name);
+        record.check(live, (self.last_namespace, self.last_dataset), self.datasets.values())
     }
 }
