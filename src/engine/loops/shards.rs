@@ -17,6 +17,7 @@ use crate::engine::datasets::DatasetState;
 use crate::engine::fleet::Fleet;
 use crate::engine::loops::driver::{Activity, Next, Stage};
 use crate::engine::loops::replay::SETS_BYTES_BUSY;
+use crate::engine::loops::watermarks::put_moved;
 use crate::ports::{StoreError, Touch};
 
 /// The loop of one dataset.
@@ -156,18 +157,8 @@ impl ShardLoop {
             }
         };
         let owned = (0..TOUCH_SHARDS).zip(&self.replayed).filter_map(|(shard, replayed)| Some((shard, (*replayed)?)));
-        let moved: Vec<(u32, Timestamp)> = owned
-            .map(|(shard, replayed)| (shard, rolled_to(shard, replayed)))
-            .filter(|(shard, watermark)| *watermark > self.dataset.watermark(*shard))
-            .collect();
-        if moved.is_empty() {
-            return Ok(());
-        }
-        self.core.stores.touches.put_watermarks(self.dataset.id(), moved.clone()).await?;
-        for (shard, watermark) in moved {
-            self.dataset.note_watermark(shard, watermark);
-        }
-        Ok(())
+        let reached = owned.map(|(shard, replayed)| (shard, rolled_to(shard, replayed)));
+        put_moved(&self.core, &self.dataset, reached).await
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::domain::Timestamp;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
 use crate::engine::core::Core;
 use crate::engine::datasets::DatasetState;
@@ -29,18 +30,8 @@ impl WatermarkLoop {
     async fn store(&mut self) -> Result<(), StoreError> {
         // The limit first: whatever is acknowledged at or below it is counted as pending, or rolled, by now.
         let limit = self.dataset.limit();
-        let moved: Vec<_> = (0..TOUCH_SHARDS)
-            .map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit)))
-            .filter(|(shard, watermark)| *watermark > self.dataset.watermark(*shard))
-            .collect();
-        if moved.is_empty() {
-            return Ok(());
-        }
-        self.core.stores.touches.put_watermarks(self.dataset.id(), moved.clone()).await?;
-        for (shard, watermark) in moved {
-            self.dataset.note_watermark(shard, watermark);
-        }
-        Ok(())
+        let reached = (0..TOUCH_SHARDS).map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit)));
+        put_moved(&self.core, &self.dataset, reached).await
     }
 
     async fn step(&mut self) -> Result<bool, StoreError> {
@@ -53,6 +44,23 @@ impl WatermarkLoop {
         }
         Ok(replayed)
     }
+}
+
+/// Stores those watermarks that lie above the known ones.
+pub(super) async fn put_moved(
+    core: &Core,
+    dataset: &DatasetState,
+    reached: impl Iterator<Item = (u32, Timestamp)>,
+) -> Result<(), StoreError> {
+    let moved: Vec<_> = reached.filter(|(shard, watermark)| *watermark > dataset.watermark(*shard)).collect();
+    if moved.is_empty() {
+        return Ok(());
+    }
+    core.stores.touches.put_watermarks(dataset.id(), moved.clone()).await?;
+    for (shard, watermark) in moved {
+        dataset.note_watermark(shard, watermark);
+    }
+    Ok(())
 }
 
 #[async_trait]
