@@ -121,14 +121,7 @@ impl<'a> Folder<'a> {
         if open.as_ref().is_some_and(|bucket| bucket.start != start) {
             self.rolled.finished_buckets.extend(open.take());
         }
-        let bucket = open.get_or_insert_with(|| BucketRecord { start, rows: 0, sum: 0, clear: None, digest: 0 });
-        bucket.rows += 1;
-        bucket.digest ^= row_digest(event);
-        match event.change {
-            Change::Add(delta) => bucket.sum += i128::from(delta),
-            Change::Clear => bucket.clear = Some(event.key.clone()),
-            Change::Void | Change::Total(_) => {}
-        }
+        open.get_or_insert_with(|| BucketRecord::empty(start)).take(event);
     }
 
     fn finish_steps_before(&mut self, time: Timestamp) {
@@ -195,6 +188,24 @@ pub(super) fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64)
         }
     }
     checkpoint.count = checkpoint.sources.values().map(|source| i128::from(source.total)).sum();
+}
+
+impl BucketRecord {
+    /// The record of a bucket in which nothing was folded.
+    pub fn empty(start: Timestamp) -> Self {
+        Self { start, rows: 0, sum: 0, clear: None, digest: 0 }
+    }
+
+    /// Counts a row of the bucket, in any order. Voids and totals are not recorded: folding those twice changes nothing.
+    pub fn take(&mut self, event: &Event) {
+        match event.change {
+            Change::Add(delta) => self.sum += i128::from(delta),
+            Change::Clear => self.clear = self.clear.take().max(Some(event.key.clone())),
+            Change::Void | Change::Total(_) => return,
+        }
+        self.rows += 1;
+        self.digest ^= row_digest(event);
+    }
 }
 
 /// The xxh3 of a row: time, id, kind, delta. The xor over a bucket names its set of rows.

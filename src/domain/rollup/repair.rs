@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::domain::counter::{Change, Event, EventKey};
 use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint};
-use crate::domain::rollup::fold::{row_digest, take_total};
+use crate::domain::rollup::fold::take_total;
 use crate::domain::time::Timestamp;
 
 /// The base of a repaired counter: one cell, changed by compare-and-set only.
@@ -50,13 +50,6 @@ pub enum Remedy {
     AddLater(Checkpoint),
 }
 
-impl BucketRecord {
-    /// The record of a bucket in which nothing was folded.
-    pub fn empty(start: Timestamp) -> Self {
-        Self { start, rows: 0, sum: 0, clear: None, digest: 0 }
-    }
-}
-
 impl Compared {
     /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, in the order of
     /// their keys.
@@ -69,15 +62,9 @@ impl Compared {
         let mut found = BucketRecord::empty(start);
         let mut merged = checkpoint.clone();
         for event in events.iter().filter(|event| event.key.time <= checkpoint.as_of) {
-            match event.change {
-                Change::Add(delta) => found.sum += i128::from(delta),
-                Change::Clear => found.clear = found.clear.max(Some(event.key.clone())),
-                Change::Total(total) => take_total(&mut merged, event, total),
-                Change::Void => {}
-            }
-            if matches!(event.change, Change::Add(_) | Change::Clear) {
-                found.rows += 1;
-                found.digest ^= row_digest(event);
+            found.take(event);
+            if let Change::Total(total) = event.change {
+                take_total(&mut merged, event, total);
             }
             if event.change.is_mutation() {
                 merged.last_event_time = merged.last_event_time.max(Some(event.key.time));
