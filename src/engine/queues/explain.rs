@@ -221,13 +221,13 @@ impl Queues {
             ),
         )];
         for number in 0..queue.shards() {
-            let told = self.shared.stores.shards.prospect(queue.shard(number).id, Filter::default()).await;
-            let (prospect, at) = told.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
             let room = EXPLAIN_HOLDERS_MAX.saturating_sub(causes.len());
-            causes.extend(prospect.held.iter().take(room).map(|(_, cause)| self.worded(cause, at)));
             if room == 0 {
                 break;
             }
+            let told = self.shared.stores.shards.prospect(queue.shard(number).id, Filter::default()).await;
+            let (prospect, at) = told.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
+            causes.extend(prospect.held.iter().take(room).map(|(_, cause)| self.worded(cause, at)));
         }
         Ok(causes)
     }
