@@ -188,7 +188,7 @@ impl Session {
 }
 
 /// Whether the answer to an earlier attempt was lost, and that attempt did it.
-fn was_deleted_before(error: &CallError) -> bool {
+pub fn was_deleted_before(error: &CallError) -> bool {
     error.may_be_applied && error.status.code() == Code::NotFound
 }
 

@@ -1,9 +1,8 @@
 //! Commands that change queues. Each may be repeated: a queue that is as it is asked for is answered, a purge carries a token.
 
 use clap::Args;
-use tonic::Code;
 
-use crate::app::cli::namespaces::confirm;
+use crate::app::cli::namespaces::{confirm, was_deleted_before};
 use crate::app::cli::operations::Following;
 use crate::app::cli::output::{Answer, Rows};
 use crate::app::cli::queue::settings::{SettingsArgs, rows};
@@ -193,6 +192,11 @@ impl Session {
     }
 
     pub(super) async fn remove_queue(&self, args: RmArgs) -> Result<(), Failure> {
+        // What was shown is deleted and nothing else: a repeat meets no queue that somebody made since.
+        let etag = match args.etag.is_empty() {
+            true => self.etag_of(&args.name).await?,
+            false => args.etag,
+        };
         let depth = self.depth(&args.name).await?;
         let held = depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled;
         let what = format!("queue {} with {}", args.name, messages(held));
@@ -201,11 +205,6 @@ impl Session {
             return Ok(());
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
-        // What was shown is deleted and nothing else: a repeat meets no queue that somebody made since.
-        let etag = match args.etag.is_empty() {
-            true => self.etag_of(&args.name).await?,
-            false => args.etag,
-        };
         let request = pb::DeleteQueueRequest { queue: args.name.clone(), etag, reason: args.reason };
         let deleted = self.client.retried(&request, |request| {
             let mut client = self.client.queues();
@@ -213,10 +212,7 @@ impl Session {
         });
         match deleted.await {
             Ok(deleted) => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
-            // The answer to an earlier attempt was lost, and that attempt did it.
-            Err(error) if error.may_be_applied && error.status.code() == Code::NotFound => {
-                note(&format!("deleted {what}"));
-            }
+            Err(error) if was_deleted_before(&error) => note(&format!("deleted {what}")),
             Err(error) => return Err(self.failed(&error)),
         }
         Ok(())
