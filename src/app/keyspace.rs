@@ -24,19 +24,20 @@ pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> an
 async fn make(options: &Options, clock: &dyn Clock) -> Result<(), OpenError> {
     let session = cassandra::connect(options, clock).await?;
     let keyspace = &options.keyspace;
-    let found = schema::state(&session, keyspace).await.map_err(OpenError::of)?;
-    let missing = match found {
-        SchemaState::NoKeyspace => {
-            let known = cassandra::data_centers(&session);
-            let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
-            let replication = Replication::new(vec![(nearest, 1)]);
-            schema::make_keyspace(&session, keyspace, &replication).await.map_err(OpenError::of)?;
-            tracing::info!(keyspace, "the keyspace was made, with one copy");
-            schema::MIGRATIONS.to_vec()
-        }
+    let found = schema::state(&session, keyspace, clock).await.map_err(OpenError::of)?;
+    let missing = match &found {
+        SchemaState::NoKeyspace => schema::MIGRATIONS,
         SchemaState::Behind(missing) => missing,
         // Whatever else is wrong is said by the opening.
         SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
     };
-    schema::apply(&session, keyspace, &missing).await.map_err(OpenError::of)
+    // Also when its description was there already: another server may be making it, and only the statement waits for it.
+    let known = cassandra::data_centers(&session);
+    let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
+    let replication = Replication::new(vec![(nearest, 1)]);
+    schema::make_keyspace(&session, keyspace, &replication, clock).await.map_err(OpenError::of)?;
+    if found == SchemaState::NoKeyspace {
+        tracing::info!(keyspace, "the keyspace was made, with one copy");
+    }
+    schema::apply(&session, keyspace, missing, clock).await.map_err(OpenError::of)
 }

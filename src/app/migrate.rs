@@ -84,7 +84,7 @@ async fn look(settings: &SettingsArgs) -> Result<Target, Failure> {
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
     let session = cassandra::connect(&options, &SystemClock).await.map_err(refused)?;
-    let state = schema::state(&session, &options.keyspace).await;
+    let state = schema::state(&session, &options.keyspace, &SystemClock).await;
     let state = state.map_err(|fault| refused(OpenError::of(fault)))?;
     Ok(Target { cluster: cluster.clone(), options, session, state })
 }
@@ -146,10 +146,10 @@ async fn apply(target: &Target) -> Result<(), Failure> {
     let keyspace = &target.options.keyspace;
     let failed = |fault| refused(OpenError::of(fault));
     if let Some(replication) = target.replication()? {
-        schema::make_keyspace(&target.session, keyspace, &replication).await.map_err(failed)?;
+        schema::make_keyspace(&target.session, keyspace, &replication, &SystemClock).await.map_err(failed)?;
     }
     if !missing.is_empty() {
-        schema::apply(&target.session, keyspace, &missing).await.map_err(failed)?;
+        schema::apply(&target.session, keyspace, &missing, &SystemClock).await.map_err(failed)?;
     }
     let text = match missing.len() {
         0 => format!("keyspace {keyspace} is up to date\n"),

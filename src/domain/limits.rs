@@ -147,6 +147,8 @@ pub const CASSANDRA_ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(8);
 /// How long one change of a Cassandra schema may take.
 pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);
+/// How often one step of looking at a schema or changing it is sent by itself; with the pauses, over about five seconds.
+pub const CASSANDRA_DEFINE_ATTEMPTS_MAX: u32 = 8;
 /// The rows of one batch of a partition.
 pub const PARTITION_BATCH_ROWS_MAX: usize = 500;
 /// The partitions one call writes at once.

@@ -120,9 +120,9 @@ impl Keyspace {
         };
         let session = cassandra::connect(&options, &SystemClock).await.map_err(|error| error.to_string())?;
         let replication = schema::Replication::new(vec![("datacenter1".to_owned(), 1)]);
-        let made = schema::make_keyspace(&session, &options.keyspace, &replication).await;
+        let made = schema::make_keyspace(&session, &options.keyspace, &replication, &SystemClock).await;
         made.map_err(|fault| fault.why)?;
-        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS).await;
+        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS, &SystemClock).await;
         applied.map_err(|fault| fault.why)?;
         Ok(Self { options, session: Arc::new(session) })
     }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
 use tallystone::adapters::cassandra::{Options, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
@@ -94,15 +95,19 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
     assert_eq!(code, 4, "{status}");
 }
 
-/// Does what a newer release would.
-fn newer(node: &str, keyspace: &str) {
-    let options = Options {
+fn options(node: &str, keyspace: &str) -> Options {
+    Options {
         servers: vec![node.to_owned()],
         keyspace: keyspace.to_owned(),
         data_center: None,
         credentials: None,
         timeout: Duration::from_secs(10),
-    };
+    }
+}
+
+/// Does what a newer release would.
+fn newer(node: &str, keyspace: &str) {
+    let options = options(node, keyspace);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let session = connect(&options, &SystemClock).await.expect("the node answers");
@@ -110,6 +115,34 @@ fn newer(node: &str, keyspace: &str) {
             format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, 99, 'x', 0)");
         session.query_unpaged(row, ()).await.expect("a write");
     });
+}
+
+/// Cassandra tells of a keyspace and of a table a moment before either can be used.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keyspace_that_another_server_is_making_can_be_looked_at_and_made_as_well() {
+    let node = node().to_string();
+    for round in 0..6 {
+        let making = (0..4).map(|_| make_while_looking(options(&node, &format!("raced_{round}"))));
+        for made in futures_util::future::join_all(making.map(tokio::spawn)).await {
+            made.expect("it ends");
+        }
+    }
+}
+
+/// What `dev` does, on a session of its own, until the schema is there.
+async fn make_while_looking(options: Options) {
+    let session = connect(&options, &SystemClock).await.expect("the node answers");
+    let keyspace = &options.keyspace;
+    let replication = Replication::new(vec![("datacenter1".to_owned(), 1)]);
+    loop {
+        match schema::state(&session, keyspace, &SystemClock).await.expect("a keyspace half made is no error") {
+            SchemaState::Current => return,
+            SchemaState::NoKeyspace | SchemaState::Behind(_) => {}
+            other => panic!("{other:?}"),
+        }
+        schema::make_keyspace(&session, keyspace, &replication, &SystemClock).await.expect("it is made once");
+        schema::apply(&session, keyspace, schema::MIGRATIONS, &SystemClock).await.expect("each table is made once");
+    }
 }
 
 #[test]

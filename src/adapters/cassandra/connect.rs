@@ -191,10 +191,10 @@ fn check_data_center(session: &Session, options: &Options) -> Result<(), OpenErr
 }
 
 /// Checks that the nodes agree on the schema, and that it is the one of this binary.
-pub async fn check_schema(session: &Session, keyspace: &str) -> Result<(), OpenError> {
+pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<(), OpenError> {
     let agreed = session.await_schema_agreement().await;
     agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
-    let (what, advice) = match schema::state(session, keyspace).await.map_err(OpenError::of)? {
+    let (what, advice) = match schema::state(session, keyspace, clock).await.map_err(OpenError::of)? {
         SchemaState::Current => return Ok(()),
         SchemaState::NoKeyspace => {
             (format!("there is no keyspace {keyspace}"), "make it with `tallystone migrate apply`")

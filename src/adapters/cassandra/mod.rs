@@ -74,7 +74,7 @@ impl Cassandra {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let session = connect::connect(options, clock.as_ref()).await?;
-        connect::check_schema(&session, &options.keyspace).await?;
+        connect::check_schema(&session, &options.keyspace, clock.as_ref()).await?;
         connect::warn_of_settings(&session).await;
         session
             .use_keyspace(&options.keyspace, false)

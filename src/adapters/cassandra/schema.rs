@@ -5,11 +5,16 @@
 //! be applied again.
 
 use scylla::client::session::Session;
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::response::query_result::QueryResult;
 use uuid::Builder;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::link::pause_after;
+use crate::domain::limits::CASSANDRA_DEFINE_ATTEMPTS_MAX;
+use crate::ports::Clock;
 
 /// One numbered step of the schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,17 +101,35 @@ pub fn table_id(name: &str) -> String {
 }
 
 /// Compares the schema of a keyspace with this binary's.
-pub async fn state(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
+pub async fn state(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<SchemaState, Fault> {
+    repeated(clock, || look(session, keyspace)).await
+}
+
+async fn look(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
     let known = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
-    if rows::<(String,)>(session, known, (keyspace,)).await?.is_empty() {
+    if rows::<(String,)>(session.query_unpaged(known, (keyspace,)).await?)?.is_empty() {
         return Ok(SchemaState::NoKeyspace);
     }
     let tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?";
-    if rows::<(String,)>(session, tables, (keyspace, "schema_migrations")).await?.is_empty() {
+    if rows::<(String,)>(session.query_unpaged(tables, (keyspace, "schema_migrations")).await?)?.is_empty() {
         return Ok(SchemaState::Behind(MIGRATIONS.to_vec()));
     }
     let applied = format!("SELECT number, digest FROM {keyspace}.schema_migrations WHERE slot = 0");
-    Ok(compare(&rows::<(i32, i64)>(session, &applied, ()).await?))
+    match session.query_unpaged(applied, ()).await {
+        Ok(answered) => Ok(compare(&rows::<(i32, i64)>(answered)?)),
+        Err(ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, text)))
+            if half_made(&error, &text) =>
+        {
+            Ok(SchemaState::Behind(MIGRATIONS.to_vec()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// While a keyspace or a table is being made, its description can be read a moment before it can: Cassandra then calls the
+/// table invalid, or fails over a keyspace that it does not know.
+fn half_made(error: &DbError, text: &str) -> bool {
+    matches!(error, DbError::Invalid) || (matches!(error, DbError::ServerError) && text.contains("Unknown keyspace"))
 }
 
 fn compare(applied: &[(i32, i64)]) -> SchemaState {
@@ -126,21 +149,54 @@ fn compare(applied: &[(i32, i64)]) -> SchemaState {
 }
 
 /// Makes the keyspace, if it is missing.
-pub async fn make_keyspace(session: &Session, keyspace: &str, replication: &Replication) -> Result<(), Fault> {
-    define(session, create_keyspace(keyspace, replication)).await
+pub async fn make_keyspace(
+    session: &Session,
+    keyspace: &str,
+    replication: &Replication,
+    clock: &dyn Clock,
+) -> Result<(), Fault> {
+    repeated(clock, || define(session, create_keyspace(keyspace, replication))).await
 }
 
 /// Applies migrations in their order. Each may be applied again.
-pub async fn apply(session: &Session, keyspace: &str, migrations: &[Migration]) -> Result<(), Fault> {
-    define(session, qualified_table(keyspace)).await?;
+pub async fn apply(
+    session: &Session,
+    keyspace: &str,
+    migrations: &[Migration],
+    clock: &dyn Clock,
+) -> Result<(), Fault> {
+    repeated(clock, || define(session, qualified_table(keyspace))).await?;
     for migration in migrations {
         for statement in migration.statements(keyspace) {
-            define(session, statement).await?;
+            repeated(clock, || define(session, statement.clone())).await?;
         }
-        let done = format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, ?, ?, ?)");
-        session.query_unpaged(done, (migration.number, migration.name, migration.digest())).await?;
+        repeated(clock, || record(session, keyspace, migration)).await?;
     }
     Ok(())
+}
+
+async fn record(session: &Session, keyspace: &str, migration: &Migration) -> Result<(), Fault> {
+    let done = format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, ?, ?, ?)");
+    session.query_unpaged(done, (migration.number, migration.name, migration.digest())).await?;
+    Ok(())
+}
+
+/// Repeats what may be done twice while that can help: on a busy node a connection breaks, or agreement on a schema is not
+/// seen, while a change is made.
+async fn repeated<T, F>(clock: &dyn Clock, mut once: impl FnMut() -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
+    let mut attempt = 1;
+    loop {
+        match once().await {
+            Err(fault) if fault.worth_repeating && attempt < CASSANDRA_DEFINE_ATTEMPTS_MAX => {
+                clock.sleep(pause_after(attempt)).await;
+                attempt += 1;
+            }
+            ended => return ended,
+        }
+    }
 }
 
 fn qualified_table(keyspace: &str) -> String {
@@ -148,15 +204,11 @@ fn qualified_table(keyspace: &str) -> String {
     MIGRATIONS_TABLE.replace("{keyspace}", keyspace).replace("{schema_migrations_id}", &id)
 }
 
-async fn rows<R>(
-    session: &Session,
-    text: &str,
-    values: impl scylla::serialize::row::SerializeRow + Send,
-) -> Result<Vec<R>, Fault>
+fn rows<R>(answered: QueryResult) -> Result<Vec<R>, Fault>
 where
     R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
 {
-    let result = session.query_unpaged(text, values).await?.into_rows_result().map_err(Fault::corrupt)?;
+    let result = answered.into_rows_result().map_err(Fault::corrupt)?;
     let rows = result.rows::<R>().map_err(Fault::corrupt)?;
     rows.collect::<Result<_, _>>().map_err(Fault::corrupt)
 }
