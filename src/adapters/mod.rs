@@ -6,5 +6,6 @@ pub mod files;
 pub mod manual;
 pub mod memcached;
 pub mod memory;
+pub mod rollup_rpc;
 pub mod stored;
 pub mod system;

@@ -12,9 +12,10 @@ use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
+use crate::adapters::rollup_rpc::RollupRpc;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::domain::counter::NamespaceName;
-use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, Stores};
+use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, Stores};
 
 /// How often the store is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,8 +31,14 @@ pub struct Backend {
     /// The memcached clusters that the settings list, by their names.
     pub memcached: Memcached,
     embedded: Option<Arc<Embedded>>,
-    cassandra: Option<Arc<Cassandra>>,
+    shared: Option<SharedStore>,
     clock: Arc<dyn Clock>,
+}
+
+/// A store that several servers share, and the way to those others.
+struct SharedStore {
+    keyspace: Arc<Cassandra>,
+    signals: Arc<RollupRpc>,
 }
 
 /// Opened memcached clusters by their names.
@@ -87,7 +94,7 @@ impl Backend {
                 let queue_stores = memory::queue_stores(Arc::clone(&clock));
                 let mut stores = memory::stores_on(Arc::clone(&clock));
                 (stores.fast, stores.caches) = (fast, caches);
-                Ok(Self { stores, queue_stores, export, memcached, embedded: None, cassandra: None, clock })
+                Ok(Self { stores, queue_stores, export, memcached, embedded: None, shared: None, clock })
             }
             StorageKind::Cassandra => unreachable!("a keyspace is opened by itself"),
             StorageKind::Embedded => {
@@ -105,7 +112,7 @@ impl Backend {
                 );
                 let stores = Stores { caches, ..embedded.stores(fast) };
                 let queue_stores = embedded.queue_stores(Arc::clone(&clock));
-                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), cassandra: None, clock })
+                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), shared: None, clock })
             }
         }
     }
@@ -115,7 +122,14 @@ impl Backend {
         let (fast, caches) = beside_the_store(config, &memcached, &clock);
         let stores = Stores { caches, ..keyspace.stores(fast) };
         let (queue_stores, export) = (no_queues(), export_sink(config));
-        Self { stores, queue_stores, export, memcached, embedded: None, cassandra: Some(keyspace), clock }
+        let signals = Arc::new(RollupRpc::start(Arc::clone(&clock)));
+        let shared = Some(SharedStore { keyspace, signals });
+        Self { stores, queue_stores, export, memcached, embedded: None, shared, clock }
+    }
+
+    /// The way to the rollers of other servers, where the store is shared.
+    pub fn signals(&self) -> Option<Arc<dyn RollupSignal>> {
+        self.shared.as_ref().map(|shared| Arc::clone(&shared.signals) as Arc<dyn RollupSignal>)
     }
 
     /// The embedded store, if it is the one.
@@ -143,8 +157,10 @@ impl Backend {
         if let Some(embedded) = self.embedded {
             embedded.close();
         }
-        if let Some(cassandra) = self.cassandra {
-            cassandra.close().await;
+        if let Some(SharedStore { keyspace, signals }) = self.shared {
+            // The last writes that end now may still have something to say to the rollers.
+            keyspace.close().await;
+            signals.close().await;
         }
     }
 }

@@ -28,7 +28,7 @@ use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
 pub use cassandra::{Copies, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
-pub use roles::ServerRoles;
+pub use roles::{Advertised, ServerRoles};
 pub use traces::TracesConfig;
 
 /// The compiled-in defaults, which are also the documentation.
@@ -64,6 +64,8 @@ pub struct Config {
 pub struct ServerConfig {
     /// Where everything is served.
     pub listen: ListenAddress,
+    /// Where the other servers of a fleet reach this one.
+    pub advertise: Advertised,
     /// How long a stop may take.
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
@@ -586,8 +588,8 @@ mod tests {
             ("server.drain_ms", "did you mean server.drain_deadline_ms?"),
             ("server.drain", "did you mean server.drain_deadline_ms?"),
             ("server.lisen", "did you mean server.listen?"),
-            ("server.xyzzy", "the settings of server are drain_deadline_ms, listen, roles, worker_threads"),
-            ("server", "server is a section; it holds drain_deadline_ms, listen, roles, worker_threads"),
+            ("server.xyzzy", "the settings of server are advertise, drain_deadline_ms, listen, roles, worker_threads"),
+            ("server", "server is a section; it holds advertise, drain_deadline_ms, listen, roles, worker_threads"),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),

@@ -53,6 +53,7 @@ const COUNTS: &[Row] = &[
     ("tallystone_events_folded", "Events folded by rolls", |s| s.events_folded.get()),
     ("tallystone_rollup_batches", "Rollup batches", |s| s.batches.get()),
     ("tallystone_rollup_signals_lost", "Signals for which a Set had no room", |s| s.signals_lost.get()),
+    ("tallystone_rollup_signals_taken", "Signals of other servers that were taken in", |s| s.signals_taken.get()),
     ("tallystone_touches_replayed", "Touches read again after a restart or a lost signal", |s| {
         s.touches_replayed.get()
     }),
@@ -115,6 +116,11 @@ impl Collector for EngineCollector {
             "From the time of messages until they were ready",
             &lag,
         )?;
+        let signals = self.engine.signals();
+        let help = "Signals that other servers have taken";
+        encode_count(&mut encoder, "tallystone_rollup_signals_sent", help, signals.sent)?;
+        let help = "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
+        encode_count(&mut encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
         self.encode_gauges(&mut encoder)
     }
 }

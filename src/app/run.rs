@@ -110,7 +110,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();
     let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2));
-    let (mut told, mut opening) = (pin!(told), pin!(open(&config, preset, Arc::clone(&clock))));
+    let advertised = config.server.advertise.of(address);
+    let (mut told, mut opening) = (pin!(told), pin!(open(&config, preset, advertised, Arc::clone(&clock))));
     let (why, stopped, opened) = tokio::select! {
         biased;
         why = told.as_mut() => {
@@ -197,10 +198,15 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Opens the store and starts the engine on it.
-async fn open(config: &Config, preset: Preset, clock: Arc<dyn Clock>) -> anyhow::Result<(Backend, Arc<Engine>)> {
+/// Opens the store and starts the engine on it. `advertised` is where other servers reach this one, if they can.
+async fn open(
+    config: &Config,
+    preset: Preset,
+    advertised: Option<String>,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let backend = open_backend(config, preset, &clock).await?;
-    let engine = Arc::new(start_engine(config, preset, &backend, clock).await?);
+    let engine = Arc::new(start_engine(config, preset, profile(config, advertised), &backend, clock).await?);
     Ok((backend, engine))
 }
 
@@ -235,9 +241,22 @@ fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
     }
 }
 
+/// What this server is in its fleet.
+fn profile(config: &Config, advertised: Option<String>) -> Profile {
+    let roles = config.server.roles.0;
+    if config.storage.kind == StorageKind::Cassandra && roles.roller && advertised.is_none() {
+        tracing::warn!(
+            "other servers cannot tell this one which counters to roll up: set server.advertise to a HOST:PORT by which \
+             they reach it; until then those counters follow some ten seconds later"
+        );
+    }
+    Profile { roles, address: advertised.unwrap_or_default() }
+}
+
 async fn start_engine(
     config: &Config,
     preset: Preset,
+    profile: Profile,
     backend: &Backend,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
@@ -273,7 +292,8 @@ async fn start_engine(
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),
         namespaces,
-        profile: Profile { roles: config.server.roles.0, address: String::new() },
+        profile,
+        signals: backend.signals(),
         rules: Rules::default(),
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;

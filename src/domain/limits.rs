@@ -180,6 +180,12 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 /// How often a server looks whether another one has changed the catalog.
 pub const CATALOG_FOLLOWED_EVERY: Duration = Duration::from_secs(1);
+/// The counters whose rollup signals wait to be sent to other servers; further ones are dropped.
+pub const SIGNALS_WAITING_MAX: usize = 65_536;
+/// How long a call with rollup signals may take; then its signals are dropped.
+pub const SIGNAL_CALL_WITHIN: Duration = Duration::from_millis(500);
+/// The rollers to which one server keeps connections for its rollup signals.
+pub const SIGNAL_ROLLERS_MAX: usize = 256;
 /// How often the repair of one bucket is tried again when another repair of its counter came in between.
 pub const REPAIR_ATTEMPTS_MAX: u32 = 8;
 /// The longest name of a keyspace; Cassandra takes 48 characters.

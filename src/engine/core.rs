@@ -13,7 +13,7 @@ use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
 use crate::domain::{Reason, Timestamp};
 use crate::engine::counting::CountingError;
 use crate::engine::datasets::{DatasetState, Datasets};
-use crate::engine::fleet::{Fleet, Profile};
+use crate::engine::fleet::{Fleet, Profile, Route};
 use crate::engine::inline::InlineRolls;
 use crate::engine::namespaces::{NamespaceError, Namespaces};
 use crate::engine::rolling::NamespaceQueues;
@@ -23,7 +23,8 @@ use crate::engine::told::Told;
 use crate::engine::top::TopTables;
 use crate::engine::watchers::Watchers;
 use crate::ports::{
-    CacheCluster, Clock, CountCache, Entropy, ExportSink, FastCounts, StoreError, StoreErrorKind, Stores,
+    CacheCluster, Clock, CountCache, Entropy, ExportSink, FastCounts, RollupSignal, Signal, StoreError, StoreErrorKind,
+    Stores,
 };
 
 /// Shared by all use cases and loops.
@@ -56,6 +57,8 @@ pub struct Core {
     pub told: Told,
     /// The membership of this process, where several share the store.
     pub fleet: Option<Arc<Fleet>>,
+    /// The way to the rollers of other servers, where there may be some.
+    pub signals: Option<Arc<dyn RollupSignal>>,
     /// The rules of the protocol; all of them, but in simulations that leave one out.
     pub rules: Rules,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
@@ -91,7 +94,7 @@ impl Core {
         entropy: Arc<dyn Entropy>,
         export: Option<Arc<dyn ExportSink>>,
         namespaces: Namespaces,
-        (rules, profile): (Rules, Profile),
+        (rules, profile, signals): (Rules, Profile, Option<Arc<dyn RollupSignal>>),
     ) -> Self {
         let stats: Arc<Stats> = Arc::default();
         let fleet = stores.fleet.as_ref().map(|store| {
@@ -113,6 +116,7 @@ impl Core {
             stats,
             told: Told::default(),
             fleet,
+            signals,
             rules,
             scopes: DashMap::new(),
         }
@@ -264,11 +268,21 @@ impl Scope {
         self.rows.first().map_or(Timestamp::from_micros(0), |row| row.start.just_before())
     }
 
-    /// Sends a rollup signal of this namespace.
+    /// Sends a rollup signal of this namespace to whoever rolls the counter up, in this process or in another one. It never
+    /// waits, and may be lost.
     pub fn signal(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
-        if core.fleet.as_ref().is_some_and(|fleet| !fleet.roles().roller) {
-            return; // the rollers of the fleet find it in the touch index
+        let route = core.fleet.as_ref().map_or(Route::Here, |fleet| fleet.route(counter.touch_shard()));
+        match (route, &core.signals) {
+            (Route::Here, _) => self.offer(core, counter, oldest, newest),
+            (Route::There(roller), Some(signals)) => {
+                signals.send(&roller, Signal { counter: counter.clone(), oldest, newest });
+            }
+            (Route::There(_), None) | (Route::Nowhere, _) => core.stats.signals_unsent.one(),
         }
+    }
+
+    /// Puts a counter into the rollup queues of this process, whoever owns its shard.
+    pub fn offer(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
         self.queues.offer(core, counter, oldest, newest, capacity_bytes);
     }

@@ -31,8 +31,9 @@ use crate::engine::loops::driver::Driver;
 use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Supervisor};
 use crate::engine::namespaces::Namespaces;
 use crate::engine::queues::Queues;
+use crate::engine::rolling::Signalled;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, QueueStores, StoreError, Stores};
+use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
 
 pub use fleet::Profile;
 
@@ -52,6 +53,8 @@ pub struct Parts {
     pub namespaces: Namespaces,
     /// What this process tells the others of itself, where several share the store.
     pub profile: Profile,
+    /// The way to the rollers of other servers, where several share the store.
+    pub signals: Option<Arc<dyn RollupSignal>>,
     /// The rules of the protocol: all of them.
     pub rules: Rules,
 }
@@ -93,9 +96,9 @@ pub struct DatasetGauges {
 impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, rules } = parts;
+        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, signals, rules } = parts;
         let driver = Driver::new(Arc::clone(&clock));
-        let of_fleet = (rules, profile);
+        let of_fleet = (rules, profile, signals);
         let core = Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, of_fleet);
         let core = Arc::new(core);
         if let Some(fleet) = &core.fleet {
@@ -121,6 +124,17 @@ impl Engine {
     /// The queue use cases.
     pub fn queues(&self) -> Queues {
         self.queues.clone()
+    }
+
+    /// Takes rollup signals of other servers in.
+    pub fn signalled(&self) -> Signalled {
+        Signalled::new(Arc::clone(&self.core))
+    }
+
+    /// What became of the rollup signals for other servers.
+    pub fn signals(&self) -> SignalCounts {
+        let counts = self.core.signals.as_ref().map(|signals| signals.counts()).unwrap_or_default();
+        SignalCounts { dropped: counts.dropped + self.core.stats.signals_unsent.get(), ..counts }
     }
 
     /// The catalog use cases.

@@ -62,6 +62,10 @@ pub struct Stats {
     pub pause_micros: Count,
     /// Signals for which a Set had no room.
     pub signals_lost: Count,
+    /// Signals for other servers that nobody is known to take.
+    pub signals_unsent: Count,
+    /// Signals of other servers that were taken in.
+    pub signals_taken: Count,
     /// Touches read again after a restart or a lost signal.
     pub touches_replayed: Count,
     /// Limits published.

@@ -39,7 +39,7 @@ pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
     ShardView, StoredMessage,
 };
-pub use rollup_signal::{RollupSignal, Signal};
+pub use rollup_signal::{RollupSignal, Signal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};

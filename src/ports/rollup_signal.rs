@@ -1,13 +1,13 @@
-//! Light rollup events: "this counter was written, up to this time". Fire and forget.
+//! Light rollup events between servers: "this counter was written, up to this time". Fire and forget.
 
-use crate::domain::counter::{Counter, NamespaceId};
+use std::sync::Arc;
+
+use crate::domain::counter::Counter;
 use crate::domain::time::Timestamp;
 
 /// One rollup event; it carries no delta.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signal {
-    /// The namespace.
-    pub namespace: NamespaceId,
     /// The counter.
     pub counter: Counter,
     /// The oldest event time that it stands for.
@@ -16,12 +16,33 @@ pub struct Signal {
     pub newest: Timestamp,
 }
 
-/// The way to the roller of a counter.
+impl Signal {
+    /// Takes in what another signal of the same counter stands for.
+    pub fn merge(&mut self, other: &Self) {
+        self.oldest = self.oldest.min(other.oldest);
+        self.newest = self.newest.max(other.newest);
+    }
+}
+
+/// What became of the signals that were sent so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SignalCounts {
+    /// Signals that a roller has taken; those of one counter that went together are one.
+    pub sent: u64,
+    /// Signals that were dropped: there was no room, or the roller did not answer.
+    pub dropped: u64,
+}
+
+/// The way to the rollers of other servers.
 ///
 /// Laws:
 /// 1. `send` never waits and never fails a write; a signal may be lost, which the touches repair.
-/// 2. A signal may arrive twice or out of order.
+/// 2. A signal may arrive late, twice, out of order, or as one with others of its counter.
+/// 3. What waits to be sent is bounded, and so is the time for which it waits for a roller; what is dropped is counted.
 pub trait RollupSignal: Send + Sync + 'static {
-    /// Sends a signal.
-    fn send(&self, signal: Signal);
+    /// Sends a signal to the server at an address, HOST:PORT, as its heartbeat tells it.
+    fn send(&self, roller: &Arc<str>, signal: Signal);
+
+    /// What was sent and dropped so far.
+    fn counts(&self) -> SignalCounts;
 }

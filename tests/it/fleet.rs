@@ -12,6 +12,8 @@ use tallystone::domain::counter::{
 };
 use tallystone::domain::time::Timestamp;
 use tallystone::ports::NewEvent;
+use tallystone::proto::counter::v1::WatchCountsRequest;
+use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use uuid::Uuid;
 
 use crate::harness::{Launch, Server, eventually};
@@ -133,6 +135,68 @@ fn a_writer_and_a_roller_are_one_service() {
     assert!(metric(&roller, "tallystone_rolls_written_total") >= 1.0);
     assert!(writer.stop().success());
     assert!(roller.stop().success());
+}
+
+#[test]
+fn a_roller_is_told_of_the_writes_of_writers_and_does_not_wait_for_the_end_of_their_steps() {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let start = |roles: &str| {
+        let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=told");
+        launch.arg("--roles").arg(roles).start()
+    };
+    let (writer, roller) = (start("writer"), start("roller"));
+    let mut tries = 0;
+    // A step may end, and be replayed, before its signals were worked off; not each time.
+    let told = || {
+        tries += 1;
+        let name = format!("told-{tries}");
+        let replayed = metric(&roller, "tallystone_touches_replayed_total");
+        add(&writer, &name, 7);
+        let rolled_up = || count(&reading(&writer, &name, "ROLLED_UP")) == 7;
+        assert!(eventually(WITHIN, rolled_up), "{}\n{}", roller.printed(), writer.printed());
+        metric(&roller, "tallystone_touches_replayed_total") == replayed
+    };
+    assert!(eventually(Duration::from_secs(180), told), "every count waited for its step to be replayed");
+    assert!(metric(&writer, "tallystone_rollup_signals_sent_total") >= 1.0);
+    assert!(metric(&roller, "tallystone_rollup_signals_taken_total") >= 1.0);
+    assert_eq!(metric(&roller, "tallystone_rollup_signals_sent_total"), 0.0);
+    // Signals for a roller that is gone are dropped, no add fails, and the next roller finds all of it.
+    roller.kill();
+    let dropped = || {
+        add(&writer, "gone", 1);
+        metric(&writer, "tallystone_rollup_signals_dropped_total") >= 1.0
+    };
+    assert!(eventually(WITHIN, dropped), "{}", writer.printed());
+    let expected = count(&reading(&writer, "gone", "UP_TO_DATE"));
+    let roller = start("roller");
+    let rolled_up = || count(&reading(&writer, "gone", "ROLLED_UP")) == expected;
+    assert!(eventually(WITHIN, rolled_up), "{}\n{}", roller.printed(), writer.printed());
+    assert_eq!(metric(&writer, "tallystone_rolls_written_total"), 0.0);
+    assert!(writer.stop().success());
+    assert!(roller.stop().success());
+}
+
+#[test]
+fn a_watch_sees_what_other_servers_write_and_roll_up() {
+    let (one, other) = (start("watched"), start("watched"));
+    add(&one, "views", 1);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(one.url()).expect("a valid address");
+        let mut client = CounterServiceClient::new(endpoint.connect().await.expect("it takes connections"));
+        let request = WatchCountsRequest { namespace: "default".to_owned(), counter_names: vec!["views".to_owned()] };
+        let mut shown = client.watch_counts(request).await.expect("a watch begins").into_inner();
+        let mut next = async || {
+            let next = tokio::time::timeout(WITHIN, shown.message()).await;
+            next.expect("something is shown").expect("the watch goes on").expect("it has no end")
+        };
+        next().await;
+        // Whichever server rolls the counter up.
+        tokio::task::block_in_place(|| (0..4).for_each(|_| add(&other, "views", 10)));
+        while next().await.reading.expect("a watch shows readings").count != 41 {}
+    });
+    assert!(one.stop().success());
+    assert!(other.stop().success());
 }
 
 #[test]

@@ -104,6 +104,7 @@ impl Stage {
         let clocks = roles.iter().map(|_| Timestamp::from_micros(BEGIN.micros() + off(&mut chance, 1_000_000)));
         let plan = Plan {
             cluster: cluster.clone(),
+            net: net.clone(),
             catalog,
             rules,
             pauses: climate.steps,

@@ -20,8 +20,10 @@ use tallystone::ports::{Catalog, Clock, StoreError};
 
 use crate::chance::Chance;
 use crate::cluster::Cluster;
+use crate::cluster::net::Net;
 use crate::ledger::Ledger;
 use crate::process::ProcessClock;
+use crate::signals::SimSignals;
 use crate::store::{Pauses, SimStore};
 use crate::world::{ProcessId, World};
 
@@ -32,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Plan {
     pub cluster: Cluster,
+    pub net: Net,
     pub catalog: Arc<dyn Catalog>,
     pub spec: NamespaceSpec,
     pub rules: Rules,
@@ -102,6 +105,11 @@ impl Machines {
             world.spawn(async move { this.operate(machine).await });
         }
         this
+    }
+
+    /// The world that they are in.
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// How many machines there are.
@@ -194,9 +202,9 @@ impl Machines {
         let process = self.world.start();
         let standing = Arc::new(Mutex::new(Standing::Starting));
         *self.servers[machine].lock() = Some(Server { process, standing: Arc::clone(&standing) });
-        let (world, plan) = (self.world.clone(), Arc::clone(&self.plan));
+        let this = self.clone();
         self.world.run_in(process, async move {
-            let opened = open(&world, &plan, machine, process).await;
+            let opened = this.open(machine, process).await;
             *standing.lock() = match opened {
                 Ok(running) => Standing::Running(running),
                 // The operator starts it again.
@@ -206,43 +214,54 @@ impl Machines {
     }
 }
 
-/// Opens a server in its process.
-async fn open(world: &World, plan: &Plan, machine: usize, process: ProcessId) -> Result<Running, String> {
-    let own = plan.seed.wrapping_add(0x5eed * (process.0 as u64 + 1));
-    let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
-    let entropy = SeededEntropy::new(own);
-    let store = SimStore {
-        cluster: plan.cluster.clone(),
-        process,
-        machine,
-        chance: Mutex::new(Chance::new(own, 1)),
-        pauses: plan.pauses,
-        is_calm: Arc::clone(&plan.is_calm),
-    };
-    let settings = RowSettings { partition: plan.spec.partition, series: plan.spec.series.clone() };
-    let opening = Cassandra::on(
-        Arc::new(store),
-        crate::KEYSPACE,
-        Some(Arc::new(Settings(settings))),
-        Arc::clone(&clock),
-        plan.rules,
-    );
-    let cassandra = Arc::new(opening.await.map_err(|error| error.to_string())?);
-    let mut stores = cassandra.stores(Arc::new(memory::FastTable::new(Arc::clone(&clock), 1 << 20)));
-    stores.catalog = Arc::clone(&plan.catalog);
-    let namespaces = Namespaces::open(Arc::clone(&plan.catalog), Arc::clone(&clock)).await;
-    let namespaces = namespaces.map_err(|error| error.to_string())?;
-    let parts = Parts {
-        stores,
-        queue_stores: memory::queue_stores(Arc::clone(&clock)),
-        clock,
-        entropy: Arc::new(entropy),
-        export: None,
-        namespaces,
-        profile: Profile { roles: plan.roles[machine], address: String::new() },
-        rules: plan.rules,
-    };
-    let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
-    let counting = engine.counting();
-    Ok(Running { engine, counting, cassandra })
+impl Machines {
+    /// Opens a server in its process.
+    async fn open(&self, machine: usize, process: ProcessId) -> Result<Running, String> {
+        let (world, plan) = (&self.world, &self.plan);
+        let own = plan.seed.wrapping_add(0x5eed * (process.0 as u64 + 1));
+        let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
+        let entropy = SeededEntropy::new(own);
+        let store = SimStore {
+            cluster: plan.cluster.clone(),
+            process,
+            machine,
+            chance: Mutex::new(Chance::new(own, 1)),
+            pauses: plan.pauses,
+            is_calm: Arc::clone(&plan.is_calm),
+        };
+        let settings = RowSettings { partition: plan.spec.partition, series: plan.spec.series.clone() };
+        let opening = Cassandra::on(
+            Arc::new(store),
+            crate::KEYSPACE,
+            Some(Arc::new(Settings(settings))),
+            Arc::clone(&clock),
+            plan.rules,
+        );
+        let cassandra = Arc::new(opening.await.map_err(|error| error.to_string())?);
+        let mut stores = cassandra.stores(Arc::new(memory::FastTable::new(Arc::clone(&clock), 1 << 20)));
+        stores.catalog = Arc::clone(&plan.catalog);
+        let namespaces = Namespaces::open(Arc::clone(&plan.catalog), Arc::clone(&clock)).await;
+        let namespaces = namespaces.map_err(|error| error.to_string())?;
+        let signals = SimSignals {
+            machine,
+            machines: self.clone(),
+            net: plan.net.clone(),
+            chance: Mutex::new(Chance::new(own, 2)),
+            is_calm: Arc::clone(&plan.is_calm),
+        };
+        let parts = Parts {
+            stores,
+            queue_stores: memory::queue_stores(Arc::clone(&clock)),
+            clock,
+            entropy: Arc::new(entropy),
+            export: None,
+            namespaces,
+            profile: Profile { roles: plan.roles[machine], address: machine.to_string() },
+            signals: Some(Arc::new(signals)),
+            rules: plan.rules,
+        };
+        let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
+        let counting = engine.counting();
+        Ok(Running { engine, counting, cassandra })
+    }
 }

@@ -6,6 +6,7 @@ mod encode;
 mod namespace_convert;
 pub mod namespaces;
 pub mod queues;
+pub mod rollup_signals;
 mod stream_adds;
 
 /// How long a call may take in all; known to methods that wait for something.

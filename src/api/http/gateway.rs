@@ -27,6 +27,7 @@ use crate::api::errors::Refusal;
 use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
+use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::http::call::{call, expired, panicked};
 use crate::api::http::methods::{Answering, Method, Methods};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
@@ -38,11 +39,13 @@ use crate::engine::Engine;
 use crate::ports::Clock;
 use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
 use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
+use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
 
 const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 const QUEUES: &str = queue_service_server::SERVICE_NAME;
+const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +102,11 @@ impl Gateway {
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
         let queues = QueuesApi::new(engine.queues(), self.drain.clone());
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(
+            ROLLUP_SIGNALS,
+            RollupSignalServiceServer::new(RollupSignalsApi::new(engine.signalled()))
+                .max_decoding_message_size(BODY_BYTES_MAX),
+        );
     }
 
     /// Shows what a collector reads on the metrics page as well.

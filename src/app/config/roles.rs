@@ -1,16 +1,46 @@
-//! The roles of a server, as they are written in the settings.
+//! What a server is in its fleet, as it is written in the settings: its roles, and where the others reach it.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::app::config::{Config, StorageKind};
+use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::domain::fleet::Roles;
 
 /// Some of "writer" and "roller", with commas between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerRoles(pub Roles);
+
+/// HOST:PORT by which other servers reach this one; nothing: the address that it listens on.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Advertised(Option<ListenAddress>);
+
+impl Advertised {
+    /// What the others are told, for a server that listens at an address; nothing if they could not reach it by that.
+    pub fn of(&self, bound: SocketAddr) -> Option<String> {
+        match &self.0 {
+            Some(address) => Some(address.to_string()),
+            None => (!bound.ip().is_unspecified()).then(|| bound.to_string()),
+        }
+    }
+}
+
+impl TryFrom<String> for Advertised {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        if text.ends_with(":0") {
+            return Err("must name the port that others reach, not 0".to_owned());
+        }
+        text.parse().map(|address| Self(Some(address)))
+    }
+}
 
 impl FromStr for ServerRoles {
     type Err = String;
@@ -61,5 +91,20 @@ mod tests {
         assert_eq!(read("roller"), Ok((false, true)));
         assert!(read("writer,reader").is_err_and(|why| why.contains("no role reader")));
         assert!(read("").is_err() && read(",").is_err());
+    }
+
+    #[test]
+    fn others_are_told_an_address_that_they_can_reach_or_none() {
+        let told = |text: &str, bound: &str| {
+            let advertised = Advertised::try_from(text.to_owned()).expect("an address");
+            advertised.of(bound.parse().expect("an address"))
+        };
+        assert_eq!(told("", "10.0.0.7:7450"), Some("10.0.0.7:7450".to_owned()));
+        assert_eq!(told("", "0.0.0.0:7450"), None);
+        assert_eq!(told("", "[::]:7450"), None);
+        assert_eq!(told("counts-1:7450", "0.0.0.0:7450"), Some("counts-1:7450".to_owned()));
+        for wrong in ["counts-1", "counts-1:0", ":7450", "10.0.0.7:"] {
+            assert!(Advertised::try_from(wrong.to_owned()).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! WatchCounts: the present value of counters, then each change, at most one per counter and coalesce_ms.
 //!
-//! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent.
+//! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent. In a
+//! fleet another server may write and roll, so there a watch looks at all its counters as often as a roll may change them.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -38,6 +39,8 @@ struct Watching {
 struct Shown {
     count: i64,
     as_of: Timestamp,
+    last_write_time: Option<Timestamp>,
+    behind: bool,
     /// When a silence changes the count, if nothing else happens.
     look_again: Option<Timestamp>,
 }
@@ -91,8 +94,7 @@ impl Watching {
         loop {
             let Some(counter) = self.waiting.pop() else {
                 if !self.shown.is_empty() {
-                    let coalesce = u64::from(self.scope.namespace.spec.rollup.coalesce_ms);
-                    self.core.clock.sleep(Duration::from_millis(coalesce)).await;
+                    self.core.clock.sleep(self.coalesce()).await;
                 }
                 self.waiting = self.changed().await;
                 continue;
@@ -101,9 +103,10 @@ impl Watching {
             let budget = Budget::begin(self.core.clock.as_ref());
             let reading = self.counting.read(&self.scope, &counter, ReadOptions::default(), budget).await?;
             let look_again = self.silence_changes(&reading);
-            let shows = Shown { count: reading.count, as_of: reading.as_of, look_again };
+            let Reading { count, as_of, last_write_time, behind, .. } = reading;
+            let shows = Shown { count, as_of, last_write_time, behind, look_again };
             let known = self.shown.insert(counter.clone(), shows);
-            if known.is_none_or(|known| known.count != shows.count || known.as_of < shows.as_of) {
+            if known.is_none_or(|known| self.is_news(&known, &shows)) {
                 return Ok((counter.name().clone(), reading));
             }
         }
@@ -126,11 +129,30 @@ impl Watching {
                     None => std::future::pending().await,
                 }
             };
+            let others = async {
+                match self.core.fleet {
+                    Some(_) => self.core.clock.sleep(self.coalesce().max(LIMIT_PUBLISH_INTERVAL)).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = self.watch.changed() => return changed,
                 () = look => {}
+                () = others => return self.counters.clone(),
             }
         }
+    }
+
+    /// Whether a look shows a change. Where the watch looks by itself, a time that only moves on, with nothing written, is
+    /// none.
+    fn is_news(&self, known: &Shown, shows: &Shown) -> bool {
+        let moved_on = known.as_of < shows.as_of;
+        let is_written = known.behind || known.last_write_time != shows.last_write_time;
+        known.count != shows.count || (moved_on && (self.core.fleet.is_none() || is_written))
+    }
+
+    fn coalesce(&self) -> Duration {
+        Duration::from_millis(u64::from(self.scope.namespace.spec.rollup.coalesce_ms))
     }
 
     /// When a silence that is not seen yet will have changed the count of a reading, if nothing else happens.

@@ -7,11 +7,13 @@
 mod life;
 mod recheck;
 mod rounds;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -21,6 +23,8 @@ use crate::domain::limits::TOUCH_SHARDS;
 use crate::engine::closing::Closing;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, FleetStore, StoreError};
+
+pub use routes::Route;
 
 /// What a process tells the others of itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -46,6 +50,8 @@ pub struct Fleet {
     profile: Profile,
     life: Mutex<Life>,
     others: Mutex<Others>,
+    /// Where the rollup signals of each touch shard go.
+    routes: ArcSwap<Vec<Route>>,
     /// One heartbeat, and one join, at a time.
     turn: Semaphore,
 }
@@ -90,6 +96,7 @@ impl Fleet {
     ) -> Self {
         let life =
             Life { number: 0, id: MemberId([0; 16]), beat: 0, lease: None, datasets: BTreeMap::new(), over: false };
+        let routes = routes::routes(life.id, &profile, &[]);
         Self {
             store,
             clock,
@@ -99,6 +106,7 @@ impl Fleet {
             profile,
             life: Mutex::new(life),
             others: Mutex::default(),
+            routes: ArcSwap::from_pointee(routes),
             turn: Semaphore::new(1),
         }
     }
@@ -143,6 +151,11 @@ impl Fleet {
         owner_of(shard, rollers) == Some(id)
     }
 
+    /// Where the rollup signals of a touch shard go.
+    pub fn route(&self, shard: u32) -> Route {
+        self.routes.load()[shard as usize].clone()
+    }
+
     /// Whether this process looks after a dataset: publishes its limit and drops its slices.
     pub fn owns_dataset(&self, dataset: DatasetId) -> bool {
         let id = self.life.lock().id;
@@ -169,11 +182,13 @@ impl Fleet {
         let begun = self.clock.elapsed();
         let read = self.store.members().await?;
         let ended = self.clock.elapsed();
+        let own = self.life.lock().id;
         let lapsed = {
             let mut others = self.others.lock();
             let lapsed = others.view.observe(begun, ended, read.iter().map(|(id, beat)| (*id, beat.number)));
             let Others { view, live } = &mut *others;
             *live = read.iter().filter(|(id, _)| !view.is_lapsed(*id)).cloned().collect();
+            self.routes.store(Arc::new(routes::routes(own, &self.profile, live)));
             lapsed
         };
         for id in lapsed {

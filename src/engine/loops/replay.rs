@@ -67,7 +67,7 @@ async fn offer(core: &Core, touch: &Touch) -> Result<(), StoreError> {
         // meanwhile signals itself.
         let end = (touch.step + STEP).just_before();
         let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
-        scope.signal(core, &touch.counter, touch.step, newest);
+        scope.offer(core, &touch.counter, touch.step, newest);
     }
     Ok(())
 }

@@ -132,8 +132,9 @@ impl ShardLoop {
             self.core.stats.buckets_rechecked.one();
             return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket).await;
         }
-        // The limit has passed the step, so the next roll takes it in.
-        scope.signal(&self.core, &touch.counter, touch.step, (touch.step + STEP).just_before());
+        // The limit has passed the step, so the next roll takes it in. Here, whoever owns the shard by now: the watermark
+        // of this process waits for it.
+        scope.offer(&self.core, &touch.counter, touch.step, (touch.step + STEP).just_before());
         Ok(())
     }
 

@@ -10,6 +10,8 @@ pub mod pending;
 pub mod pipeline;
 pub mod queue;
 mod roll;
+mod signalled;
 
 pub use pipeline::{NamespaceQueues, QueueLoop};
 pub use roll::cached;
+pub use signalled::Signalled;

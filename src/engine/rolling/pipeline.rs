@@ -233,7 +233,7 @@ impl QueueLoop {
             }
             let Some(cached) = scope.cache.get(counter).await else { continue };
             if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
-                scope.signal(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
+                scope.offer(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
             }
         }
     }
@@ -242,7 +242,7 @@ impl QueueLoop {
     fn hand_over(&mut self, scope: &Scope) {
         self.take_set();
         for (counter, waiting) in self.parked.drain() {
-            scope.signal(&self.core, &counter, waiting.oldest, waiting.newest);
+            scope.offer(&self.core, &counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queue.release(cost_of(&counter), &self.core.set_bytes);
         }

@@ -88,6 +88,7 @@ impl House {
             export,
             namespaces,
             profile: Profile::default(),
+            signals: None,
             rules: Rules::default(),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");

@@ -1,0 +1,220 @@
+//! Rollup signals to other servers, over `tallystone.internal.v1.RollupSignalService`: batched, fire and forget.
+//!
+//! A signal waits in a Set of its roller, where it becomes one with others of its counter. One task takes what waits a
+//! moment after the first signal came, and has at most one call under way for each roller; what comes meanwhile waits for
+//! the next. Nobody waits for any of it: a Set without room drops the signal, and a call that fails drops its signals.
+
+mod waiting;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::adapters::rollup_rpc::waiting::Waiting;
+use crate::domain::limits::{SIGNAL_CALL_WITHIN, SIGNAL_ROLLERS_MAX};
+use crate::ports::{Clock, RollupSignal, Signal, SignalCounts};
+use crate::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
+use crate::proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
+
+/// Signals are gathered for so long before they are sent: little beside any coalescing time.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// Signals on their way to other servers.
+pub struct RollupRpc {
+    shared: Arc<Shared>,
+    sender: AsyncMutex<JoinSet<()>>,
+    stop: CancellationToken,
+}
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The calls under way, and the connections that they take.
+struct Sending {
+    shared: Arc<Shared>,
+    channels: HashMap<Arc<str>, Channel>,
+    calls: JoinSet<(Arc<str>, bool)>,
+    under_way: HashSet<Arc<str>>,
+}
+
+impl RollupRpc {
+    /// Nothing waits yet. Starts the task that sends, which `close` ends.
+    pub fn start(clock: Arc<dyn Clock>) -> Self {
+        let shared = Arc::new(Shared {
+            clock,
+            waiting: Mutex::default(),
+            wake: Notify::new(),
+            sent: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        });
+        let stop = CancellationToken::new();
+        let sending = Sending {
+            shared: Arc::clone(&shared),
+            channels: HashMap::new(),
+            calls: JoinSet::new(),
+            under_way: HashSet::new(),
+        };
+        let mut sender = JoinSet::new();
+        sender.spawn(sending.run(stop.clone()));
+        Self { shared, sender: AsyncMutex::new(sender), stop }
+    }
+
+    /// Sends what waits, once, and ends. Takes no longer than two calls.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let mut sender = self.sender.lock().await;
+        while sender.join_next().await.is_some() {}
+    }
+}
+
+impl RollupSignal for RollupRpc {
+    fn send(&self, roller: &Arc<str>, signal: Signal) {
+        match self.shared.waiting.lock().add(roller, signal) {
+            true => self.shared.wake.notify_one(),
+            false => self.shared.note_dropped(1),
+        }
+    }
+
+    fn counts(&self) -> SignalCounts {
+        SignalCounts {
+            sent: self.shared.sent.load(Ordering::Relaxed),
+            dropped: self.shared.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shared {
+    fn note_dropped(&self, signals: usize) {
+        self.dropped.fetch_add(signals as u64, Ordering::Relaxed);
+    }
+}
+
+impl Sending {
+    async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                Some(ended) = self.calls.join_next() => self.ended(ended),
+                () = self.shared.wake.notified() => {}
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = self.shared.clock.sleep(GATHER) => {}
+            }
+            self.send();
+        }
+        // Those that waited for a call under way find theirs ended now.
+        self.join().await;
+        self.send();
+        self.join().await;
+        let left = self.shared.waiting.lock().len();
+        self.shared.note_dropped(left);
+    }
+
+    async fn join(&mut self) {
+        while let Some(ended) = self.calls.join_next().await {
+            self.ended(ended);
+        }
+    }
+
+    /// Begins a call to every roller that something waits for and that has none under way.
+    fn send(&mut self) {
+        let batches = self.shared.waiting.lock().take(&self.under_way);
+        for (roller, signals) in batches {
+            let Some(channel) = self.channel(&roller) else {
+                self.shared.note_dropped(signals.len());
+                continue;
+            };
+            self.under_way.insert(Arc::clone(&roller));
+            let shared = Arc::clone(&self.shared);
+            self.calls.spawn(async move {
+                let is_sent = deliver(&shared, channel, signals).await;
+                (roller, is_sent)
+            });
+        }
+    }
+
+    /// The connection to a roller; none if its address is none. It is made by the first call.
+    fn channel(&mut self, roller: &Arc<str>) -> Option<Channel> {
+        if let Some(channel) = self.channels.get(roller) {
+            return Some(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{roller}")).ok()?;
+        let channel = endpoint.connect_timeout(SIGNAL_CALL_WITHIN).connect_lazy();
+        if self.channels.len() >= SIGNAL_ROLLERS_MAX {
+            // Servers that are gone leave theirs behind; the others are made anew.
+            self.channels.clear();
+        }
+        self.channels.insert(Arc::clone(roller), channel.clone());
+        Some(channel)
+    }
+
+    fn ended(&mut self, ended: Result<(Arc<str>, bool), tokio::task::JoinError>) {
+        match ended {
+            Ok((roller, is_sent)) => {
+                self.under_way.remove(&roller);
+                if !is_sent {
+                    self.channels.remove(&roller);
+                }
+            }
+            Err(panicked) => {
+                // Which roller it was is not known: whoever had a call under way has it no more once all have ended.
+                tracing::error!(%panicked, "rollup signals were lost");
+                if self.calls.is_empty() {
+                    self.under_way.clear();
+                }
+            }
+        }
+        if !self.shared.waiting.lock().is_empty() {
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+/// Sends signals in one call; answers whether they were taken.
+async fn deliver(shared: &Shared, channel: Channel, signals: Vec<Signal>) -> bool {
+    let count = signals.len();
+    let mut request = Request::new(SignalRollupsRequest { signals: signals.into_iter().map(wire).collect() });
+    request.set_timeout(SIGNAL_CALL_WITHIN);
+    let mut client = RollupSignalServiceClient::new(channel);
+    let is_sent = tokio::select! {
+        biased;
+        answer = client.signal_rollups(request) => match answer {
+            Ok(_) => true,
+            Err(status) => {
+                tracing::debug!(%status, count, "rollup signals were not taken");
+                false
+            }
+        },
+        () = shared.clock.sleep(SIGNAL_CALL_WITHIN) => false,
+    };
+    match is_sent {
+        true => drop(shared.sent.fetch_add(count as u64, Ordering::Relaxed)),
+        false => shared.note_dropped(count),
+    }
+    is_sent
+}
+
+fn wire(signal: Signal) -> Wire {
+    Wire {
+        namespace_id: signal.counter.namespace().0,
+        counter_name: signal.counter.name().as_str().to_owned(),
+        oldest_event_micros: signal.oldest.micros(),
+        newest_event_micros: signal.newest.micros(),
+    }
+}

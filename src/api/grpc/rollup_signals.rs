@@ -1,0 +1,49 @@
+//! RollupSignalService: what other servers of the fleet say of counters that this one rolls up. Internal.
+
+use tonic::{Request, Response, Status};
+
+use crate::api::errors::Refusal;
+use crate::api::grpc::decode;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::engine::counting::CountingError;
+use crate::engine::rolling::Signalled;
+use crate::ports::Signal;
+use crate::proto::internal::v1 as wire;
+use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalService;
+
+/// The service.
+pub struct RollupSignalsApi {
+    signalled: Signalled,
+}
+
+impl RollupSignalsApi {
+    /// Brings signals to these rollup queues.
+    pub fn new(signalled: Signalled) -> Self {
+        Self { signalled }
+    }
+}
+
+#[tonic::async_trait]
+impl RollupSignalService for RollupSignalsApi {
+    async fn signal_rollups(
+        &self,
+        request: Request<wire::SignalRollupsRequest>,
+    ) -> Result<Response<wire::SignalRollupsResponse>, Status> {
+        let signals = request.into_inner().signals;
+        decode::batch_size("signals", signals.len())?;
+        let signals = signals.into_iter().filter_map(signal).collect();
+        let taken = self.signalled.take(signals).await.map_err(|error| Refusal::from(CountingError::Store(error)))?;
+        Ok(Response::new(wire::SignalRollupsResponse { taken: u32::try_from(taken).unwrap_or(u32::MAX) }))
+    }
+}
+
+/// None if the name is none: a server of another release may know of other ones.
+fn signal(sent: wire::RollupSignal) -> Option<Signal> {
+    let name = CounterName::new(&sent.counter_name).ok()?;
+    Some(Signal {
+        counter: Counter::new(NamespaceId(sent.namespace_id), name),
+        oldest: Timestamp::from_micros(sent.oldest_event_micros),
+        newest: Timestamp::from_micros(sent.newest_event_micros),
+    })
+}

@@ -1,0 +1,97 @@
+//! Where rollup signals go: to the roller that owns the touch shard of the counter, as the members were read last.
+//!
+//! A route may be old or wrong at any time. It costs latency only: the owner of a shard replays every step from the touches.
+
+use std::sync::Arc;
+
+use crate::domain::fleet::{Beat, MemberId, owner_of};
+use crate::domain::limits::TOUCH_SHARDS;
+use crate::engine::fleet::Profile;
+
+/// Where the rollup signals of a touch shard go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// Into the queues of this process.
+    Here,
+    /// To the server at this address.
+    There(Arc<str>),
+    /// Nobody is known to take them; the touches have it all.
+    Nowhere,
+}
+
+/// The route of every touch shard, in their order.
+pub fn routes(own: MemberId, profile: &Profile, live: &[(MemberId, Beat)]) -> Vec<Route> {
+    let rollers: Vec<&(MemberId, Beat)> = live.iter().filter(|(_, beat)| beat.roles.roller).collect();
+    let addresses: Vec<Arc<str>> = rollers.iter().map(|(_, beat)| beat.address.as_str().into()).collect();
+    // A roller that cannot be told: whoever can roll does it in its place, which does no harm.
+    let untold = if profile.roles.roller { Route::Here } else { Route::Nowhere };
+    let route = |shard: u32| {
+        let owner = owner_of(shard, rollers.iter().map(|(id, _)| *id));
+        let Some(at) = rollers.iter().position(|(id, _)| Some(*id) == owner) else { return untold.clone() };
+        let address = &addresses[at];
+        if owner == Some(own) {
+            Route::Here
+        } else if address.is_empty() || **address == *profile.address {
+            // The second is another life of this very process.
+            untold.clone()
+        } else {
+            Route::There(Arc::clone(address))
+        }
+    };
+    (0..TOUCH_SHARDS).map(route).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::domain::fleet::Roles;
+
+    const WRITER: Roles = Roles { writer: true, roller: false };
+    const ROLLER: Roles = Roles { writer: false, roller: true };
+    const BOTH: Roles = Roles { writer: true, roller: true };
+
+    fn member(id: u8, roles: Roles, address: &str) -> (MemberId, Beat) {
+        let beat = Beat { number: 1, roles, address: address.to_owned(), closed: BTreeMap::new() };
+        (MemberId([id; 16]), beat)
+    }
+
+    fn of(id: u8, roles: Roles, address: &str, live: &[(MemberId, Beat)]) -> Vec<Route> {
+        routes(MemberId([id; 16]), &Profile { roles, address: address.to_owned() }, live)
+    }
+
+    #[test]
+    fn every_signal_of_a_shard_goes_to_its_one_owner_from_wherever_it_comes() {
+        let live = [member(1, BOTH, "a:1"), member(2, ROLLER, "b:1"), member(3, WRITER, "c:1")];
+        let (one, two) = (of(1, BOTH, "a:1", &live), of(2, ROLLER, "b:1", &live));
+        let writer = of(3, WRITER, "c:1", &live);
+        let there = |address: &str| Route::There(address.into());
+        let mut owned = [0, 0];
+        for ((one, two), writer) in one.iter().zip(&two).zip(&writer) {
+            if *writer == there("a:1") {
+                assert_eq!((one, two), (&Route::Here, &there("a:1")));
+                owned[0] += 1;
+            } else {
+                assert_eq!((writer, one, two), (&there("b:1"), &there("b:1"), &Route::Here));
+                owned[1] += 1;
+            }
+        }
+        assert!(owned.iter().all(|shards| *shards > 10), "{owned:?}");
+    }
+
+    #[test]
+    fn who_rolls_does_so_for_an_owner_that_cannot_be_told_and_who_does_not_leaves_it_to_the_touches() {
+        let live = [member(2, ROLLER, "")];
+        assert!(of(1, BOTH, "a:1", &live).iter().all(|route| *route == Route::Here));
+        assert!(of(1, WRITER, "a:1", &live).iter().all(|route| *route == Route::Nowhere));
+        assert!(of(1, WRITER, "a:1", &[]).iter().all(|route| *route == Route::Nowhere));
+        assert!(of(1, BOTH, "", &[]).iter().all(|route| *route == Route::Here), "before the members were read");
+    }
+
+    #[test]
+    fn nothing_is_sent_to_another_life_of_the_same_process() {
+        let live = [member(1, BOTH, "a:1")];
+        assert!(of(9, BOTH, "a:1", &live).iter().all(|route| *route == Route::Here));
+    }
+}

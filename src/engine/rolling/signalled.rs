@@ -1,0 +1,49 @@
+//! Takes in the rollup signals of other servers.
+//!
+//! They come over a network, late, twice or from a server that sees other members; none of them can make a count wrong, and
+//! none may hold a watermark back for longer than the limit needs to reach the present.
+
+use std::sync::Arc;
+
+use crate::domain::Timestamp;
+use crate::engine::core::{Core, Scope};
+use crate::ports::{Signal, StoreError};
+
+/// The rollup queues as other servers reach them. Cheap to clone.
+#[derive(Clone)]
+pub struct Signalled {
+    core: Arc<Core>,
+}
+
+impl Signalled {
+    /// Puts it on the shared parts.
+    pub fn new(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet; answers how many were taken. Those of namespaces that
+    /// are not known here, or that are rolled up so far already, are left out.
+    pub async fn take(&self, signals: Vec<Signal>) -> Result<usize, StoreError> {
+        if self.core.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        for signal in signals {
+            let Some(scope) = self.core.scope_by_id(signal.counter.namespace()).await? else { continue };
+            if let Some((oldest, newest)) = self.range(&scope, &signal) {
+                scope.offer(&self.core, &signal.counter, oldest, newest);
+                taken += 1;
+            }
+        }
+        self.core.stats.signals_taken.add(taken as u64);
+        Ok(taken)
+    }
+
+    /// What of a signal is not rolled up yet, and no later than an event can be; the touches have the rest.
+    fn range(&self, scope: &Scope, signal: &Signal) -> Option<(Timestamp, Timestamp)> {
+        let rolled = scope.dataset.watermark(signal.counter.touch_shard());
+        let oldest = signal.oldest.max(rolled.just_after()).max(scope.first_time());
+        let newest = signal.newest.min(self.core.now() + scope.dataset.dataset.settings.future_limit);
+        (oldest <= newest).then_some((oldest, newest))
+    }
+}
