@@ -119,7 +119,7 @@ impl Counting {
         own: Option<OwnTime>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        if let Some(Err(NoWriter(why))) = self.core.fleet.as_ref().map(|fleet| fleet.check_writer()) {
+        if let Some(Err(NoWriter(why))) = self.core.fleet.as_ref().map(|fleet| fleet.check_writer(scope.dataset.id())) {
             return submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect();
         }
         let now = self.core.now();

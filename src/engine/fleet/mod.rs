@@ -126,8 +126,8 @@ impl Fleet {
         self.profile.roles
     }
 
-    /// Refuses, before anything is done, what needs a member that writes.
-    pub fn check_writer(&self) -> Result<(), NoWriter> {
+    /// Refuses, before anything is done, what needs a member that writes a dataset.
+    pub fn check_writer(&self, dataset: DatasetId) -> Result<(), NoWriter> {
         if !self.profile.roles.writer {
             return Err(NoWriter("this server takes no writes, as server.roles says; send them to one that does"));
         }
@@ -136,11 +136,16 @@ impl Fleet {
         }
         let now = self.clock.elapsed();
         let life = self.life.lock();
-        let is_joined =
-            life.lease.is_some_and(|lease| lease.is_valid(now)) && life.datasets.values().all(|one| one.open);
-        let why =
-            "the store did not answer this server in time, so that it lapsed as a member of the fleet; it joins again";
-        if is_joined { Ok(()) } else { Err(NoWriter(why)) }
+        match life.lease {
+            Some(lease) if !lease.is_valid(now) => Err(NoWriter(
+                "the store did not answer this server in time, so that it lapsed as a member of the fleet",
+            )),
+            None if life.over => Err(NoWriter("this server is leaving the fleet")),
+            // Of the time before a life's first heartbeat nobody knows anything.
+            None => Err(NoWriter("this server is not a member of the fleet yet, or again; it joins by itself")),
+            Some(_) if life.datasets.get(&dataset).is_some_and(|joined| joined.open) => Ok(()),
+            Some(_) => Err(NoWriter("this server is joining those that write the dataset of the namespace")),
+        }
     }
 
     /// Whether this process works on a touch shard: rolls it up and moves its watermark.
