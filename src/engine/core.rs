@@ -27,6 +27,9 @@ use crate::ports::{
     Stores,
 };
 
+/// No event has a time before it.
+const EPOCH: Timestamp = Timestamp::from_micros(0);
+
 /// Shared by all use cases and loops.
 pub struct Core {
     /// The stores.
@@ -265,7 +268,15 @@ impl Scope {
 
     /// A time before which nothing of the dataset was ever written.
     pub fn first_time(&self) -> Timestamp {
-        self.rows.first().map_or(Timestamp::from_micros(0), |row| row.start.just_before())
+        self.rows.first().map_or(EPOCH, |row| row.start.just_before())
+    }
+
+    /// The least `as_of` that is told of a counter, by a limit that was read before: no event at or below it will ever be
+    /// acknowledged. While the limit has not come to the first slice, an event may still come before that, for example
+    /// from a server whose clock is behind, and an earlier slice be made for it.
+    pub fn least_as_of(&self, limit: Timestamp) -> Timestamp {
+        let first = self.first_time();
+        if first <= limit { first } else { EPOCH }
     }
 
     /// Sends a rollup signal of this namespace to whoever rolls the counter up, in this process or in another one. It never

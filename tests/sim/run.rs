@@ -26,8 +26,8 @@ use crate::watch;
 use crate::weather::{self, Climate};
 use crate::world::{Turner, World};
 
-/// What wall clocks show at the beginning of a run: half a minute into a slice, so that no event lies before the first one.
-const BEGIN: Timestamp = Timestamp::from_secs(1_795_132_830);
+/// The beginning of a slice, whatever its width.
+const SLICE: Timestamp = Timestamp::from_secs(1_795_132_800);
 const SECOND: Duration = Duration::from_secs(1);
 const CLIENTS: usize = 3;
 /// How long a run may take to come to rest after the last trouble.
@@ -81,16 +81,19 @@ struct Stage {
     climate: Climate,
     chance: Chance,
     trouble_until: Duration,
+    /// What wall clocks show at the beginning, about.
+    begins: Timestamp,
 }
 
 impl Stage {
     fn set(seed: u64, rules: Rules, world: &World, ledger: &Ledger) -> Self {
         let mut chance = Chance::new(seed, 0);
+        let begins = beginning(&mut chance);
         let climate = Climate::of(&mut chance);
         let net = Net::new(world, Chance::new(seed, 2), climate.quality);
         let skew = climate.node_skew;
         let mut skews =
-            || BEGIN.micros() + skew - i64::try_from(chance.below(2 * skew.unsigned_abs() + 1)).expect("small");
+            || begins.micros() + skew - i64::try_from(chance.below(2 * skew.unsigned_abs() + 1)).expect("small");
         let skews = [skews(), skews(), skews()];
         let cluster = Cluster::new(world, &net, Chance::new(seed, 3), skews);
         migrate(&cluster);
@@ -101,7 +104,7 @@ impl Stage {
             most - i64::try_from(chance.below(2 * most.unsigned_abs() + 1)).expect("small")
         };
         let roles = roles_of(&mut chance);
-        let clocks = roles.iter().map(|_| Timestamp::from_micros(BEGIN.micros() + off(&mut chance, 1_000_000)));
+        let clocks = roles.iter().map(|_| Timestamp::from_micros(begins.micros() + off(&mut chance, 1_000_000)));
         let plan = Plan {
             cluster: cluster.clone(),
             net: net.clone(),
@@ -123,7 +126,7 @@ impl Stage {
             machines: machines.clone(),
             ledger: ledger.clone(),
             namespace: spec.name.clone(),
-            begins: BEGIN,
+            begins,
             manners: Manners { pause, skew: off(chance, 1_000_000), oldest_token },
             chance: Arc::new(Mutex::new(Chance::new(seed, 10 + number as u64))),
             told: Arc::default(),
@@ -131,7 +134,8 @@ impl Stage {
         let clients = (0..CLIENTS).map(|number| client(number, &mut chance)).collect();
         let trouble_until = chance.between(SECOND * 15, SECOND * 50);
         let (world, ledger) = (world.clone(), ledger.clone());
-        Self { world, ledger, machines, clients, cluster, net, climate, chance: Chance::new(seed, 5), trouble_until }
+        let chance = Chance::new(seed, 5);
+        Self { world, ledger, machines, clients, cluster, net, climate, chance, trouble_until, begins }
     }
 
     /// Trouble, then rest, then the questions.
@@ -153,7 +157,7 @@ impl Stage {
         world.until(until).await;
         self.machines.calm();
         self.net.calm();
-        let last = BEGIN + world.now() + SECOND * 8;
+        let last = self.begins + world.now() + SECOND * 8;
         self.settle(until + REST).await;
         for counter in 0..COUNTERS {
             self.read_in_the_end(counter, last, until + REST).await;
@@ -238,6 +242,15 @@ fn migrate(cluster: &Cluster) {
     }
 }
 
+/// Half of the runs begin in the middle of a slice, the others where it begins: the first events of a dataset then lie on
+/// both sides of that.
+fn beginning(chance: &mut Chance) -> Timestamp {
+    match chance.index(2) {
+        0 => SLICE + SECOND * 30,
+        _ => SLICE + chance.between(Duration::ZERO, SECOND * 3), // of the two
+    }
+}
+
 /// Settings of the one namespace, small enough for a minute to see all of them.
 fn spec_of(chance: &mut Chance) -> NamespaceSpec {
     let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
@@ -264,7 +277,7 @@ fn roles_of(chance: &mut Chance) -> Vec<Roles> {
 /// A catalog that holds the namespace, the same for all servers.
 fn catalog_with(spec: &NamespaceSpec) -> Arc<dyn Catalog> {
     let catalog: Arc<dyn Catalog> = Arc::new(memory::Catalog::default());
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(BEGIN));
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(SLICE));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
     runtime.block_on(async {
         let namespaces = Namespaces::open(Arc::clone(&catalog), clock).await.expect("memory opens");

@@ -55,7 +55,7 @@ impl Counting {
             .map(|shard| scope.dataset.pending.rolled_up_to(shard, limit))
             .min()
             .unwrap_or(limit)
-            .max(scope.first_time());
+            .max(scope.least_as_of(limit));
         let of = |table: Arc<TopTable>| table.top(n, as_of, scope.ttl_at(as_of));
         let ranked = match self.core.top.get(scope.namespace.id).and_then(of) {
             Some(ranked) => ranked,

@@ -162,7 +162,7 @@ impl Counting {
             // A copy knows of no write since it was made, which says nothing about later ones.
             (false, false) => rolled_to,
         };
-        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.first_time());
+        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit));
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = silent_too_long(known.last_event_time, as_of, scope.ttl_at(as_of));
         let exact = if silent { 0 } else { known.count };
