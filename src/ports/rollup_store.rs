@@ -71,7 +71,8 @@ pub trait RollupStore: Send + Sync + 'static {
     /// Writes rolls. All or nothing for each counter.
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError>;
 
-    /// Reads the records of finished buckets with `from <= start < to`, oldest first.
+    /// Reads the records of finished buckets with `from <= start < to`, oldest first; those that repairs have changed instead
+    /// of those that rolls wrote.
     async fn buckets(
         &self,
         dataset: DatasetId,

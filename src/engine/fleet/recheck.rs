@@ -63,10 +63,14 @@ impl Core {
         counter: &Counter,
         bucket: Timestamp,
     ) -> Result<(), StoreError> {
-        let slices = scope.dataset.slices.rows();
-        let slice = slices.iter().find(|row| row.start <= bucket && bucket < row.end);
-        if slice.is_none_or(|row| row.status == SliceStatus::Dropped) {
-            return Ok(());
+        match self.slice_of(scope, bucket).await? {
+            Some(SliceStatus::Dropped) => return Ok(()),
+            Some(SliceStatus::Future | SliceStatus::Open | SliceStatus::Closed) => {}
+            // A slice that is not known is not one that is gone.
+            None => {
+                let error = StoreError::not_applied(StoreErrorKind::Unavailable, OP);
+                return Err(error.because("the slice of the bucket is not known here yet"));
+            }
         }
         for _ in 0..REPAIR_ATTEMPTS_MAX {
             if self.recheck_once(fleet, scope, counter, bucket).await? {
@@ -74,6 +78,18 @@ impl Core {
             }
         }
         Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because("others repair the counter at the same time"))
+    }
+
+    /// The status of the slice that a time lies in, which another server may have made just now.
+    async fn slice_of(&self, scope: &Scope, time: Timestamp) -> Result<Option<SliceStatus>, StoreError> {
+        let known = || {
+            let rows = scope.dataset.slices.rows();
+            rows.iter().find(|row| row.start <= time && time < row.end).map(|row| row.status)
+        };
+        if known().is_none() {
+            scope.dataset.slices.refresh(self.stores.slices.as_ref()).await?;
+        }
+        Ok(known())
     }
 
     /// Answers whether it is done, or another repair came in between.
@@ -190,8 +206,7 @@ impl Core {
         Ok(records.iter().map(|record| record.sum).sum())
     }
 
-    /// The records of buckets that begin in `from..to`: those of repairs count instead of those of rolls, and what the
-    /// present roll holds instead of both.
+    /// The records of buckets that begin in `from..to`: what the present roll holds counts instead of what is stored.
     async fn records_from(
         &self,
         scope: &Scope,
@@ -200,12 +215,12 @@ impl Core {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
+        // A repair that comes in between is noticed by the sealing, which then fails.
         let stored = self.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
-        let repaired = current.sealed.iter().flat_map(|sealed| sealed.repaired.iter().cloned());
         let Rolled { checkpoint, finished_buckets, .. } = &current.rolled;
         let newest = finished_buckets.iter().chain(&checkpoint.open_bucket).cloned();
         let by_start: std::collections::BTreeMap<Timestamp, BucketRecord> =
-            stored.into_iter().chain(repaired).chain(newest).map(|record| (record.start, record)).collect();
+            stored.into_iter().chain(newest).map(|record| (record.start, record)).collect();
         Ok(by_start.into_values().filter(|record| record.start >= from && record.start < to).collect())
     }
 
