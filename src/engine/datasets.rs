@@ -109,7 +109,7 @@ impl DatasetState {
     async fn learn(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
         if limit > self.limit() {
             // What was acknowledged up to it may lie in slices that other members have made.
-            self.slices.refresh(stores.slices.as_ref()).await?;
+            self.slices.follow(stores.slices.as_ref()).await?;
         }
         Ok(self.tell(limit))
     }

@@ -45,7 +45,15 @@ impl SliceTable {
     /// Reads the rows again, for those that other servers have made and the statuses that they have moved. A gap between
     /// rows that are just being made is an error: nobody may take it for a time without events.
     pub async fn refresh(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
-        let rows = store.list(self.dataset).await?;
+        self.take_in(store.list(self.dataset).await?)
+    }
+
+    /// The same for the rows that a limit which was just answered speaks of: the store has read them for it.
+    pub async fn follow(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
+        self.take_in(store.known(self.dataset).await?)
+    }
+
+    fn take_in(&self, rows: Vec<TimeSlice>) -> Result<(), StoreError> {
         if rows.windows(2).any(|pair| pair[0].end != pair[1].start) {
             let why = format!("slices of dataset {} are being made", self.dataset.0);
             return Err(StoreError::not_applied(StoreErrorKind::Busy, "read slices").because(why));

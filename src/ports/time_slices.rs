@@ -20,6 +20,12 @@ pub trait TimeSlices: Send + Sync + 'static {
     /// All rows of a dataset, oldest first.
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError>;
 
+    /// All rows that the newest limit which `Progress` has answered to this process speaks of, and perhaps newer ones, oldest
+    /// first; read from the store only where that keeps none of them in memory.
+    async fn known(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        self.list(dataset).await
+    }
+
     /// Inserts a row if absent.
     async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError>;
 

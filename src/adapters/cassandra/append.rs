@@ -59,7 +59,7 @@ pub struct Appending {
 struct Group {
     slice: Arc<Slice>,
     partition: Partition,
-    rows: Vec<EventRow>,
+    rows: Arc<Vec<EventRow>>,
     events: Vec<NewEvent>,
     /// Where their answers stand in the call's.
     at: Vec<usize>,
@@ -187,12 +187,12 @@ impl Appending {
             let group = groups.entry(partition.clone()).or_insert_with(|| Group {
                 slice,
                 partition,
-                rows: Vec::new(),
+                rows: Arc::default(),
                 events: Vec::new(),
                 at: Vec::new(),
                 sent: false,
             });
-            group.rows.push(row_of(&new));
+            Arc::make_mut(&mut group.rows).push(row_of(&new)); // nobody else has them yet
             group.events.push(new);
             group.at.push(at);
         }
@@ -268,7 +268,7 @@ impl Appending {
         }
         let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
         group.sent = true;
-        let rows = Arc::new(group.rows.clone());
+        let rows = Arc::clone(&group.rows);
         self.lanes.write(&self.link, tables.named("insert_event"), &group.partition, rows).await?;
         if self.touching.is_forgotten(counter.namespace()) {
             return Ok(());

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{bucket_width, stored_counter, stored_dataset};
+use crate::adapters::cassandra::place::{bucket_width, stored_counter, stored_dataset, stored_shard};
 use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::scan::Scanning;
 use crate::adapters::cassandra::slices::Slices;
@@ -95,7 +95,7 @@ impl FleetStore for Fleet {
         let slice = self.slices.taking(dataset, time, OP).await?;
         let step = time.floor_to(STEP);
         self.touching.store_step(dataset, &slice, step).await?;
-        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        let shard = stored_shard(counter.touch_shard());
         let (ns, name) = stored_counter(counter);
         let values = (shard, step.micros(), ns, name, stored_bucket(Some(bucket)));
         self.link.write(OP, self.slices.tables(&slice, OP).await?.named("insert_mark"), values).await

@@ -133,11 +133,6 @@ impl Link {
         }
     }
 
-    /// Asks a conditional question once.
-    pub async fn decide_once(&self, statement: &Prepared, values: impl Bind) -> Result<Decision, Fault> {
-        self.store.decide(&[(statement, values.bind())]).await
-    }
-
     /// Asks a conditional question until its answer is known, up to the bound. Right only where asking twice is: the
     /// second answer may be that of the first one's effect.
     pub async fn decide(

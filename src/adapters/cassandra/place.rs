@@ -36,6 +36,11 @@ pub fn stored_dataset(dataset: DatasetId) -> i64 {
     i64::from(dataset.0)
 }
 
+/// The number of a touch shard as it is stored.
+pub fn stored_shard(shard: u32) -> i32 {
+    i32::try_from(shard).expect("there are few shards")
+}
+
 /// The number of a namespace as it is stored. Numbers are given one after the other, so none has the highest bit.
 pub fn stored_namespace(namespace: NamespaceId) -> i64 {
     namespace.0.cast_signed()

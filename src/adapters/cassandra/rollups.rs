@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{key_from, stored_counter, stored_dataset, stored_namespace};
+use crate::adapters::cassandra::place::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
 use crate::adapters::cassandra::series::Resolutions;
 use crate::adapters::cassandra::slices::{Slices, series_ttl};
 use crate::adapters::cassandra::touching::Touching;
@@ -154,7 +154,7 @@ impl Rollups {
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError> {
         const OP: &str = "list names";
-        let shard = i32::try_from(shard).expect("there are few shards");
+        let shard = stored_shard(shard);
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
         let values = (stored_namespace(namespace), shard, from, most);
         let rows: Vec<(String,)> = self.link.rows(OP, self.link.statement("list_names"), values).await?;
@@ -181,7 +181,7 @@ impl Rollups {
             self.link.write(OP, self.link.statement("delete_series"), (ns, name, resolution)).await?;
         }
         self.touching.unname(&counter);
-        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        let shard = stored_shard(counter.touch_shard());
         self.link.write(OP, self.link.statement("delete_name"), (ns, shard, name)).await
     }
 

@@ -251,18 +251,13 @@ impl Slices {
         const OP: &str = "read slices";
         let statement = self.link.statement("list_slices");
         let rows: Vec<(i64, Vec<u8>, Option<i32>)> = self.link.rows(OP, statement, (stored_dataset(dataset),)).await?;
-        let row = |(_, row, status): (i64, Vec<u8>, Option<i32>)| {
-            let mut row = stored::decode_slice(&row).map_err(|damaged| damaged.during(OP))?;
-            if let Some(status) = status {
-                row.status = row.status.max(status_from(status).map_err(|fault| fault.during(OP))?);
-            }
-            Ok(row)
-        };
-        rows.into_iter().map(row).collect()
+        rows.into_iter().map(|(_, row, status)| row_from(&row, status, OP)).collect()
     }
 
     async fn book(&self, dataset: DatasetId) -> Result<Book, StoreError> {
-        let cell = Arc::clone(&self.books.entry(dataset).or_default());
+        // Every event asks, so the usual way only reads.
+        let known = self.books.get(&dataset).map(|cell| Arc::clone(&cell));
+        let cell = known.unwrap_or_else(|| Arc::clone(&self.books.entry(dataset).or_default()));
         let book = cell.get_or_try_init(|| async {
             let rows = self.stored_rows(dataset).await?;
             let book: BTreeMap<_, _> = rows.into_iter().map(|row| (row.start, Arc::new(Slice::new(row)))).collect();
@@ -301,6 +296,15 @@ fn not_covered(dataset: DatasetId, time: Timestamp, op: &'static str) -> StoreEr
         .because(format!("no live slice of dataset {} covers {time:?}", dataset.0))
 }
 
+/// A row with the status that its register has come to.
+fn row_from(row: &[u8], status: Option<i32>, op: &'static str) -> Result<TimeSlice, StoreError> {
+    let mut row = stored::decode_slice(row).map_err(|damaged| damaged.during(op))?;
+    if let Some(status) = status {
+        row.status = row.status.max(status_from(status).map_err(|fault| fault.during(op))?);
+    }
+    Ok(row)
+}
+
 fn status_code(status: SliceStatus) -> i32 {
     match status {
         SliceStatus::Future => 1,
@@ -324,6 +328,10 @@ fn status_from(code: i32) -> Result<SliceStatus, Fault> {
 impl TimeSlices for Slices {
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         self.read_rows(dataset).await?;
+        self.known(dataset).await
+    }
+
+    async fn known(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         Ok(self.book(dataset).await?.read().values().map(|slice| slice.current()).collect())
     }
 
@@ -337,11 +345,7 @@ impl TimeSlices for Slices {
             Decision::Applied => slice,
             Decision::Held(held) => {
                 let bytes = held.bytes("row").ok_or_else(|| Fault::corrupt("a slice has no row").during(OP))?;
-                let mut row = stored::decode_slice(&bytes).map_err(|damaged| damaged.during(OP))?;
-                if let Some(status) = held.int("status") {
-                    row.status = row.status.max(status_from(status).map_err(|fault| fault.during(OP))?);
-                }
-                row
+                row_from(&bytes, held.int("status"), OP)?
             }
         };
         let slice = Arc::clone(book.write().entry(row.start).or_insert_with(|| Arc::new(Slice::new(row))));

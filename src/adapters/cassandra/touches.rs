@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{stored_counter, stored_dataset};
+use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_shard};
 use crate::adapters::cassandra::slices::{Slice, Slices};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
@@ -63,7 +63,7 @@ impl Touches for TouchIndex {
         limit: usize,
     ) -> Result<Vec<Touch>, StoreError> {
         let from = beyond.map_or(from, |beyond| from.max(beyond.step));
-        let shard = i32::try_from(shard).expect("there are few shards");
+        let shard = stored_shard(shard);
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
         let mut found = Vec::new();
         for slice in self.slices.live(dataset, from, to).await? {
@@ -115,7 +115,7 @@ impl Touches for TouchIndex {
     async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
         let statement = self.link.statement("set_watermark");
         let writing = moved.into_iter().map(|(shard, to)| {
-            let shard = i32::try_from(shard).expect("there are few shards");
+            let shard = stored_shard(shard);
             let at = self.link.register_time(to.micros());
             let values = (at, to.micros(), stored_dataset(dataset), shard);
             self.link.write("move watermark", statement, values)

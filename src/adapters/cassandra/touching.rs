@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_namespace};
+use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_namespace, stored_shard};
 use crate::adapters::cassandra::slices::{Slice, Slices};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
@@ -106,7 +106,7 @@ impl Touching {
     ) -> Result<(), StoreError> {
         const OP: &str = "touch";
         let tables = self.slices.tables(slice, OP).await?;
-        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        let shard = stored_shard(counter.touch_shard());
         let (ns, name) = stored_counter(counter);
         let dirty = self.link.write(OP, tables.named("insert_touch"), (shard, step.micros(), ns, name));
         let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> = vec![dirty.boxed()];
@@ -147,7 +147,7 @@ impl Touching {
             self.link.write(OP, statement, (stored_namespace(namespace),)).await?;
             self.note(namespace, |kept| kept.rows = !kept.forgotten);
         }
-        let shard = i32::try_from(counter.touch_shard()).expect("there are few shards");
+        let shard = stored_shard(counter.touch_shard());
         let values = (stored_namespace(namespace), shard, counter.name().as_str());
         self.link.write(OP, self.link.statement("insert_name"), values).await
     }

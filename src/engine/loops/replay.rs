@@ -11,6 +11,9 @@ use crate::ports::{StoreError, Touch};
 /// While Sets are this full, replaying waits for the rolls.
 pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
 
+/// Between two pages of touches, so that calls come through.
+pub const PAGE_PAUSE: Duration = Duration::from_millis(1);
+
 /// Offers every counter that was touched since its shard's last loss to the rollup queues. Answers whether all is done.
 pub async fn replay_lost(core: &Core, dataset: &DatasetState) -> Result<bool, StoreError> {
     let mut done = true;
@@ -50,7 +53,7 @@ async fn replay_shard(core: &Core, dataset: &DatasetState, shard: u32, from: Tim
         }
         beyond = page.into_iter().next_back();
         // Replaying is background work: let calls through between pages.
-        core.clock.sleep(Duration::from_millis(1)).await;
+        core.clock.sleep(PAGE_PAUSE).await;
     }
 }
 

@@ -5,6 +5,7 @@
 //! begins at its watermark, and two owners at once only do the work twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +17,7 @@ use crate::engine::core::{Core, Scope};
 use crate::engine::datasets::DatasetState;
 use crate::engine::fleet::Fleet;
 use crate::engine::loops::driver::{Activity, Next, Stage};
-use crate::engine::loops::replay::SETS_BYTES_BUSY;
+use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
 use crate::engine::loops::watermarks::put_moved;
 use crate::ports::{StoreError, Touch};
 
@@ -29,18 +30,22 @@ pub struct ShardLoop {
     replayed: Vec<Option<Timestamp>>,
     /// When watermarks were read and written last, by elapsed time.
     stored: Option<Duration>,
+    /// Whether the catalog was read since this step began; what is not in it then was deleted.
+    catalog_read: AtomicBool,
 }
 
 impl ShardLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
     pub fn new(core: Arc<Core>, fleet: Arc<Fleet>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, fleet, dataset, replayed: vec![None; TOUCH_SHARDS as usize], stored: None }
+        let replayed = vec![None; TOUCH_SHARDS as usize];
+        Self { core, fleet, dataset, replayed, stored: None, catalog_read: AtomicBool::new(false) }
     }
 
     async fn step(&mut self) -> Result<(), StoreError> {
         self.take_over().await?;
         // The limit first: what is acknowledged at or below it is in the touches that are read from here on.
         let limit = self.dataset.limit();
+        self.catalog_read.store(false, Ordering::Relaxed);
         let passed = limit.just_after().floor_to(STEP);
         for shard in 0..TOUCH_SHARDS {
             let lost = self.dataset.pending.begin_replay(shard);
@@ -122,6 +127,8 @@ impl ShardLoop {
                 return Ok(true);
             }
             beyond = page.into_iter().next_back();
+            // Replaying is background work: let calls through between pages.
+            self.core.clock.sleep(PAGE_PAUSE).await;
         }
     }
 
@@ -143,7 +150,10 @@ impl ShardLoop {
         if let Some(scope) = self.core.scope_by_id(namespace).await? {
             return Ok(Some(scope));
         }
-        self.core.namespaces.refresh().await?;
+        // Read once a step: what was touched up to its limit was in the catalog before.
+        if !self.catalog_read.swap(true, Ordering::Relaxed) {
+            self.core.namespaces.refresh().await?;
+        }
         self.core.scope_by_id(namespace).await
     }
 
