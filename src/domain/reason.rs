@@ -209,6 +209,8 @@ pub enum Reason {
     SequenceTooOld,
     /// `TRY_BARRED`
     TryBarred,
+    /// `QUEUES_NOT_KEPT`
+    QueuesNotKept,
 }
 
 impl Reason {
@@ -279,6 +281,7 @@ impl Reason {
         Self::SessionEnded,
         Self::SequenceTooOld,
         Self::TryBarred,
+        Self::QueuesNotKept,
     ];
 
     /// What the reason means.

@@ -18,6 +18,8 @@ pub enum StoreErrorKind {
     Conflict,
     /// The store is closing.
     Closed,
+    /// The store keeps nothing of this kind, whatever is asked of it.
+    NotKept,
 }
 
 /// Whether the effect of a failed call may have happened.
@@ -70,6 +72,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Corrupt => "the stored data is damaged",
             StoreErrorKind::Conflict => "the record changed since it was read",
             StoreErrorKind::Closed => "the store is closing",
+            StoreErrorKind::NotKept => "the store keeps nothing of this kind",
         };
         write!(f, "{}: {kind}", self.op)
     }

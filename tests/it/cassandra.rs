@@ -183,6 +183,19 @@ fn every_example_of_migrate_does_what_it_shows() {
     }
 }
 
+#[test]
+fn a_queue_is_refused_for_good_on_a_server_that_keeps_none() {
+    let server = Launch::dev_on_cassandra(node()).start();
+    let answer = server.post("/tallystone.queue.v1.QueueService/CreateQueue", r#"{"queue": {"name": "mail"}}"#);
+    assert_eq!(answer.status, 412, "{}", answer.body);
+    assert!(
+        answer.body.contains("QUEUES_NOT_KEPT") && answer.body.contains("storage.kind embedded"),
+        "{}",
+        answer.body
+    );
+    assert!(server.stop().success());
+}
+
 // ---- Faults ----
 
 #[test]

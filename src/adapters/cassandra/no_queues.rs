@@ -24,9 +24,8 @@ pub fn no_queues() -> QueueStores {
 struct NoQueues;
 
 fn refused(op: &'static str) -> StoreError {
-    let why =
-        "this server keeps counters in Cassandra and no queues; make queues on a server with storage.kind embedded";
-    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(why)
+    let why = "this server keeps counters in Cassandra and no queues; ask a server with storage.kind embedded, which keeps them";
+    StoreError::not_applied(StoreErrorKind::NotKept, op).because(why)
 }
 
 #[async_trait]
@@ -114,7 +113,7 @@ mod tests {
         assert!(stores.shards.queues().await.expect("a list").is_empty());
         let shard = ShardId { queue: QueueId(1), number: 0 };
         let refused = stores.shards.totals(shard).await.expect_err("no queues here");
-        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Unavailable, Outcome::NotApplied));
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::NotKept, Outcome::NotApplied));
         let why = refused.source.expect("it says why").to_string();
         assert!(why.contains("storage.kind embedded"), "{why}");
     }

@@ -190,4 +190,12 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         effect: Effect::Nothing,
         help: "A later try of this call was heard, and answers for it. Ignore this answer; number the tries of a call 1, 2, 3.",
     },
+    ReasonInfo {
+        name: "QUEUES_NOT_KEPT",
+        code: Code::FailedPrecondition,
+        http: 412,
+        retry: Retry::Never,
+        effect: Effect::Nothing,
+        help: "This server keeps counters on a store that has no queues, as Cassandra; repeating the call changes nothing. Send it to a server with storage.kind embedded, or start one for queues.",
+    },
 ];

@@ -194,5 +194,6 @@ pub fn reason_of_store(error: &StoreError) -> Reason {
         (Outcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
         (Outcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
         (Outcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
+        (Outcome::NotApplied, StoreErrorKind::NotKept) => Reason::QueuesNotKept,
     }
 }

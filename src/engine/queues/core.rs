@@ -217,7 +217,8 @@ impl Shared {
             | StoreErrorKind::Full
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
-            | StoreErrorKind::Closed => QueueError::Store(error),
+            | StoreErrorKind::Closed
+            | StoreErrorKind::NotKept => QueueError::Store(error),
         }
     }
 }
