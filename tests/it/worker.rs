@@ -96,15 +96,15 @@ async fn answers_that_are_lost_cost_no_message_an_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_renewed_while_the_work_lasts_and_no_longer() {
-    let house = House::new(&json!({"default_lease": "1s", "default_max_attempts": 1}));
+    let house = House::new(&json!({"default_lease": "6s", "default_max_attempts": 1}));
     let queue = filled(&house, 1).await;
-    let worker = queue.worker().session_lease(Duration::from_secs(1)).until_empty();
+    let worker = queue.worker().session_lease(Duration::from_secs(6)).until_empty();
     let client = house.client();
     let work = move |_: u32, _job: Job| {
         let mut queues = client.queues();
         async move {
-            // Nothing is ready, so this lasts three times the lease.
-            let wait = Some(prost_types::Duration { seconds: 3, nanos: 0 });
+            // Nothing is ready, so this lasts twice the lease.
+            let wait = Some(prost_types::Duration { seconds: 12, nanos: 0 });
             let ask = pb::DequeueRequest { queue: "mail".to_owned(), wait, ..Default::default() };
             let nothing = queues.dequeue(ask).await.expect("an answer").into_inner();
             assert!(nothing.leases.is_empty(), "the lease holds");
@@ -132,7 +132,7 @@ async fn work_is_told_when_its_message_is_to_be_canceled() {
             Outcome::Release
         }
     };
-    let worker = queue.worker().session_lease(Duration::from_secs(3)).grace(Duration::from_secs(30)).until_empty();
+    let worker = queue.worker().session_lease(Duration::from_secs(9)).grace(Duration::from_secs(30)).until_empty();
     let tally = queue.run(&worker, work, &Shutdown::default()).await.expect("it works");
     assert_eq!(tally.others, 1);
     assert_eq!(house.message("m-0")["state"], "MESSAGE_STATE_CANCELED", "as was asked, whatever the work answered");
@@ -143,7 +143,7 @@ async fn a_worker_whose_label_is_opened_again_drops_its_work() {
     let house = House::new(&json!({}));
     let queue = filled(&house, 1).await;
     let (events, mut heard) = mpsc::channel(16);
-    let worker = queue.worker().label("worker-7").session_lease(Duration::from_secs(3)).observed(move |event| {
+    let worker = queue.worker().label("worker-7").session_lease(Duration::from_secs(9)).observed(move |event| {
         if let WorkerEvent::MustEnd { message_id, why } = event {
             // The test may have heard what it waits for.
             let _ = events.try_send((message_id.to_owned(), why));

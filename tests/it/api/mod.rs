@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::api::http::{Gateway, Phase};
@@ -61,10 +62,20 @@ impl Wire {
         wire
     }
 
+    /// A server on memory stores whose time is moved by the test.
+    async fn with_clock(clock: &ManualClock) -> Self {
+        let mut wire = Self::bind_at(memory::stores(), DRAIN_DEADLINE, Arc::new(clock.clone())).await;
+        wire.open().await;
+        wire
+    }
+
     /// Opens the port; the services are not there yet.
     async fn bind(stores: Stores, deadline: Duration) -> Self {
+        Self::bind_at(stores, deadline, Arc::new(SystemClock)).await
+    }
+
+    async fn bind_at(stores: Stores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
         let (stores, gate) = gated(stores);
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let stop = CancellationToken::new();

@@ -111,14 +111,14 @@ fn a_command_that_cannot_be_run_costs_no_attempt_and_ends_the_worker() {
 fn a_lease_is_renewed_while_its_command_runs() {
     let desk = Desk::set();
     fill(&desk, "--max-attempts 1", &["a"]);
-    let ran = work(&desk, "sleep 4", "--lease 3s");
+    let ran = work(&desk, "sleep 9", "--lease 8s");
     assert_eq!((ran.code, ran.err.as_str()), (0, "1 completed, 0 failed, 0 given up or lost\n"));
 }
 
 #[test]
 fn a_command_whose_message_is_canceled_is_ended() {
     let desk = Desk::set();
-    fill(&desk, "--default-lease 3s", &["a"]);
+    fill(&desk, "--default-lease 9s", &["a"]);
     let exec = "tallystone msg cancel -q orders --id a > canceled; sleep 600";
     let ran = work(&desk, exec, "");
     assert!(ran.err.contains("a: is to be canceled; ending its command"), "{}", ran.err);

@@ -10,7 +10,10 @@ mod waiting;
 mod work;
 
 use serde_json::{Value, json};
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Reason;
+use tallystone::ports::Clock;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tonic::transport::Channel;
 
@@ -52,6 +55,17 @@ async fn with_mail() -> Wire {
     let server = Wire::start().await;
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
     server
+}
+
+/// The same on a clock that only the test moves, so that leases and sessions last however slow the machine is.
+async fn with_mail_at(clock: &ManualClock) -> Wire {
+    let server = Wire::with_clock(clock).await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+    server
+}
+
+fn clock() -> ManualClock {
+    ManualClock::at(SystemClock.now())
 }
 
 fn enqueue(id: &str, priority: i64) -> Value {

@@ -1,9 +1,11 @@
 //! Sessions: dequeues that may be repeated, one heartbeat for all leases, labels, and how a session ends.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tallystone::domain::Reason;
 
-use super::{Wire, enqueue, settle, with_mail};
+use super::{Wire, clock, enqueue, settle, with_mail, with_mail_at};
 
 /// A session with this lease.
 async fn opened(server: &Wire, label: &str, lease: &str) -> String {
@@ -43,7 +45,7 @@ async fn with_messages(count: i64) -> Wire {
 #[tokio::test]
 async fn a_repeated_dequeue_is_given_the_same_leases_and_no_others() {
     let server = with_messages(5).await;
-    let session = opened(&server, "", "30s").await;
+    let session = opened(&server, "", "3600s").await;
     let first = server.done("Dequeue", call(&session, 1)).await;
     assert_eq!(tokens(&first).len(), 2);
     for body in [call(&session, 1), again(&session, 1, 2), again(&session, 1, 3)] {
@@ -67,7 +69,7 @@ async fn a_repeat_over_several_shards_is_given_what_each_of_them_gave() {
     for number in 0..40 {
         server.done("Enqueue", enqueue(&format!("m-{number}"), number)).await;
     }
-    let session = opened(&server, "", "30s").await;
+    let session = opened(&server, "", "3600s").await;
     let mut body = call(&session, 1);
     body["max_messages"] = json!(20);
     let first = server.done("Dequeue", body.clone()).await;
@@ -80,7 +82,7 @@ async fn a_repeat_over_several_shards_is_given_what_each_of_them_gave() {
 #[tokio::test]
 async fn a_sequence_that_jumps_back_is_answered_as_it_was_or_refused() {
     let server = with_messages(20).await;
-    let session = opened(&server, "", "30s").await;
+    let session = opened(&server, "", "3600s").await;
     let mut answers = Vec::new();
     for sequence in 1..=10 {
         answers.push(tokens(&server.done("Dequeue", call(&session, sequence)).await));
@@ -125,15 +127,19 @@ async fn a_label_that_is_opened_again_ends_the_older_session_at_once() {
 
 #[tokio::test]
 async fn a_session_that_is_not_heard_gives_its_messages_back() {
-    let server = with_messages(1).await;
-    let session = opened(&server, "", "1s").await;
+    let clock = clock();
+    let server = with_mail_at(&clock).await;
+    server.done("Enqueue", enqueue("m-0", 0)).await;
+    let session = opened(&server, "", "10s").await;
     let mut body = call(&session, 1);
     body["lease_duration"] = json!("3600s");
     let lease = server.done("Dequeue", body).await["leases"][0].clone();
     assert_eq!(lease["leaseExpiresIn"], "3600s", "its own, until the session has said that it arrived");
     server.done("Heartbeat", json!({"session_id": session, "received_up_to": 1})).await;
-    let waiting = json!({"queue": "mail", "wait": "15s"});
-    let other = server.done("Dequeue", waiting).await;
+    clock.advance(Duration::from_secs(9));
+    assert_eq!(server.done("Dequeue", json!({"queue": "mail"})).await["leases"], json!([]), "it may still speak");
+    clock.advance(Duration::from_secs(1));
+    let other = server.done("Dequeue", json!({"queue": "mail"})).await;
     assert_eq!(other["leases"][0]["attemptNumber"], 2, "it came back with the end of the session: {other}");
     server.refused("Heartbeat", json!({"session_id": session}), Reason::SessionEnded).await;
     server.refused("Dequeue", call(&session, 2), Reason::SessionEnded).await;
@@ -142,22 +148,25 @@ async fn a_session_that_is_not_heard_gives_its_messages_back() {
 
 #[tokio::test]
 async fn a_heartbeat_keeps_the_leases_of_all_queues_and_tells_of_cancel_requests() {
-    let server = with_messages(1).await;
+    let clock = clock();
+    let server = with_mail_at(&clock).await;
+    server.done("Enqueue", enqueue("m-0", 0)).await;
     server.done("CreateQueue", json!({"queue": {"name": "other"}})).await;
     server.done("Enqueue", json!({"queue": "other", "message": {"message_id": "x"}})).await;
-    let session = opened(&server, "", "1s").await;
+    let session = opened(&server, "", "10s").await;
     let mut bodies = [call(&session, 1), call(&session, 2)];
     bodies[1]["queue"] = json!("other");
     let mut held = Vec::new();
     for body in &mut bodies {
-        body["lease_duration"] = json!("1s");
+        body["lease_duration"] = json!("10s");
         held.push(server.done("Dequeue", body.clone()).await["leases"][0].clone());
     }
-    // A waiting worker says when two seconds have passed, in which each lease would have ended by itself.
+    // Four times six seconds, in which each lease would have ended by itself.
     for _ in 0..4 {
         let beat = server.done("Heartbeat", json!({"session_id": session, "received_up_to": 2})).await;
-        assert_eq!((&beat["sessionExpiresIn"], &beat["cancelRequests"]), (&json!("1s"), &json!([])));
-        let nothing = server.done("Dequeue", json!({"queue": "mail", "wait": "0.5s"})).await;
+        assert_eq!((&beat["sessionExpiresIn"], &beat["cancelRequests"]), (&json!("10s"), &json!([])));
+        clock.advance(Duration::from_secs(6));
+        let nothing = server.done("Dequeue", json!({"queue": "mail"})).await;
         assert_eq!(nothing["leases"], json!([]));
     }
     server.done("CancelMessage", json!({"queue": "other", "message_id": "x"})).await;
@@ -182,7 +191,7 @@ async fn a_closed_session_releases_what_it_holds() {
 #[tokio::test]
 async fn a_message_is_leased_by_its_id_in_a_session_too() {
     let server = with_messages(3).await;
-    let session = opened(&server, "", "30s").await;
+    let session = opened(&server, "", "3600s").await;
     let mut body = call(&session, 1);
     body["message_id"] = json!("m-2");
     let first = server.done("Dequeue", body.clone()).await;
@@ -196,7 +205,7 @@ async fn what_belongs_to_a_session_is_refused_without_one() {
     for field in ["sequence", "try", "received_up_to"] {
         server.refused("Dequeue", json!({"queue": "mail", field: 1}), Reason::InvalidArgument).await;
     }
-    let session = opened(&server, "", "30s").await;
+    let session = opened(&server, "", "3600s").await;
     let mut negative = call(&session, 1);
     negative["try"] = json!(-1);
     server.refused("Dequeue", negative, Reason::InvalidRange).await;
@@ -231,7 +240,7 @@ async fn an_explanation_names_who_holds_a_value_and_since_when() {
         let message = json!({"message_id": id, "metadata": {"title": "a"}});
         server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
     }
-    let session = opened(&server, "worker-7", "30s").await;
+    let session = opened(&server, "worker-7", "3600s").await;
     server.done("Dequeue", call(&session, 1)).await;
     let ask = |id: &str| json!({"queue": "mail", "message_id": id, "shard_key": "a"});
     let words = async |method: &str, body: Value, at: usize| {

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::waiting::until;
-use super::{Wire, enqueue, with_mail};
+use super::{Wire, clock, enqueue, with_mail, with_mail_at};
 
 struct Worker {
     requests: mpsc::Sender<wire::WorkRequest>,
@@ -101,21 +101,27 @@ async fn a_stream_with_a_filter_gets_what_meets_it() {
 
 #[tokio::test]
 async fn the_messages_of_a_worker_keep_the_leases_of_its_session_and_its_silence_ends_them() {
-    let server = with_mail().await;
-    let session_id = opened(&server, "", "1s").await;
+    let clock = clock();
+    let server = with_mail_at(&clock).await;
+    let session_id = opened(&server, "", "10s").await;
     let lease_duration = Some(prost_types::Duration { seconds: 3_600, nanos: 0 });
     let mut worker =
         Worker::open(server.queues().await, wire::WorkRequest { session_id, lease_duration, ..asking(1) }).await;
     server.done("Enqueue", enqueue("a", 1)).await;
     let lease = worker.leases(1).await.remove(0);
     assert_eq!(lease.attempt_number, 1);
-    // Waits of another worker say when time has passed: two seconds in which the worker speaks.
-    for _ in 0..8 {
-        worker.requests.send(wire::WorkRequest::default()).await.expect("room");
-        let nothing = server.done("Dequeue", json!({"queue": "mail", "wait": "0.25s"})).await;
-        assert_eq!(nothing["leases"], json!([]));
+    for _ in 0..4 {
+        let extension =
+            wire::ExtendLeaseRequest { lease_token: lease.lease_token.clone(), lease_duration, ..Default::default() };
+        let speaks = wire::WorkRequest { extensions: vec![extension], ..Default::default() };
+        worker.requests.send(speaks).await.expect("room");
+        let heard = worker.answers.next().await.expect("an answer").expect("no error");
+        assert_eq!(heard.extended.len(), 1, "{heard:?}");
+        clock.advance(Duration::from_secs(6));
+        assert_eq!(server.done("Dequeue", json!({"queue": "mail"})).await["leases"], json!([]));
     }
-    let other = server.done("Dequeue", json!({"queue": "mail", "wait": "15s"})).await;
+    clock.advance(Duration::from_secs(4));
+    let other = server.done("Dequeue", json!({"queue": "mail"})).await;
     assert_eq!(other["leases"][0]["attemptNumber"], 2, "then it is silent, its stream still open: {other}");
     worker.requests.send(wire::WorkRequest::default()).await.expect("room");
     assert_eq!(worker.end().await, "SESSION_ENDED");
@@ -140,7 +146,9 @@ async fn a_stream_ends_at_once_when_its_label_is_opened_again() {
 async fn a_worker_that_never_reads_holds_little_and_loses_it() {
     const MESSAGES: usize = 300;
     let server = Wire::start().await;
-    server.done("CreateQueue", json!({"queue": {"name": "mail", "default_lease": "1s"}})).await;
+    server
+        .done("CreateQueue", json!({"queue": {"name": "mail", "default_lease": "1s", "default_max_attempts": 100}}))
+        .await;
     let mut client = server.queues().await;
     for part in 0..MESSAGES / 100 {
         let message = |n: usize| wire::Message {

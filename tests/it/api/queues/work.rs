@@ -96,6 +96,12 @@ async fn a_blocked_queue_keeps_its_streams_and_goes_on_when_unblocked() {
     server.done("UpdateQueue", block(true)).await;
     let mut worker = Worker::open(&server, 1).await;
     server.done("Enqueue", enqueue("a", 1)).await;
+    // An answer of the stream that comes after the message was there: nothing was leased before it.
+    let absent = wire::Settlement { lease_token: "none".to_owned(), ..complete(&wire::Lease::default()) };
+    worker.send(wire::WorkRequest { settlements: vec![absent], ..credited("", 0) }).await;
+    let answer = worker.next().await;
+    assert_eq!((answer.results.len(), answer.leases.len()), (1, 0), "{answer:?}");
+    assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "1");
     server.done("UpdateQueue", block(false)).await;
     assert_eq!(worker.next().await.leases.len(), 1);
 }
