@@ -52,7 +52,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-use crate::domain::limits::JOURNAL_BYTES_MAX;
+use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use crate::ports::{Clock, FastCounts, QueueStores, Stores};
 use committer::Committer;
 use core::Core;
@@ -104,7 +104,7 @@ impl Options {
             block_bytes: 64 * MIB,
             memtable_bytes: 16 * MIB,
             journal_bytes: JOURNAL_BYTES_MAX,
-            verify_bytes: 8 * 1024 * MIB,
+            verify_bytes: VERIFY_BYTES_MAX,
         }
     }
 }
