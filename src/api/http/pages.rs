@@ -45,7 +45,7 @@ pub fn answer(request: &Request<Body>, phase: Phase, registry: &Registry) -> Res
 /// What this is and what to try, for somebody who followed the printed address.
 fn front(host: &str) -> String {
     format!(
-        "tallystone {version}: counters over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
+        "tallystone {version}: counters and queues over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
          http://{host}/readyz    whether it takes calls\n\
          http://{host}/healthz   whether the process answers\n\
          http://{host}/metrics   Prometheus metrics\n\n\
