@@ -15,7 +15,7 @@ use crate::namespaces::{self, Settings};
 use crate::target::{self, Target, Usage};
 
 /// What to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Plan {
     /// Active counters.
     pub counters: u64,
@@ -25,6 +25,13 @@ pub struct Plan {
     pub duration: Duration,
     /// Items of one batch.
     pub items: usize,
+    /// Of the namespace.
+    pub settings: Settings,
+}
+
+/// A namespace as `dev` has it, for more counters.
+pub fn settings() -> Settings {
+    Settings { cardinality: Cardinality::High, ..Settings::dev(NAMESPACE) }
 }
 
 /// What came of it.
@@ -37,6 +44,8 @@ pub struct Outcome {
     pub cpu_cores: f64,
     /// How many rollup batches were under way, on average.
     pub batch_share: f64,
+    /// The server's metrics before the load and at its end.
+    pub metrics: [String; 2],
     /// How much of a sample was right, by the time since the end of the load.
     pub convergence: Vec<(Duration, f64)>,
     /// The time that all counters have.
@@ -78,15 +87,14 @@ const BATCH_SECONDS: &str = "tallystone_rollup_batch_seconds_total";
 /// Runs it on a server.
 pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
     let connections = Connections::open(&target.url(), 4).await?;
-    let settings = Settings { cardinality: Cardinality::High, ..Settings::dev(NAMESPACE) };
-    namespaces::create(&mut connections.catalog(), &settings).await?;
-    let bound = Duration::from_millis(settings.accept_limit_ms + 3 * u64::from(settings.coalesce_ms));
+    namespaces::create(&mut connections.catalog(), &plan.settings).await?;
+    let bound = Duration::from_millis(plan.settings.accept_limit_ms + 3 * u64::from(plan.settings.coalesce_ms));
 
-    let before = (target::usage(target.pid())?, target::metric(&target.metrics()?, BATCH_SECONDS));
+    let before = (target::usage(target.pid())?, target.metrics()?);
     let begun = Instant::now();
     let writers = load(&connections, plan).await?;
     let ended = Instant::now();
-    let after = (target::usage(target.pid())?, target::metric(&target.metrics()?, BATCH_SECONDS));
+    let after = (target::usage(target.pid())?, target.metrics()?);
     let seconds = (ended - begun).as_secs_f64();
     let refused: u64 = writers.iter().map(|writer| writer.refused).sum();
     ensure!(refused == 0, "{refused} adds were refused for good");
@@ -101,7 +109,8 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
         rate: plan.rate as f64 * plan.duration.as_secs_f64() / seconds,
         resident_max: target::usage(target.pid())?.resident_max,
         cpu_cores: cores(before.0, after.0, seconds),
-        batch_share: (after.1 - before.1) / seconds,
+        batch_share: (target::metric(&after.1, BATCH_SECONDS) - target::metric(&before.1, BATCH_SECONDS)) / seconds,
+        metrics: [before.1, after.1],
         convergence,
         bound,
         late,
@@ -112,7 +121,7 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Outcome> {
 /// CPU of the server under the same load while no rollup runs, in cores.
 pub async fn cpu_without_rollups(target: &Target, plan: Plan) -> Result<f64> {
     let connections = Connections::open(&target.url(), 4).await?;
-    let settings = Settings { cardinality: Cardinality::High, coalesce_ms: 600_000, ..Settings::dev(NAMESPACE) };
+    let settings = Settings { coalesce_ms: 600_000, ..plan.settings };
     namespaces::create(&mut connections.catalog(), &settings).await?;
     let before = target::usage(target.pid())?;
     let begun = Instant::now();

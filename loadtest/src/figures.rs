@@ -232,7 +232,8 @@ async fn throughput(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec
 async fn convergence(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
     let server = Target::server(binary, folder.path())?;
     let duration = Duration::from_secs(scale.converge_seconds);
-    let plan = converge::Plan { counters: scale.counters, rate: 20_000, duration, items: 50 };
+    let plan =
+        converge::Plan { counters: scale.counters, rate: 20_000, duration, items: 50, settings: converge::settings() };
     let outcome = converge::run(&server, plan).await?;
     eprintln!("{}", outcome.line());
     let mebibytes = outcome.resident_max as f64 / 1_048_576.0;

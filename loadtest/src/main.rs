@@ -5,6 +5,7 @@
 //! `docs/benchmarks.md`. Figures of a debug build mean nothing: `cargo build --release --workspace` first.
 
 mod adds;
+mod cassandra;
 mod client;
 mod converge;
 mod echo;
@@ -194,9 +195,11 @@ enum Command {
         #[arg(long, default_value_t = 1_000)]
         messages: u32,
     },
+    /// Counters on Cassandra beside the node itself, as a table
+    Cassandra(cassandra::Scale),
     /// Queues beside their ceilings, as a table
     Queues(queues::Scale),
-    /// All of the counters' but memcached beside their ceilings, as a table
+    /// Counters on the embedded store beside their ceilings, as a table
     Figures(figures::Scale),
 }
 
@@ -270,6 +273,7 @@ async fn main() -> Result<()> {
             let plan = memcached::Plan { memcached, counters, rate, rounds, span };
             memcached::run(&place.binary()?, folder.path(), &plan).await
         }
+        Command::Cassandra(scale) => cassandra::run(&place.binary()?, scale).await,
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
@@ -291,7 +295,13 @@ async fn on_a_server(place: &Place, command: Command) -> Result<()> {
     let url = place.server.clone().or_else(|| started.as_ref().map(Target::url)).context("a server")?;
     match (command, &started) {
         (Command::Converge { counters, rate, seconds }, Some(target)) => {
-            let plan = converge::Plan { counters, rate, duration: Duration::from_secs(seconds), items: 50 };
+            let plan = converge::Plan {
+                counters,
+                rate,
+                duration: Duration::from_secs(seconds),
+                items: 50,
+                settings: converge::settings(),
+            };
             println!("{}", converge::run(target, plan).await?.line());
             Ok(())
         }

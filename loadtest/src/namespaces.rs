@@ -1,5 +1,7 @@
 //! The namespaces of the load, made through the catalog's own calls.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use tallystone::proto::admin::v1::{
     Cardinality, CounterType, CreateNamespaceRequest, DatasetSettings, Namespace, RollupSettings, Storage,
@@ -8,7 +10,10 @@ use tallystone::proto::admin::v1::{
 
 use crate::client::Catalog;
 
+const CREATED_WITHIN: Duration = Duration::from_secs(60);
+
 /// What a namespace of the load differs in.
+#[derive(Clone, Copy)]
 pub struct Settings {
     /// Its name; also that of its dataset, so that no two scenarios meet.
     pub name: &'static str,
@@ -22,6 +27,8 @@ pub struct Settings {
     pub counter_type: CounterType,
     /// The cluster of its cache; none: the server's own.
     pub cache_cluster: Option<&'static str>,
+    /// How events lie in partitions; 0 stands for the default.
+    pub partition: TimePartition,
 }
 
 impl Settings {
@@ -34,6 +41,7 @@ impl Settings {
             coalesce_ms: 1_000,
             counter_type: CounterType::Eventual,
             cache_cluster: None,
+            partition: TimePartition { buckets_per_id: 1, ..TimePartition::default() },
         }
     }
 }
@@ -58,11 +66,14 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
             ..Storage::default()
         }),
         dataset: Some(dataset),
-        time_partition: Some(TimePartition { buckets_per_id: 1, ..TimePartition::default() }),
+        time_partition: Some(settings.partition),
         rollup: Some(RollupSettings { coalesce_ms: settings.coalesce_ms, ..RollupSettings::default() }),
         ..Namespace::default()
     };
     let reason = "a load test".to_owned();
-    catalog.create_namespace(CreateNamespaceRequest { namespace: Some(namespace), reason }).await?;
+    let mut request = tonic::Request::new(CreateNamespaceRequest { namespace: Some(namespace), reason });
+    // A node of Cassandra that has just begun takes its time.
+    request.set_timeout(CREATED_WITHIN);
+    catalog.create_namespace(request).await?;
     Ok(())
 }

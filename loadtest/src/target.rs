@@ -32,9 +32,15 @@ impl Target {
 
     /// The same with further arguments.
     pub fn server_with(binary: &Path, data: &Path, arguments: &[&str]) -> Result<Self> {
+        let data = data.to_str().context("the path of a data directory is text")?;
+        Self::dev(binary, &[&["--data", data], arguments].concat())
+    }
+
+    /// Starts `tallystone dev` with these arguments.
+    pub fn dev(binary: &Path, arguments: &[&str]) -> Result<Self> {
         ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
         let mut command = Command::new(binary);
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
+        command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments);
         let mut target = Self::start(command)?;
         let begun = Instant::now();
         while !http_get(target.address, "/readyz").is_ok_and(|(status, _)| status == 200) {

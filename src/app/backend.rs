@@ -137,6 +137,11 @@ impl Backend {
         self.embedded.clone()
     }
 
+    /// The opened keyspace, if there is one.
+    pub fn cassandra(&self) -> Option<Arc<Cassandra>> {
+        self.shared.as_ref().map(|shared| Arc::clone(&shared.keyspace))
+    }
+
     /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
         self.embedded.as_ref().and_then(|embedded| embedded.failure())

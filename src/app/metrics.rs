@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::adapters::cassandra::{Cassandra, Requests};
 use crate::adapters::embedded::{Embedded, Health};
 use crate::adapters::memcached;
 use crate::app::backend::Memcached;
@@ -285,6 +286,44 @@ impl Collector for MemcachedCollector {
             for (labels, health) in &health {
                 ConstGauge::new(value(health) as f64).encode(family.encode_family(labels)?)?;
             }
+        }
+        Ok(())
+    }
+}
+
+/// Reads how often the keyspace was asked; on other stores it never is.
+pub struct CassandraCollector {
+    keyspace: Option<Arc<Cassandra>>,
+}
+
+impl CassandraCollector {
+    /// Reads these.
+    pub fn new(keyspace: Option<Arc<Cassandra>>) -> Self {
+        Self { keyspace }
+    }
+}
+
+impl fmt::Debug for CassandraCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CassandraCollector")
+    }
+}
+
+type CassandraRow = (&'static str, &'static str, fn(&Requests) -> u64);
+
+const CASSANDRA_COUNTS: &[CassandraRow] = &[
+    ("tallystone_cassandra_reads", "Reads of the keyspace, a page each", |r| r.reads),
+    ("tallystone_cassandra_writes", "Plain writes; rows of one partition that went together are one", |r| r.writes),
+    ("tallystone_cassandra_rows_written", "The rows that these writes carried", |r| r.rows),
+    ("tallystone_cassandra_conditional", "Conditional requests", |r| r.conditional),
+    ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),
+];
+
+impl Collector for CassandraCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let requests = self.keyspace.as_ref().map_or_else(Requests::default, |keyspace| keyspace.requests());
+        for (name, help, value) in CASSANDRA_COUNTS {
+            encode_count(&mut encoder, name, help, value(&requests))?;
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
-use crate::app::metrics::{EngineCollector, MemcachedCollector, StoreCollector};
+use crate::app::metrics::{CassandraCollector, EngineCollector, MemcachedCollector, StoreCollector};
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
@@ -236,6 +236,7 @@ async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -
 fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
     gateway.measure(Box::new(EngineCollector::new(Arc::clone(engine))));
     gateway.measure(Box::new(MemcachedCollector::new(backend.memcached.clone())));
+    gateway.measure(Box::new(CassandraCollector::new(backend.cassandra())));
     if let Some(embedded) = backend.embedded() {
         gateway.measure(Box::new(StoreCollector::new(embedded)));
     }

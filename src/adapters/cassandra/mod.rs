@@ -12,6 +12,7 @@
 mod append;
 mod catalog;
 mod connect;
+mod counted;
 mod fault;
 mod fleet;
 mod lanes;
@@ -34,6 +35,7 @@ pub mod value;
 use std::sync::Arc;
 
 use crate::adapters::cassandra::append::Appending;
+use crate::adapters::cassandra::counted::{Counted, Tally};
 use crate::adapters::cassandra::fleet::Fleet;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::log::Log;
@@ -51,6 +53,7 @@ use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Store
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers};
+pub use counted::Requests;
 pub use fault::Fault;
 pub use no_queues::no_queues;
 pub use slices::{RowSettings, SettingsSource};
@@ -63,6 +66,7 @@ pub struct Cassandra {
     appending: Arc<Appending>,
     rollups: Arc<Rollups>,
     catalog: Arc<Catalog>,
+    tally: Arc<Tally>,
 }
 
 impl Cassandra {
@@ -80,10 +84,13 @@ impl Cassandra {
             .use_keyspace(&options.keyspace, false)
             .await
             .map_err(|error| OpenError::of(Fault::not_sent(error.to_string())))?;
-        Self::on(Arc::new(CqlStore::new(session)), &options.keyspace, settings, clock, Rules::default()).await
+        let tally = Arc::new(Tally::default());
+        let store = Arc::new(Counted::new(CqlStore::new(session), Arc::clone(&tally)));
+        let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
+        Ok(Self { tally, ..opened })
     }
 
-    /// Opens a keyspace of any store of wide rows; its schema is that of this release.
+    /// Opens a keyspace of any store of wide rows; its schema is that of this release. Its requests are not counted.
     pub async fn on(
         store: Arc<dyn WideStore>,
         keyspace: &str,
@@ -102,7 +109,12 @@ impl Cassandra {
         let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await?;
         let appending = Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching));
         let (rollups, appending) = (Arc::new(rollups), Arc::new(appending));
-        Ok(Self { link, slices, touching, appending, rollups, catalog })
+        Ok(Self { link, slices, touching, appending, rollups, catalog, tally: Arc::default() })
+    }
+
+    /// How often the keyspace was asked so far.
+    pub fn requests(&self) -> Requests {
+        self.tally.requests()
     }
 
     /// The stores of the keyspace, beside those best-effort counters.
