@@ -325,7 +325,9 @@ impl Collector for CassandraCollector {
         for (name, help, value) in CASSANDRA_COUNTS {
             encode_count(&mut encoder, name, help, value(&requests))?;
         }
-        Ok(())
+        let wide = self.keyspace.as_ref().map_or(0, |keyspace| keyspace.wide_counters());
+        let help = "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
+        encode_count(&mut encoder, "tallystone_cassandra_wide_counters", help, wide)
     }
 }
 

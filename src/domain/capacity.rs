@@ -10,7 +10,7 @@ use crate::domain::limits::{BUCKETS_PER_ID_MAX, NUM_QUEUES_MAX, PARTITION_BYTES_
 use crate::domain::namespace::{Cardinality, DatasetSettings, RollupSettings, TimePartition};
 
 /// Bytes of an event in a partition of Cassandra.
-const EVENT_PARTITION_BYTES: u64 = 60;
+pub const EVENT_PARTITION_BYTES: u64 = 60;
 /// Bytes of an event in the embedded store: key, change, touch, its share of the index.
 const EVENT_EMBEDDED_BYTES: u64 = 100;
 /// Bytes of a counter's checkpoint, name and registers, on disk.
@@ -179,7 +179,7 @@ impl Load {
 }
 
 /// Partitions of at most half the greatest size, so that twice the load still fits: narrower buckets first, then more.
-fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
+pub fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
     let defaults = TimePartition::default();
     let fits = |partition: TimePartition| partition_bytes(hottest, partition) <= PARTITION_BYTES_MAX / 2;
     let widths = BUCKET_WIDTHS.into_iter().filter(|width| seconds_per_slice.is_multiple_of(*width));

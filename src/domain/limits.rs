@@ -251,6 +251,8 @@ pub const COALESCE_MS_MAX: u32 = 600_000;
 pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 /// The largest partition of a counter that a plan allows, in bytes; Cassandra reads larger ones badly.
 pub const PARTITION_BYTES_MAX: u64 = 10 * 1024 * 1024;
+/// The counters with larger partitions that one process remembers having warned of.
+pub const WIDE_COUNTERS_TOLD_MAX: usize = 4_096;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
 

@@ -31,6 +31,7 @@ pub mod store;
 mod touches;
 mod touching;
 pub mod value;
+mod wide;
 
 use std::sync::Arc;
 
@@ -142,6 +143,11 @@ impl Cassandra {
             catalog: Arc::clone(&self.catalog) as Arc<_>,
             fleet: Some(Arc::new(fleet)),
         }
+    }
+
+    /// How many counters were found whose partitions are too large, one for each slice.
+    pub fn wide_counters(&self) -> u64 {
+        self.rollups.wide.found()
     }
 
     /// Ends what is under way.

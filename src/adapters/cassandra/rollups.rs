@@ -19,6 +19,7 @@ use crate::adapters::cassandra::place::{key_from, stored_counter, stored_dataset
 use crate::adapters::cassandra::series::Resolutions;
 use crate::adapters::cassandra::slices::{Slices, series_ttl};
 use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::cassandra::wide::{Wide, suspects};
 use crate::adapters::stored;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
@@ -36,6 +37,8 @@ pub struct Rollups {
     resolutions: RwLock<Resolutions>,
     /// Checkpoints that this process has read or written.
     heads: Cache<(DatasetId, Counter), Head>,
+    /// Counters that are too hot for their partitions.
+    pub wide: Wide,
 }
 
 /// The number of repairs of a checkpoint, and its as_of: the greater one counts.
@@ -50,7 +53,8 @@ impl Rollups {
         let statement = link.statement("list_resolutions");
         let rows = link.rows("read resolutions", statement, ()).await?;
         let resolutions = RwLock::new(Resolutions::stored(rows));
-        Ok(Self { link, slices, touching, resolutions, heads: Cache::new(HEADS_REMEMBERED_MAX) })
+        let heads = Cache::new(HEADS_REMEMBERED_MAX);
+        Ok(Self { link, slices, touching, resolutions, heads, wide: Wide::default() })
     }
 
     fn note_head(&self, dataset: DatasetId, counter: &Counter, head: Head) {
@@ -90,12 +94,22 @@ impl Rollups {
             self.put_bucket(dataset, &write.counter, bucket, record_time(&write.checkpoint)).await?;
         }
         self.put_steps(dataset, write).await?;
+        self.look_for_wide(dataset, write).await;
         let (ns, name) = stored_counter(&write.counter);
         let repairs = write.checkpoint.repairs.cast_signed();
         let value = stored::encode_checkpoint(&write.checkpoint);
         let at = self.link.register_time(as_of.micros());
         let values = (at, value, stored_dataset(dataset), ns, name, repairs);
         self.link.write(OP, self.link.statement("set_live"), values).await
+    }
+
+    /// Warns of partitions that grow too large; a roll never fails for that.
+    async fn look_for_wide(&self, dataset: DatasetId, write: &RollWrite) {
+        for bucket in suspects(write) {
+            let Ok(Some(slice)) = self.slices.covering(dataset, bucket.start).await else { continue };
+            let Ok(settings) = self.slices.settings(&slice, write.counter.namespace()).await else { continue };
+            self.wide.look(dataset, &write.counter, &slice, settings.partition, bucket, write.checkpoint.as_of);
+        }
     }
 
     async fn put_bucket(

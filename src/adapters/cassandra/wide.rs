@@ -1,0 +1,130 @@
+//! Tells of counters that are too hot for the partitions that their namespace gives them.
+//!
+//! Every roll carries how many events its time buckets hold, so nothing is read for it. A partition is one event bucket of
+//! one time bucket; events spread evenly over those.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quick_cache::sync::Cache;
+
+use crate::adapters::cassandra::slices::Slice;
+use crate::domain::Timestamp;
+use crate::domain::capacity::{EVENT_PARTITION_BYTES, partition_of};
+use crate::domain::counter::{Counter, DatasetId};
+use crate::domain::limits::{PARTITION_BYTES_MAX, WIDE_COUNTERS_TOLD_MAX};
+use crate::domain::namespace::TimePartition;
+use crate::domain::rollup::BucketRecord;
+use crate::ports::RollWrite;
+
+/// What was told already.
+pub struct Wide {
+    /// The slices of counters, by their beginning.
+    told: Cache<(DatasetId, Counter), Timestamp>,
+    found: AtomicU64,
+}
+
+/// A time bucket that holds too much, and what would hold it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct TooWide {
+    adds_per_second: u64,
+    partition_bytes: u64,
+    advice: TimePartition,
+}
+
+impl Default for Wide {
+    fn default() -> Self {
+        Self { told: Cache::new(WIDE_COUNTERS_TOLD_MAX), found: AtomicU64::new(0) }
+    }
+}
+
+impl Wide {
+    /// How many counters were found so far, one for each slice.
+    pub fn found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    /// Warns of a bucket that holds too much, once for each counter and slice.
+    pub fn look(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        slice: &Slice,
+        partition: TimePartition,
+        bucket: &BucketRecord,
+        as_of: Timestamp,
+    ) {
+        let slice_seconds = slice.last().just_after().since(slice.start()).as_secs();
+        let seconds_per_slice = u32::try_from(slice_seconds).unwrap_or(u32::MAX);
+        let Some(found) = too_wide(partition, seconds_per_slice, bucket, as_of) else { return };
+        let key = (dataset, counter.clone());
+        if self.told.get(&key) == Some(slice.start()) {
+            return;
+        }
+        self.told.insert(key, slice.start());
+        self.found.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            counter = %counter.tag(),
+            adds_per_second = found.adds_per_second,
+            partition_bytes = found.partition_bytes,
+            "a counter is too hot for its partitions, which Cassandra reads badly above {PARTITION_BYTES_MAX} bytes: set \
+             seconds_per_bucket of its namespace to {} and buckets_per_id to {}, which holds from the next new slice on",
+            found.advice.seconds_per_bucket,
+            found.advice.buckets_per_id,
+        );
+    }
+}
+
+/// The buckets of a roll that may hold too much, whatever the settings are.
+pub fn suspects(write: &RollWrite) -> impl Iterator<Item = &BucketRecord> {
+    let buckets = write.finished_buckets.iter().chain(&write.checkpoint.open_bucket);
+    buckets.filter(|bucket| bucket.rows.saturating_mul(EVENT_PARTITION_BYTES) > PARTITION_BYTES_MAX)
+}
+
+fn too_wide(
+    partition: TimePartition,
+    seconds_per_slice: u32,
+    bucket: &BucketRecord,
+    as_of: Timestamp,
+) -> Option<TooWide> {
+    let rows = bucket.rows.div_ceil(u64::from(partition.buckets_per_id.max(1)));
+    let partition_bytes = rows.saturating_mul(EVENT_PARTITION_BYTES);
+    if partition_bytes <= PARTITION_BYTES_MAX {
+        return None;
+    }
+    let width = Duration::from_secs(u64::from(partition.seconds_per_bucket));
+    let seconds = as_of.since(bucket.start).min(width).as_secs().max(1);
+    let adds_per_second = bucket.rows.div_ceil(seconds);
+    Some(TooWide { adds_per_second, partition_bytes, advice: partition_of(adds_per_second, seconds_per_slice) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_micros(0);
+
+    fn bucket(rows: u64) -> BucketRecord {
+        BucketRecord { start: START, rows, sum: 0, clear: None, digest: 0 }
+    }
+
+    #[test]
+    fn a_bucket_is_too_wide_beyond_the_largest_partition_and_the_advice_holds_it() {
+        let partition = TimePartition { seconds_per_bucket: 600, buckets_per_id: 4 };
+        let most = PARTITION_BYTES_MAX / EVENT_PARTITION_BYTES * 4;
+        let at = START + Duration::from_secs(3_600);
+        assert_eq!(too_wide(partition, 86_400, &bucket(most), at), None);
+        let found = too_wide(partition, 86_400, &bucket(most + 1), at).expect("one more is too much");
+        assert_eq!(found.adds_per_second, 1_166, "over the ten minutes of the bucket, though the roll came later");
+        let TimePartition { seconds_per_bucket, buckets_per_id } = found.advice;
+        let rows = found.adds_per_second * u64::from(seconds_per_bucket) / u64::from(buckets_per_id);
+        assert!(rows * EVENT_PARTITION_BYTES <= PARTITION_BYTES_MAX, "{:?}", found.advice);
+    }
+
+    #[test]
+    fn a_bucket_that_has_just_begun_is_judged_by_the_time_that_it_took() {
+        let partition = TimePartition { seconds_per_bucket: 600, buckets_per_id: 1 };
+        let found = too_wide(partition, 86_400, &bucket(200_000), START + Duration::from_secs(100));
+        assert_eq!(found.expect("it is too wide").adds_per_second, 2_000);
+    }
+}
