@@ -89,7 +89,7 @@ impl Caller {
 
     async fn apply(&self, command: ShardCommand) -> (Result<Reply, Refusal>, Vec<String>) {
         let answer = self.stores.shards.apply(self.shard, vec![command]).await.remove(0).expect("the store takes it");
-        let ids = answer.messages.iter().map(|message| message.head.id.as_str().to_owned()).collect();
+        let ids = answer.messages.iter().map(|message| message.head.id.to_string()).collect();
         (answer.reply, ids)
     }
 

@@ -52,7 +52,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         &**course;
     StoredQueueMessage {
         epoch: *epoch,
-        id: id.as_str().to_owned(),
+        id: id.to_string(),
         routing: routing.as_ref().map(|routing| routing.as_str().to_owned()),
         metadata: metadata.pairs().map(|(key, value)| text_of(key, value)).collect(),
         payload_bytes: *payload_bytes,

@@ -34,7 +34,10 @@ pub fn route(
         (None, Some(key)) => Some(Routing::new(key)?),
         (None, None) => None,
     };
-    let shard = shard_of(shards, routing.as_ref().map_or(id.as_str(), Routing::as_str));
+    let shard = match &routing {
+        Some(routing) => shard_of(shards, routing.as_str()),
+        None => shard_of(shards, &id.text()),
+    };
     Ok(Route { routing, shard })
 }
 

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn either_name_of_a_message_is_read() {
         assert!(matches!(MessageRef::parse("m.3.1.42", None), Ok(MessageRef::Key(KEY))));
-        assert!(matches!(MessageRef::parse("order-7", None), Ok(MessageRef::Id(id, None)) if id.as_str() == "order-7"));
+        assert!(matches!(MessageRef::parse("order-7", None), Ok(MessageRef::Id(id, None)) if *id.text() == *"order-7"));
         assert_eq!(MessageRef::parse("m.order", None).err(), Some(BadReference::Text(BadText::Key)));
         assert_eq!(MessageRef::parse("", None).err(), Some(BadReference::Id(Invalid::MessageId)));
     }

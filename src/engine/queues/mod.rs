@@ -113,8 +113,8 @@ impl Queues {
             MessageRef::Key(key) if key.shard < queue.shards() => Ok(key.shard),
             MessageRef::Key(_) => Err(crate::domain::queue::Refusal::NotFound.into()),
             MessageRef::Id(id, routing) => {
-                let value = routing.as_ref().map_or(id.as_str(), |routing| routing.as_str());
-                Ok(shard_of(queue.shards(), value))
+                let shard = |value: &str| shard_of(queue.shards(), value);
+                Ok(routing.as_ref().map_or_else(|| shard(&id.text()), |routing| shard(routing.as_str())))
             }
         }
     }

@@ -290,7 +290,7 @@ async fn item_42_what_waits_is_listed_whether_due_or_not() {
         bench.all(SHARD, commands).await;
         for (state, wanted) in [(State::Pending, &["due", "due too"][..]), (State::Invisible, &["later"])] {
             let read = bench.stores.shards.list(SHARD, state, 0, 9).await.expect("a read").messages;
-            let ids: Vec<_> = read.iter().map(|message| message.head.id.as_str()).collect();
+            let ids: Vec<_> = read.iter().map(|message| message.head.id.to_string()).collect();
             assert_eq!(ids, wanted);
         }
         assert_eq!(bench.peeked(SHARD, 9).await, ["due", "due too"], "a peek shows what would be served now");

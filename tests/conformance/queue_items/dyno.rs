@@ -146,7 +146,7 @@ async fn item_09_of_many_publishers_and_consumers_no_message_is_lost_or_doubled(
                     let leases = bench.dequeue(shard, 100).await;
                     let settlements = leases.iter().map(|(lease, _)| settle(lease.token, Verb::Complete)).collect();
                     bench.all(shard, settlements).await;
-                    done.extend(leases.into_iter().map(|(_, message)| message.head.id.as_str().to_owned()));
+                    done.extend(leases.into_iter().map(|(_, message)| message.head.id.to_string()));
                 }
                 done
             });

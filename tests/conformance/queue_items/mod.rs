@@ -101,7 +101,7 @@ impl QueueBench {
     /// The ids of the messages that a dequeue gets, in their order.
     async fn served(&self, shard: ShardId, max: usize) -> Vec<String> {
         let leases = self.dequeue(shard, max).await;
-        leases.into_iter().map(|(_, message)| message.head.id.as_str().to_owned()).collect()
+        leases.into_iter().map(|(_, message)| message.head.id.to_string()).collect()
     }
 
     /// The one lease that there is.
@@ -128,6 +128,6 @@ impl QueueBench {
     /// The ids of pending messages, as a peek shows them.
     async fn peeked(&self, shard: ShardId, limit: usize) -> Vec<String> {
         let read = self.stores.shards.peek(shard, limit).await.expect("a read");
-        read.messages.iter().map(|message| message.head.id.as_str().to_owned()).collect()
+        read.messages.iter().map(|message| message.head.id.to_string()).collect()
     }
 }

@@ -44,7 +44,7 @@ async fn item_62_what_a_crashed_worker_had_returns_when_its_lease_is_over() {
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(secs(30));
         let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
-        assert_eq!((lease.attempt_number, message.head.id.as_str()), (2, "a"));
+        assert_eq!((lease.attempt_number, &*message.head.id.text()), (2, "a"));
     })
     .await;
 }
@@ -115,7 +115,7 @@ async fn item_67_a_message_keeps_its_priority_however_it_returns() {
         bench.all(SHARD, vec![enqueue("first", 1, b""), enqueue("second", 2, b"")]).await;
         for verb in [None, Some(Verb::Release), Some(Verb::Fail)] {
             let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
-            assert_eq!(message.head.id.as_str(), "first", "{verb:?}");
+            assert_eq!(message.head.id.to_string(), "first", "{verb:?}");
             if let Some(verb) = verb {
                 bench.all(SHARD, vec![settle(lease.token, verb)]).await;
             }
@@ -154,7 +154,7 @@ async fn item_69_a_step_of_the_wall_clock_ends_and_freezes_no_lease() {
             assert_eq!(again.attempt_number, 2, "{id}: 35 s are");
             bench.clock.advance(secs(10));
             let (after, message) = bench.dequeue(SHARD, 9).await.remove(0);
-            assert_eq!(message.head.id.as_str(), later, "nor is a window frozen");
+            assert_eq!(message.head.id.to_string(), later, "nor is a window frozen");
             for lease in [again, after] {
                 assert_eq!(
                     settled(&bench.one(SHARD, settle(lease.token, Verb::Complete)).await.reply),
@@ -207,7 +207,7 @@ async fn item_74_a_message_that_always_fails_keeps_no_other_from_being_served() 
         let (mut failures, mut done) = (0, 0);
         for _ in 0..60 {
             for (lease, message) in bench.dequeue(SHARD, 1).await {
-                let is_poison = message.head.id.as_str() == "poison";
+                let is_poison = message.head.id.to_string() == "poison";
                 (failures, done) = if is_poison { (failures + 1, done) } else { (failures, done + 1) };
                 bench.all(SHARD, vec![settle(lease.token, if is_poison { Verb::Fail } else { Verb::Complete })]).await;
             }

@@ -132,7 +132,7 @@ async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
         let commands = vec![of_value("x1", 1, "x"), of_value("x2", 2, "x"), of_value("y1", 3, "y")];
         bench.all(shard, commands).await;
         let (first, message) = bench.dequeue(shard, 1).await.remove(0);
-        assert_eq!(message.head.id.as_str(), "x1");
+        assert_eq!(message.head.id.to_string(), "x1");
         assert_eq!(bench.served(shard, 9).await, ["y1"], "the best of any other value, and nothing waits behind x");
         bench.all(shard, vec![settle(first.token, Verb::Complete)]).await;
         assert_eq!(bench.served(shard, 9).await, ["x2"]);
@@ -170,7 +170,7 @@ async fn item_48_of_several_metadata_pairs_all_must_be_met_and_the_best_comes_fi
             let filter = Filter::new([("zone", "a"), ("team", "red")]).expect("a valid filter");
             let asked = Dequeue { max: 9, filter, ..Dequeue::default() };
             let answer = bench.one(queue, ShardCommand::of(Command::Dequeue(asked))).await;
-            let ids: Vec<_> = answer.messages.iter().map(|message| message.head.id.as_str()).collect();
+            let ids: Vec<_> = answer.messages.iter().map(|message| message.head.id.to_string()).collect();
             assert_eq!(ids, ["m-3", "m-0"], "{shapes:?}");
         }
     })

@@ -126,7 +126,7 @@ pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> V
     let routing = routing.as_ref().map_or("", Routing::as_str);
     let mut key = of_shard(shard);
     key.extend_from_slice(&flipped(time));
-    for text in [id.as_str(), routing] {
+    for text in [&*id.text(), routing] {
         let length = u16::try_from(text.len()).expect("ids and routing values are short");
         key.extend_from_slice(&length.to_be_bytes());
         key.extend_from_slice(text.as_bytes());

@@ -89,7 +89,7 @@ fn token(
         return Ok((None, None));
     }
     let id = MessageId::new(id)?;
-    let time = match (uuid_v7(id.as_str()), given) {
+    let time = match (uuid_v7(&id.text()), given) {
         (Some((_, time)), Some(given)) if given.millis() != time.millis() => {
             let what = "generation_time disagrees with the time inside the UUIDv7; leave generation_time out";
             return Err(Reject::new(Reason::InvalidGenerationTime, what).into());

@@ -43,7 +43,7 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
     let StoredMessage { head, body } = stored;
     let lease = head.lease;
     wire::Message {
-        message_id: head.id.as_str().to_owned(),
+        message_id: head.id.to_string(),
         generation_time: None,
         payload: body.payload.into(),
         priority: Some(head.priority),
@@ -108,7 +108,7 @@ pub fn lease((id, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
 /// The answer to an enqueue.
 pub fn enqueued(enqueued: &Enqueued) -> wire::EnqueueResponse {
     wire::EnqueueResponse {
-        message_id: enqueued.id.as_str().to_owned(),
+        message_id: enqueued.id.to_string(),
         state: state(enqueued.state),
         already_enqueued: enqueued.already_enqueued,
         idempotent: enqueued.idempotent,
@@ -120,7 +120,7 @@ pub fn enqueued(enqueued: &Enqueued) -> wire::EnqueueResponse {
 pub fn enqueue_result(id: String, answer: Result<Enqueued, QueueError>) -> wire::EnqueueResult {
     match answer {
         Ok(enqueued) => wire::EnqueueResult {
-            message_id: enqueued.id.as_str().to_owned(),
+            message_id: enqueued.id.to_string(),
             state: state(enqueued.state),
             already_enqueued: enqueued.already_enqueued,
             idempotent: enqueued.idempotent,
