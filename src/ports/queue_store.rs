@@ -56,10 +56,12 @@ pub struct StoredMessage {
 /// What a shard has to offer at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShardView {
-    /// The number of the shard's last command; a view with a lower one is older.
+    /// Grows with the shard's commands; a view with a lower one is older.
     pub step: u64,
     /// Pending messages.
     pub ready: u64,
+    /// How often a message came to be pending, since the store was opened.
+    pub arrived: u64,
     /// The priority of the best of them.
     pub head: Option<i64>,
     /// Whether dequeue is blocked.
@@ -79,7 +81,7 @@ pub struct ShardAnswer {
     pub transitions: Vec<Transition>,
     /// The shard's time of the command.
     pub at: Timestamp,
-    /// The shard after the command.
+    /// The shard after the last command of the call.
     pub view: ShardView,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::command::{MessageRef, arrivals};
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
@@ -103,9 +103,10 @@ impl Kept {
         self.view = ShardView {
             step: self.view.step + 1,
             ready: self.core.totals().of(State::Pending).messages,
+            arrived: self.view.arrived + arrivals(&applied.transitions),
             head: self.core.head(),
             blocked: self.core.dequeue_blocked().is_some(),
-            next_event_in: applied.next_event_in,
+            next_event_in: self.core.next_event_in(at),
         };
         ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at, view: self.view }
     }
@@ -167,8 +168,9 @@ impl QueueStore for Queues {
         let Some(kept) = state.shards.get_mut(&shard) else {
             return commands.iter().map(|_| Err(absent("apply to queue"))).collect();
         };
-        let answers: Vec<ShardAnswer> = commands.into_iter().map(|command| kept.apply(command, at)).collect();
+        let mut answers: Vec<ShardAnswer> = commands.into_iter().map(|command| kept.apply(command, at)).collect();
         let view = kept.view;
+        answers.iter_mut().for_each(|answer| answer.view = view);
         drop(state);
         self.tell(&[(shard, view)]);
         answers.into_iter().map(Ok).collect()

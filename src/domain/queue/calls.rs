@@ -160,9 +160,7 @@ impl Shard {
             let max_run_time = self.settings.max_run_time;
             let Some(lease) = self.at(sequence).lease else { continue };
             let session = lease.session.map(|session| LeaseSession { confirmed: true, ..session });
-            self.amend(sequence, |message| {
-                message.lease = Some(Lease { expires: lease.since + max_run_time, session, ..lease });
-            });
+            self.amend(sequence, |held| *held = Lease { expires: lease.since + max_run_time, session, ..lease });
         }
     }
 

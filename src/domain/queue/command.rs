@@ -436,3 +436,8 @@ pub struct Transition {
     /// When, by the shard's clock.
     pub at: Timestamp,
 }
+
+/// How often a message came to be pending by these rows. O(rows).
+pub fn arrivals(rows: &[Transition]) -> u64 {
+    rows.iter().filter(|row| row.to == Some(State::Pending)).count() as u64
+}

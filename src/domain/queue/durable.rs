@@ -105,13 +105,10 @@ pub struct Restoring {
 }
 
 impl Applied {
-    /// The sequences of the messages whose heads the command changed, each once. O(rows).
-    pub fn changed(&self) -> Vec<u64> {
+    /// The sequences of the messages whose heads the command changed; one may come more than once. O(rows).
+    pub fn changed(&self) -> impl Iterator<Item = u64> {
         let rows = self.transitions.iter().map(|row| row.key.sequence);
-        let mut changed: Vec<u64> = rows.chain(self.changes.heads.iter().copied()).collect();
-        changed.sort_unstable();
-        changed.dedup();
-        changed
+        rows.chain(self.changes.heads.iter().copied())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::domain::queue::state::{Facts, State, Trigger, next};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(super) fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, now: Timestamp) -> Result<Reply, Refusal> {
         if let Some(first) = self.first_answer(&sent, now)? {
             if first.fingerprint != sent.fingerprint {
                 return Err(Refusal::TokenReused);
@@ -28,7 +28,7 @@ impl Shard {
             return Err(Refusal::EnqueueBlocked(reason.clone()));
         }
         self.check_quota(&sent)?;
-        let message = self.message_of(sent.clone(), now)?;
+        let message = self.message_of(&sent, now)?;
         let key = message.key;
         self.sequence = key.sequence;
         self.admit(message, now);
@@ -74,7 +74,7 @@ impl Shard {
         if fits { Ok(()) } else { Err(Refusal::ResourceExhausted) }
     }
 
-    fn message_of(&self, sent: NewMessage, now: Timestamp) -> Result<Message, Invalid> {
+    fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<Message, Invalid> {
         if let Some(rule) = &self.settings.exclusivity {
             let value = sent.metadata.get(&rule.key);
             let routed = sent.routing.as_ref().map(Routing::as_str);
@@ -100,9 +100,9 @@ impl Shard {
         let state = next(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
         Ok(Message {
             key: MessageKey { shard: self.number, epoch: self.epoch, sequence: self.sequence + 1 },
-            id: sent.id,
-            routing: sent.routing,
-            metadata: sent.metadata,
+            id: sent.id.clone(),
+            routing: sent.routing.clone(),
+            metadata: sent.metadata.clone(),
             payload_bytes: sent.payload_bytes,
             fingerprint: sent.fingerprint,
             priority,

@@ -12,7 +12,7 @@ use crate::domain::queue::message::{Message, Rank, Routing};
 use crate::domain::queue::sequences::{Messages, Sequences};
 use crate::domain::queue::settings::Settings;
 use crate::domain::queue::shapes::{Kind, Shape};
-use crate::domain::queue::state::State;
+use crate::domain::queue::state::{State, Trigger};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
@@ -121,6 +121,14 @@ impl Index {
                 shape.leave(&set, message, kind);
             }
         }
+    }
+
+    /// Moves the timer of a message of which nothing has changed that any other index knows.
+    pub fn retime(&mut self, before: Option<(Timestamp, Trigger)>, message: &Message) {
+        let (sequence, now) = (message.key.sequence, message.next_due());
+        let timers = self.timers(message.state);
+        before.inspect(|(at, _)| assert!(timers.remove(&(*at, sequence)), "what runs has a timer"));
+        timers.extend(now.map(|(at, _)| (at, sequence)));
     }
 
     /// Offers what may be served of the message's value, after the message has left or entered.

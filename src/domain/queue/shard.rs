@@ -13,7 +13,7 @@ use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, 
 use crate::domain::queue::durable::Changes;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
-use crate::domain::queue::message::{CanceledBy, Message, MessageKey};
+use crate::domain::queue::message::{CanceledBy, Lease, Message, MessageKey};
 use crate::domain::queue::names::Names;
 use crate::domain::queue::sequences::Messages;
 use crate::domain::queue::session::Sessions;
@@ -63,8 +63,6 @@ pub struct Applied {
     pub transitions: Vec<Transition>,
     /// What else has to be stored, beside the header and the heads that the transitions name.
     pub changes: Changes,
-    /// How long nothing changes unless a command comes; none if nothing ever will.
-    pub next_event_in: Option<Duration>,
 }
 
 impl Shard {
@@ -102,11 +100,13 @@ impl Shard {
         if !transitions.is_empty() || !changes.sessions.is_empty() {
             self.clock = now; // written only along with another write
         }
-        Applied { reply, transitions, changes, next_event_in: self.next_event_in(now) }
+        Applied { reply, transitions, changes }
     }
 
-    /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. O(log n).
+    /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. A `now`
+    /// before the shard's clock counts as the clock. O(log n).
     pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
+        let now = now.max(self.clock);
         let unfinished = self.index.is_unfinished().then_some(Duration::ZERO);
         unfinished.or_else(|| self.next_event().map(|at| at.since(now)))
     }
@@ -129,7 +129,7 @@ impl Shard {
             return Err(Refusal::Deleted);
         }
         match command {
-            Command::Enqueue(message) => self.enqueue(*message, now),
+            Command::Enqueue(message) => self.enqueue(message, now),
             Command::Dequeue(asked) => self.dequeue(&asked, now),
             Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
@@ -336,14 +336,13 @@ impl Shard {
         Ok(to)
     }
 
-    /// Changes what of a lease is no row of the table.
-    pub(super) fn amend(&mut self, sequence: u64, change: impl FnOnce(&mut Message)) {
+    /// Changes what of a lease is no row of the table: the message stays where it stands, and only its timer moves.
+    pub(super) fn amend(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
         let message = self.messages.get_mut(sequence).expect("what is indexed exists");
-        self.index.leave(message);
+        let due = message.next_due();
         self.sessions.leave(message);
-        change(message);
-        self.index.enter(message);
-        self.index.settle(message);
+        message.lease.as_mut().map(change);
+        self.index.retime(due, message);
         self.sessions.enter(message);
         let session = message.lease.and_then(|lease| lease.session);
         session.inspect(|session| self.sessions.settle(session.id));

@@ -18,6 +18,7 @@ use crate::adapters::embedded::space::Room;
 use crate::adapters::stored::queues::encode_body;
 use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
 use crate::domain::limits::{DEDUPE_WINDOW_MAX, TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
+use crate::domain::queue::command::arrivals;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -88,7 +89,12 @@ impl Committer {
         let moment = self.queues.at(moment);
         let room = self.room();
         let stage = |sent| self.stage_command(group, shard, moment, sent, room);
-        let answers = commands.into_iter().map(stage).collect();
+        let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
+        if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
+            let arrived = answers.iter().flatten().map(|answer| arrivals(&answer.transitions)).sum();
+            kept.look(arrived, moment.time);
+            answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
+        }
         group.work.push(Work::Queue(Waiting::Apply(answer, answers)));
     }
 
@@ -112,8 +118,8 @@ impl Committer {
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
-        let applied = kept.core.apply(sent.command, moment.time);
-        kept.look(moment.time);
+        let mut applied = kept.core.apply(sent.command, moment.time);
+        let view = kept.view;
         let messages = match &applied.reply {
             Ok(Reply::Leases { leases, .. }) => {
                 let heads = leases.iter().filter_map(|lease| kept.find(lease.token.key));
@@ -131,9 +137,8 @@ impl Committer {
             self.queues.table.leftovers.push((shard, left, Vec::new()));
             self.core.queue.push(Command::Queue(Ask::Tidy));
         }
-        group.queues.note(shard, moment, &applied, body, answers.as_ref());
+        group.queues.note(shard, moment, &mut applied, body, answers);
         group.events += applied.transitions.len();
-        let view = kept.view;
         Ok(ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at: moment.time, view })
     }
 

@@ -139,23 +139,27 @@ impl Queues {
         Ok(bodies)
     }
 
-    /// Gives the messages of leases their bodies. A lease whose message has come to its end since is left out.
-    async fn fill(&self, shard: ShardId, answer: &mut ShardAnswer) -> Result<(), StoreError> {
-        let sequences = answer.messages.iter().map(|message| message.head.key.sequence).collect();
-        let bodies = self.bodies(APPLY, shard, sequences).await.map_err(|error| {
-            // The leases were given.
-            StoreError::unknown(error.kind, APPLY).because(error)
-        })?;
-        let mut gone = HashSet::new();
-        let messages = std::mem::take(&mut answer.messages);
-        for (message, body) in messages.into_iter().zip(bodies) {
-            match body {
-                Some(body) => answer.messages.push(StoredMessage { body, ..message }),
-                None => drop(gone.insert(message.head.key)),
-            }
+    /// Gives the messages of leases their bodies, all or none. A lease whose message has come to its end since is left out.
+    async fn fill(&self, shard: ShardId, answers: &mut [Result<ShardAnswer, StoreError>]) -> Result<(), StoreError> {
+        let messages = answers.iter().flatten().flat_map(|answer| &answer.messages);
+        let sequences: Vec<u64> = messages.map(|message| message.head.key.sequence).collect();
+        if sequences.is_empty() {
+            return Ok(());
         }
-        if let Ok(Reply::Leases { leases, .. }) = &mut answer.reply {
-            leases.retain(|lease| !gone.contains(&lease.token.key));
+        let mut bodies = self.bodies(APPLY, shard, sequences).await?.into_iter();
+        for answer in answers.iter_mut().flatten() {
+            let mut gone = HashSet::new();
+            for message in std::mem::take(&mut answer.messages) {
+                match bodies.next().flatten() {
+                    Some(body) => answer.messages.push(StoredMessage { body, ..message }),
+                    None => drop(gone.insert(message.head.key)),
+                }
+            }
+            if let Ok(Reply::Leases { leases, .. }) = &mut answer.reply
+                && !gone.is_empty()
+            {
+                leases.retain(|lease| !gone.contains(&lease.token.key));
+            }
         }
         Ok(())
     }
@@ -168,7 +172,8 @@ fn read_bodies(
     sequences: &[u64],
 ) -> Result<Vec<Option<MessageBody>>, StoreError> {
     core.read(op, |_| {
-        let Some(spaces) = core.queues.spaces.read().clone() else { return Ok(vec![None; sequences.len()]) };
+        let spaces = core.queues.spaces.read();
+        let Some(spaces) = spaces.as_ref() else { return Ok(vec![None; sequences.len()]) };
         let read = |sequence: &u64| -> Result<Option<MessageBody>, ReadError> {
             let bytes = spaces.bodies.get(key::of_place(shard, *sequence))?;
             Ok(bytes.map(|bytes| decode_body(&bytes)).transpose()?)
@@ -200,12 +205,13 @@ impl QueueStore for Queues {
             Ok(answers) => answers,
             Err(_) => (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, APPLY))).collect(),
         };
-        for answer in &mut answers {
-            if let Ok(applied) = answer
-                && !applied.messages.is_empty()
-                && let Err(error) = self.fill(shard, applied).await
-            {
-                *answer = Err(error);
+        if self.fill(shard, &mut answers).await.is_err() {
+            // What is wrong with one is no other's fault.
+            for answer in &mut answers {
+                if let Err(error) = self.fill(shard, std::slice::from_mut(answer)).await {
+                    // The leases were given.
+                    *answer = Err(StoreError::unknown(error.kind, APPLY).because(error));
+                }
             }
         }
         answers

@@ -1,6 +1,6 @@
 //! What a group of commands changed in shards, gathered so that each part is written once however often it changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fjall::Keyspace;
@@ -17,7 +17,7 @@ use crate::adapters::stored::queues::session::encode_session;
 use crate::adapters::stored::queues::settings::{encode_header, encode_settings};
 use crate::adapters::stored::queues::{encode_answer, encode_message, encode_transitions};
 use crate::domain::queue::command::Transition;
-use crate::domain::queue::durable::KeptAnswer;
+use crate::domain::queue::durable::{Changes, KeptAnswer};
 use crate::domain::queue::message::Routing;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Applied, QueueId, ShardId};
@@ -35,7 +35,8 @@ pub struct Staged {
 /// The changes of one shard.
 #[derive(Default)]
 struct Touched {
-    sequences: BTreeSet<u64>,
+    /// Of the messages that changed, in the order of the changes; one may come more than once.
+    sequences: Vec<u64>,
     transitions: Vec<Transition>,
     bodies: BTreeMap<u64, Vec<u8>>,
     answers: Vec<(Keyspace, KeptAnswer)>,
@@ -44,24 +45,28 @@ struct Touched {
 }
 
 impl Staged {
-    /// Notes what came of a command: the body of a new message and where kept answers go come with it.
+    /// Notes what came of a command, and takes what else it changed: the body of a new message and where kept answers go
+    /// come with it.
     pub fn note(
         &mut self,
         shard: ShardId,
         moment: Moment,
-        applied: &Applied,
+        applied: &mut Applied,
         body: Option<(u64, Vec<u8>)>,
-        answers: Option<&Keyspace>,
+        answers: Option<Keyspace>,
     ) {
         let touched = self.shards.entry(shard).or_default();
         touched.sequences.extend(applied.changed());
         touched.transitions.extend_from_slice(&applied.transitions);
         self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
         touched.bodies.extend(body);
-        let kept = applied.changes.answers.iter().cloned();
-        touched.answers.extend(kept.filter_map(|kept| Some((answers?.clone(), kept))));
-        touched.value_limits.extend(applied.changes.value_limits.iter().cloned());
-        touched.sessions.extend(applied.changes.sessions.iter().cloned());
+        let Changes { answers: kept, value_limits, sessions, settings: _, heads: _ } =
+            std::mem::take(&mut applied.changes);
+        if let Some(keyspace) = answers {
+            touched.answers.extend(kept.into_iter().map(|kept| (keyspace.clone(), kept)));
+        }
+        touched.value_limits.extend(value_limits);
+        touched.sessions.extend(sessions);
         let newer = self.moment.is_none_or(|last| last.time <= moment.time);
         if newer {
             self.moment = Some(moment);
@@ -93,7 +98,7 @@ impl Staged {
 }
 
 impl Touched {
-    fn write(self, shard: ShardId, table: &mut Table, spaces: &Spaces, batch: &mut Batch, commit: u64) -> bool {
+    fn write(mut self, shard: ShardId, table: &mut Table, spaces: &Spaces, batch: &mut Batch, commit: u64) -> bool {
         let Some(kept) = table.shards.get_mut(&shard) else { return false };
         let mut any = kept.write_header(shard, spaces, batch);
         any |= !self.value_limits.is_empty();
@@ -115,6 +120,8 @@ impl Touched {
         if self.sequences.is_empty() {
             return any;
         }
+        self.sequences.sort_unstable();
+        self.sequences.dedup();
         self.write_messages(shard, kept, spaces, batch);
         for (keyspace, kept) in self.answers {
             batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));

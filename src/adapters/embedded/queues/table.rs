@@ -61,13 +61,13 @@ impl Kept {
     /// A shard whose header is on disk, or will be.
     pub fn new(core: Shard) -> Self {
         let (header, settings) = (core.header(), core.settings().clone());
-        let view = view_of(&core, 0, header.clock);
+        let view = view_of(&core, (0, 0), header.clock);
         Self { core, header, settings, view, outbox: VecDeque::new(), outbox_rows: 0 }
     }
 
-    /// Looks at the core again, after a command.
-    pub fn look(&mut self, at: Timestamp) {
-        self.view = view_of(&self.core, self.view.step + 1, at);
+    /// Looks at the core again, after commands; so many messages came to be pending by them.
+    pub fn look(&mut self, arrived: u64, at: Timestamp) {
+        self.view = view_of(&self.core, (self.view.step + 1, self.view.arrived + arrived), at);
     }
 
     /// Reads.
@@ -106,9 +106,10 @@ impl Kept {
     }
 }
 
-fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardView {
+fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardView {
     ShardView {
         step,
+        arrived,
         ready: core.totals().of(State::Pending).messages,
         head: core.head(),
         blocked: core.dequeue_blocked().is_some(),

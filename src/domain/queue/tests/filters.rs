@@ -133,8 +133,8 @@ fn a_shape_declared_late_is_filled_by_sweeps_and_then_used() {
     put_blue(&mut bench, 2 * FILTER_WALK_MAX);
     let red = bench.put(message("red", &[("team", "red")]));
     let declared = Command::Configure(Box::new(with(&[&["team"]], settings())));
-    let applied = bench.shard.apply(declared, bench.now);
-    assert_eq!(applied.next_event_in, Some(Duration::ZERO), "it asks to be swept");
+    bench.shard.apply(declared, bench.now);
+    assert_eq!(bench.shard.next_event_in(bench.now), Some(Duration::ZERO), "it asks to be swept");
     assert_eq!(dequeue(&mut bench, asking(1, &[("team", "red")])).1, Completeness::Partial, "not used yet");
     bench.put(message("meanwhile", &[("team", "red")]));
     let mut sweeps = 0;

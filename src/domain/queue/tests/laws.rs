@@ -210,14 +210,14 @@ impl Pair {
         if let Some(stored) = &mut self.stored {
             stored.take(&self.shard, &applied);
         }
-        let Applied { reply, transitions, next_event_in, .. } = applied;
+        let Applied { reply, transitions, .. } = applied;
         let (expected, records) = self.oracle.apply(command.clone(), now);
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
         let clock = now.max(self.shard.clock);
         let unfilled = self.oracle.filled.iter().any(Option::is_some).then_some(Duration::ZERO);
         let event = || self.oracle.next_event().map(|at| at.since(clock));
-        prop_assert_eq!(next_event_in, unfilled.or_else(event));
+        prop_assert_eq!(self.shard.next_event_in(now), unfilled.or_else(event));
         if let (Ok(Reply::Leases { cursor, completeness, .. }), Command::Dequeue(asked)) = (&reply, &command) {
             self.partial += u64::from(*completeness == Completeness::Partial);
             self.walk = cursor.clone().map(|cursor| (asked.filter.clone(), cursor));
