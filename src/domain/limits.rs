@@ -285,7 +285,9 @@ pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The calls that wait for one shard; past it, RETRY_LATER.
 pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;
 /// The commands that one store call brings to a shard.
-pub const SHARD_COMMANDS_MAX: usize = 256;
+pub const SHARD_COMMANDS_MAX: usize = 512;
+/// A second store call goes out for a shard once so many commands wait for it; fewer travel together after the first.
+pub const SHARD_COMMANDS_PILED: usize = 128;
 /// The store calls that are out for one shard at once.
 pub const SHARD_CALLS_OUT_MAX: usize = 2;
 /// The shards that are swept in one round.
@@ -365,7 +367,7 @@ pub const OUTBOX_ROWS_MAX: u64 = 10_000;
 /// What all outboxes together keep, in bytes.
 pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The bodies that a call reads by itself; more are left to a thread of the pool for blocking work.
-pub const BODIES_AT_ONCE_MAX: usize = 16;
+pub const BODIES_AT_ONCE_MAX: usize = 64;
 /// The messages of dropped queues that one commit removes.
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// How far the time of a message's token may lie ahead.

@@ -1,17 +1,17 @@
 //! The way to a shard: calls that come while others are out are put together into one call of the store.
 //!
-//! At most `SHARD_CALLS_OUT_MAX` store calls of a shard are out at once; whoever comes while they are waits and travels
-//! with the next, settlements and heartbeats first, because work that is done should not be done again. The store calls
+//! One store call of a shard is out at a time, and a second one when commands pile up; whoever comes meanwhile waits and
+//! travels with the next, settlements and heartbeats first, because work that is done should not be done again. The store calls
 //! run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
 //! but for those of a session, which may ask for them again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX};
+use crate::domain::limits::{SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED};
 use crate::domain::queue::command::{Failure, Verb};
 use crate::domain::queue::{Command, Reply};
 use crate::engine::queues::core::Shared;
@@ -29,56 +29,70 @@ pub struct Calls {
 struct Waiting {
     settlements: VecDeque<Call>,
     others: VecDeque<Call>,
+    /// How many commands the calls that wait bring.
+    commands: usize,
     out: usize,
 }
 
-type Answered = Result<ShardAnswer, StoreError>;
+/// The answer to one command.
+pub type Answered = Result<ShardAnswer, StoreError>;
 
+/// Commands that come together and are answered together.
 struct Call {
-    command: ShardCommand,
+    commands: Vec<ShardCommand>,
     /// Whether what nobody reads is given back: a session may ask for it again.
     releases: bool,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<Vec<Answered>>,
 }
 
 impl Waiting {
-    fn len(&self) -> usize {
-        self.settlements.len() + self.others.len()
-    }
-
+    /// Whole calls, as many as one store call may bring; always one if there is one.
     fn take(&mut self) -> Vec<Call> {
-        let mut taken: Vec<Call> = Vec::with_capacity(self.len().min(SHARD_COMMANDS_MAX));
+        let (mut taken, mut commands) = (Vec::with_capacity(self.settlements.len() + self.others.len()), 0);
         for queue in [&mut self.settlements, &mut self.others] {
-            let room = SHARD_COMMANDS_MAX - taken.len();
-            taken.extend(queue.drain(..queue.len().min(room)));
+            while let Some(next) = queue.front()
+                && (taken.is_empty() || commands + next.commands.len() <= SHARD_COMMANDS_MAX)
+            {
+                commands += next.commands.len();
+                taken.extend(queue.pop_front());
+            }
         }
+        self.commands -= commands;
         taken
     }
 }
 
 impl Calls {
     /// Takes a call in; says whether a new store call has to be started for it.
-    fn push(&self, command: ShardCommand) -> Result<(oneshot::Receiver<Answered>, bool), QueueError> {
+    fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<Answered>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
         let mut waiting = self.state.lock();
-        if waiting.len() >= SHARD_CALLS_WAITING_MAX {
+        if waiting.commands >= SHARD_CALLS_WAITING_MAX {
             return Err(QueueError::RetryLater);
         }
-        let holds_on = matches!(
-            command.command,
-            Command::Settle { .. } | Command::Extend { .. } | Command::Heartbeat { .. } | Command::EndSession { .. }
-        );
-        let releases = match &command.command {
+        let holds_on = commands.iter().any(|sent| {
+            matches!(
+                sent.command,
+                Command::Settle { .. }
+                    | Command::Extend { .. }
+                    | Command::Heartbeat { .. }
+                    | Command::EndSession { .. }
+            )
+        });
+        let releases = commands.iter().any(|sent| match &sent.command {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
-        };
-        let call = Call { command, releases, answer };
+        });
+        waiting.commands += commands.len();
+        let call = Call { commands, releases, answer };
         if holds_on {
             waiting.settlements.push_back(call);
         } else {
             waiting.others.push_back(call);
         }
-        let starts = waiting.out < SHARD_CALLS_OUT_MAX;
+        // While few wait, larger and fewer store calls cost everybody less than an earlier one gains.
+        let is_piled = waiting.commands >= SHARD_COMMANDS_PILED && waiting.out < SHARD_CALLS_OUT_MAX;
+        let starts = waiting.out == 0 || is_piled;
         waiting.out += usize::from(starts);
         Ok((receiver, starts))
     }
@@ -103,20 +117,59 @@ impl Shared {
         shard: u32,
         command: ShardCommand,
     ) -> Result<ShardAnswer, QueueError> {
-        let receiver = self.start(queue, shard, command)?;
-        let gone = || StoreError::unknown(StoreErrorKind::Closed, "apply to queue");
-        let answer = receiver.await.unwrap_or_else(|_stopped| Err(gone()));
-        answer.map_err(|error| self.not_found_if_gone(queue, error))
+        let receiver = self.start(queue, shard, vec![command])?;
+        let answer = receiver.await.ok().and_then(|mut answers| answers.pop());
+        answer.unwrap_or_else(|| Err(gone())).map_err(|error| self.not_found_if_gone(queue, error))
     }
 
-    /// Applies a command to a shard, without waiting for it.
+    /// Applies commands of one kind, each to its shard, and answers each in its place; one that was refused before stays
+    /// refused. Those of a shard keep their order and travel together.
+    pub async fn call_each(
+        self: &Arc<Self>,
+        queue: &Arc<LiveQueue>,
+        commands: Vec<Result<(u32, ShardCommand), QueueError>>,
+    ) -> Vec<Result<ShardAnswer, QueueError>> {
+        let mut answers: Vec<Option<Result<ShardAnswer, QueueError>>> = Vec::with_capacity(commands.len());
+        let mut by_shard: BTreeMap<u32, Vec<(usize, ShardCommand)>> = BTreeMap::new();
+        for (place, command) in commands.into_iter().enumerate() {
+            answers.push(match command {
+                Ok((shard, command)) => {
+                    by_shard.entry(shard).or_default().push((place, command));
+                    None
+                }
+                Err(refused) => Some(Err(refused)),
+            });
+        }
+        let mut started = Vec::new();
+        for (shard, of_shard) in by_shard {
+            let mut of_shard = of_shard.into_iter().peekable();
+            while of_shard.peek().is_some() {
+                let (places, part): (Vec<usize>, Vec<_>) = of_shard.by_ref().take(SHARD_COMMANDS_MAX).unzip();
+                started.push((places, self.start(queue, shard, part)));
+            }
+        }
+        for (places, receiver) in started {
+            let Ok(receiver) = receiver else {
+                // Too many wait.
+                places.into_iter().for_each(|place| answers[place] = Some(Err(QueueError::RetryLater)));
+                continue;
+            };
+            for (place, answer) in places.into_iter().zip(receiver.await.unwrap_or_default()) {
+                answers[place] = Some(answer.map_err(|error| self.not_found_if_gone(queue, error)));
+            }
+        }
+        let stopped = || Err(self.not_found_if_gone(queue, gone()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(stopped)).collect()
+    }
+
+    /// Applies commands to a shard, without waiting for them.
     pub fn start(
         self: &Arc<Self>,
         queue: &Arc<LiveQueue>,
         shard: u32,
-        command: ShardCommand,
-    ) -> Result<oneshot::Receiver<Answered>, QueueError> {
-        let (receiver, starts) = queue.shard(shard).calls.push(command)?;
+        commands: Vec<ShardCommand>,
+    ) -> Result<oneshot::Receiver<Vec<Answered>>, QueueError> {
+        let (receiver, starts) = queue.shard(shard).calls.push(commands)?;
         if starts {
             let (shared, queue) = (Arc::clone(self), Arc::clone(queue));
             self.driver.start_once(async move { shared.run(&queue, shard).await });
@@ -128,28 +181,34 @@ impl Shared {
     async fn run(self: &Arc<Self>, queue: &Arc<LiveQueue>, shard: u32) {
         let live = queue.shard(shard);
         while let Some(calls) = live.calls.next() {
-            let (commands, callers): (Vec<_>, Vec<_>) =
-                calls.into_iter().map(|call| (call.command, (call.answer, call.releases))).unzip();
+            let mut commands = Vec::new();
+            let take = |call: Call| {
+                let count = call.commands.len();
+                commands.extend(call.commands);
+                (count, call.releases, call.answer)
+            };
+            let callers: Vec<_> = calls.into_iter().map(take).collect();
             self.stats.queue_store_calls.one();
             self.stats.queue_commands.add(commands.len() as u64);
             let answers = self.stores.shards.apply(live.id, commands).await;
-            for (answer, (caller, releases)) in answers.into_iter().zip(callers) {
-                if let Ok(answer) = &answer {
-                    self.saw(queue, shard, answer);
-                }
-                if let Err(Ok(unread)) = caller.send(answer)
+            self.saw(queue, shard, answers.iter().flatten());
+            let mut answers = answers.into_iter();
+            for (count, releases, caller) in callers {
+                if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
                     && releases
                 {
-                    self.release(queue, &unread);
+                    self.release(queue, unread.iter().flatten());
                 }
             }
         }
     }
 
-    /// Gives back the leases of an answer that nobody reads any more.
-    fn release(self: &Arc<Self>, queue: &Arc<LiveQueue>, unread: &ShardAnswer) {
-        if let Ok(Reply::Leases { leases, .. }) = &unread.reply {
-            self.release_all(queue, leases.iter().map(|lease| lease.token));
+    /// Gives back the leases of answers that nobody reads any more.
+    fn release<'a>(self: &Arc<Self>, queue: &Arc<LiveQueue>, unread: impl Iterator<Item = &'a ShardAnswer>) {
+        for answer in unread {
+            if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
+                self.release_all(queue, leases.iter().map(|lease| lease.token));
+            }
         }
     }
 
@@ -162,7 +221,78 @@ impl Shared {
         for token in tokens {
             let release = Command::Settle { token, verb: Verb::Release, failure: Failure::default() };
             // With too many calls waiting the lease ends by itself, a little later.
-            let _ = self.start(queue, token.key.shard, ShardCommand::of(release));
+            let _ = self.start(queue, token.key.shard, vec![ShardCommand::of(release)]);
         }
+    }
+}
+
+/// The answer to a command whose call was cut off by the end of the server.
+fn gone() -> StoreError {
+    StoreError::unknown(StoreErrorKind::Closed, "apply to queue")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::message::{Fence, LeaseToken, MessageKey};
+
+    fn sweeps(count: usize) -> Vec<ShardCommand> {
+        (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()
+    }
+
+    fn settlement() -> Vec<ShardCommand> {
+        let key = MessageKey { shard: 0, epoch: 1, sequence: 1 };
+        let token = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 } };
+        vec![ShardCommand::of(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() })]
+    }
+
+    /// Whether a call starts a store call of its own.
+    fn starts(calls: &Calls, commands: Vec<ShardCommand>) -> bool {
+        calls.push(commands).expect("there is room").1
+    }
+
+    /// How many commands each of the next calls brings.
+    fn next(calls: &Calls) -> Vec<usize> {
+        calls.next().into_iter().flatten().map(|call| call.commands.len()).collect()
+    }
+
+    #[test]
+    fn a_second_store_call_goes_out_only_when_commands_pile_up() {
+        let calls = Calls::default();
+        assert!(starts(&calls, sweeps(1)));
+        assert_eq!(next(&calls), [1]);
+        assert!(!starts(&calls, sweeps(SHARD_COMMANDS_PILED - 1)), "it travels with the next");
+        assert!(starts(&calls, sweeps(1)));
+        assert!(!starts(&calls, sweeps(SHARD_COMMANDS_MAX)), "two are the most");
+        assert_eq!(next(&calls), [SHARD_COMMANDS_PILED - 1, 1]);
+        assert_eq!(next(&calls), [SHARD_COMMANDS_MAX]);
+        assert_eq!((next(&calls), next(&calls)), (vec![], vec![]), "both are done");
+        assert!(starts(&calls, sweeps(1)), "so the next call starts one");
+    }
+
+    #[test]
+    fn calls_travel_whole_and_settlements_first() {
+        let calls = Calls::default();
+        for count in [SHARD_COMMANDS_MAX - 1, 2, 1] {
+            starts(&calls, sweeps(count));
+        }
+        starts(&calls, settlement());
+        assert_eq!(
+            next(&calls),
+            [1, SHARD_COMMANDS_MAX - 1],
+            "what does not fit whole waits, and nothing overtakes it"
+        );
+        assert_eq!(next(&calls), [2, 1]);
+    }
+
+    #[test]
+    fn too_many_commands_are_told_to_come_again() {
+        let calls = Calls::default();
+        for _ in 0..SHARD_CALLS_WAITING_MAX {
+            starts(&calls, sweeps(1));
+        }
+        assert!(matches!(calls.push(sweeps(1)), Err(QueueError::RetryLater)));
+        next(&calls);
+        assert!(!starts(&calls, sweeps(1)));
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
-use crate::domain::queue::{QueueId, QueueName, ShardId, State, Trigger};
+use crate::domain::queue::{QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -185,9 +185,13 @@ impl Shared {
         self.by_name.len()
     }
 
-    /// Takes in what an answer says of its shard.
-    pub fn saw(&self, queue: &LiveQueue, shard: u32, answer: &ShardAnswer) {
-        let promoted = answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
+    /// Takes in what the answers to one call say of their shard.
+    pub fn saw<'a>(&self, queue: &LiveQueue, shard: u32, answers: impl Iterator<Item = &'a ShardAnswer>) {
+        let (mut promoted, mut view) = (0, None);
+        for answer in answers {
+            promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
+            view = Some(answer.view);
+        }
         if promoted > 0 {
             // The first of them was due then; the others were later, so this is the most.
             let now = self.clock.elapsed();
@@ -196,11 +200,7 @@ impl Shared {
             self.stats.promotion_lag_micros.add(promoted * u64::try_from(lag.as_micros()).unwrap_or(0));
             self.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
         }
-        self.note(queue, shard, answer.view);
-        if answer.transitions.iter().any(|row| row.to == Some(State::Pending)) {
-            // Another message than before may be had where the view is the same, for those who look for certain ones.
-            queue.waiters.changed(0);
-        }
+        view.inspect(|view| self.note(queue, shard, *view));
     }
 
     fn note(&self, queue: &LiveQueue, shard: u32, view: ShardView) {

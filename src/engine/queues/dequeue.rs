@@ -22,6 +22,7 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::sessions::CallOfSession;
 use crate::engine::queues::unexpected;
+use crate::engine::queues::waiters::Place;
 use crate::ports::{ShardCommand, StoredMessage};
 
 /// What a worker asks for.
@@ -177,9 +178,9 @@ impl Queues {
         let until = self.shared.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
         let mut found = self.nothing(queue, call.map(|call| call.id));
-        let place = queue.waiters.enter(Arc::new(ask.filter.clone()));
+        let mut place = None;
         loop {
-            let looked = place.look();
+            let looked = place.as_ref().map(Place::look);
             self.gather(queue, ask, call, &mut found).await?;
             if let Some(call) = call.filter(|call| !told && call.received_up_to.is_some()) {
                 self.beat_elsewhere(queue, &call, &found.asked);
@@ -198,6 +199,11 @@ impl Queues {
             if left.is_zero() {
                 return Ok(found);
             }
+            let (Some(place), Some(looked)) = (&place, looked) else {
+                // Whoever takes a place looks once more before resting; most find something at once and need none.
+                place = Some(queue.waiters.enter(Arc::new(ask.filter.clone())));
+                continue;
+            };
             place.rest(looked);
             tokio::select! {
                 biased;

@@ -1,10 +1,8 @@
 //! Taking messages in: name them, find their shard, send them there.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::Timestamp;
@@ -16,7 +14,7 @@ use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::unexpected;
-use crate::ports::{MessageBody, ShardCommand};
+use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A message as a caller sends it.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +47,13 @@ pub struct SentMessage {
     pub trace_context: Option<Box<str>>,
 }
 
+/// A message that is being taken in.
+struct Named {
+    id: MessageId,
+    /// Whether its caller made the name.
+    idempotent: bool,
+}
+
 /// What came of an enqueue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Enqueued {
@@ -68,7 +73,8 @@ impl Queues {
     /// Takes a message in; creates the queue if a template says so.
     pub async fn enqueue(&self, name: &QueueName, sent: SentMessage) -> Result<Enqueued, QueueError> {
         let queue = self.queue_for_enqueue(name).await?;
-        self.enqueue_into(&queue, sent).await
+        let (named, (shard, command)) = self.named(&queue, sent)?;
+        self.enqueued(named, self.shared.call(&queue, shard, command).await?)
     }
 
     /// Takes messages in, each with its own answer.
@@ -78,14 +84,24 @@ impl Queues {
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
         let queue = self.queue_for_enqueue(name).await?;
-        let enqueues = sent.into_iter().map(|sent| {
-            let queue = &queue;
-            async move { self.enqueue_into(queue, sent?).await }
-        });
-        Ok(join_all(enqueues).await)
+        let (mut names, mut commands) = (Vec::with_capacity(sent.len()), Vec::with_capacity(sent.len()));
+        for sent in sent {
+            let named = sent.and_then(|sent| self.named(&queue, sent));
+            let (name, command) =
+                named.map_or_else(|error| (None, Err(error)), |(name, command)| (Some(name), Ok(command)));
+            names.push(name);
+            commands.push(command);
+        }
+        let answers = self.shared.call_each(&queue, commands).await;
+        let enqueued = |(name, answer): (Option<Named>, Result<ShardAnswer, QueueError>)| {
+            let answer = answer?;
+            self.enqueued(name.expect("only what has a name was sent"), answer)
+        };
+        Ok(names.into_iter().zip(answers).map(enqueued).collect())
     }
 
-    async fn enqueue_into(&self, queue: &Arc<LiveQueue>, sent: SentMessage) -> Result<Enqueued, QueueError> {
+    /// The name of a message, and the command that takes it in with its shard.
+    fn named(&self, queue: &LiveQueue, sent: SentMessage) -> Result<(Named, (u32, ShardCommand)), QueueError> {
         let idempotent = sent.id.is_some();
         let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
         let spec = queue.record.load();
@@ -108,8 +124,10 @@ impl Queues {
             ttl: sent.ttl,
         };
         let body = MessageBody { payload: sent.payload, kind: sent.kind, trace_context: sent.trace_context };
-        let command = ShardCommand { command: Command::Enqueue(Box::new(message)), body };
-        let answer = self.shared.call(queue, shard, command).await?;
+        Ok((Named { id, idempotent }, (shard, ShardCommand { command: Command::Enqueue(Box::new(message)), body })))
+    }
+
+    fn enqueued(&self, Named { id, idempotent }: Named, answer: ShardAnswer) -> Result<Enqueued, QueueError> {
         let reply = answer.reply.map_err(|refusal| match refusal {
             Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: answer.at },
             refusal => refusal.into(),

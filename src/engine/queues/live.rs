@@ -121,7 +121,8 @@ impl LiveQueue {
             return None;
         }
         let before = servable(&seen.view);
-        let offers = |view: &ShardView| (view.ready, view.head, view.blocked);
+        // What arrived may be another message where all else is the same, for those who look for certain ones.
+        let offers = |view: &ShardView| (view.ready, view.arrived, view.head, view.blocked);
         let is_news = offers(&view) != offers(&seen.view);
         seen.due = view.next_event_in.map(|time| now + time);
         seen.view = view;

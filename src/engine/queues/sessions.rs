@@ -244,7 +244,7 @@ impl Queues {
             if let Some(queue) = self.shared.by_id(shard.queue) {
                 let command = Command::Heartbeat { session: call.id, received_up_to: call.received_up_to };
                 // As said above.
-                let _ = self.shared.start(&queue, shard.number, ShardCommand::of(command));
+                let _ = self.shared.start(&queue, shard.number, vec![ShardCommand::of(command)]);
             }
         }
     }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
 use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, Verb};
 use crate::domain::queue::message::{LeaseToken, MessageKey, Routing, WorkError};
 use crate::domain::queue::route::shard_of;
 use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::queues::core::not_found;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::{Queues, unexpected};
-use crate::ports::ShardCommand;
+use crate::ports::{ShardAnswer, ShardCommand};
 
 /// How a lease is to end.
 #[derive(Clone, Debug)]
@@ -65,13 +64,50 @@ impl Queues {
     pub async fn settle(&self, name: &QueueName, sent: SentSettlement) -> Result<Settlement, QueueError> {
         let queue = self.shared.queue(name)?;
         let token = self.lease_token(&queue, &sent.token)?;
-        let draw = u32::from_be_bytes(self.shared.random());
+        let answer = self.shared.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
+        self.settled_by(answer)
+    }
+
+    /// Ends leases, each with its own answer; those of a shard in one call of it.
+    pub async fn settle_all(
+        &self,
+        name: &QueueName,
+        sent: Vec<Result<SentSettlement, QueueError>>,
+    ) -> Result<Vec<Result<Settlement, QueueError>>, QueueError> {
+        self.shared.queue(name)?;
+        Ok(self.settle_each(name, sent).await)
+    }
+
+    /// The same, where a queue that is not there is the answer to each.
+    pub async fn settle_each(
+        &self,
+        name: &QueueName,
+        sent: Vec<Result<SentSettlement, QueueError>>,
+    ) -> Vec<Result<Settlement, QueueError>> {
+        let Ok(queue) = self.shared.queue(name) else {
+            return sent.into_iter().map(|sent| sent.and(Err(not_found(name)))).collect();
+        };
+        let settlement = |sent: Result<SentSettlement, QueueError>| {
+            let sent = sent?;
+            let token = self.lease_token(&queue, &sent.token)?;
+            Ok((token.key.shard, self.settlement(token, sent)))
+        };
+        let answers = self.shared.call_each(&queue, sent.into_iter().map(settlement).collect()).await;
+        answers.into_iter().map(|answer| self.settled_by(answer?)).collect()
+    }
+
+    fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
         let failure = match sent.verb {
-            Verb::Fail => Failure { delay: sent.delay, draw, error: sent.error },
+            Verb::Fail => {
+                let draw = u32::from_be_bytes(self.shared.random());
+                Failure { delay: sent.delay, draw, error: sent.error }
+            }
             Verb::Complete | Verb::Cancel | Verb::Release => Failure::default(),
         };
-        let command = Command::Settle { token, verb: sent.verb, failure };
-        let answer = self.shared.call(&queue, token.key.shard, ShardCommand::of(command)).await?;
+        ShardCommand::of(Command::Settle { token, verb: sent.verb, failure })
+    }
+
+    fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
         match answer.reply? {
             Reply::Settled(settlement) => {
                 self.shared.stats.leases_settled.one();
@@ -79,16 +115,6 @@ impl Queues {
             }
             other => Err(unexpected("settle", &other)),
         }
-    }
-
-    /// Ends leases, each with its own answer.
-    pub async fn settle_all(
-        &self,
-        name: &QueueName,
-        sent: Vec<Result<SentSettlement, QueueError>>,
-    ) -> Result<Vec<Result<Settlement, QueueError>>, QueueError> {
-        self.shared.queue(name)?;
-        Ok(join_all(sent.into_iter().map(|sent| async move { self.settle(name, sent?).await })).await)
     }
 
     /// Moves the end of a lease to so long from now; the queue's default lease if nothing is said.

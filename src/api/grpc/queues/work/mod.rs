@@ -10,6 +10,7 @@
 
 mod held;
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -285,7 +286,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
             return Err(Refusal::new(Reason::InvalidBatchSize, what).at("settlements").into());
         }
         self.credit = credit;
-        let results = self.settle(request.settlements).await?;
+        let results = self.settle(request.settlements).await;
         let mut extended = Vec::with_capacity(request.extensions.len());
         for extension in request.extensions {
             extended.push(self.extend(extension).await);
@@ -333,32 +334,32 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
 
     /// The queue of a lease: the one that its token names, if the stream serves it.
     fn queue_of(&self, token: &str) -> &QueueName {
+        if let [only] = &self.names[..] {
+            return only;
+        }
         let named = self.queues.queue_of_token(token);
         let served = named.and_then(|name| self.names.iter().find(|served| **served == name));
         served.unwrap_or(&self.names[0])
     }
 
-    async fn settle(&mut self, sent: Vec<wire::Settlement>) -> Result<Vec<wire::SettleResult>, Status> {
-        let settle = |item: wire::Settlement| {
-            let (name, token) = (self.queue_of(&item.lease_token).clone(), item.lease_token.clone());
-            let queues = self.queues.clone();
-            async move {
-                let answer = match decode::settlement(item) {
-                    Ok(item) => queues.settle(&name, item).await,
-                    Err(error) => Err(error),
-                };
-                (token, answer)
-            }
-        };
-        let answers = futures_util::future::join_all(sent.into_iter().map(settle)).await;
-        let mut results = Vec::with_capacity(answers.len());
-        for (token, answer) in answers {
-            if answer.as_ref().map_or_else(|error| error.reason() == Reason::LeaseLost, |_| true) {
-                self.held.remove(&token);
-            }
-            results.push(encode::settle_result(token, answer));
+    async fn settle(&mut self, sent: Vec<wire::Settlement>) -> Vec<wire::SettleResult> {
+        let mut results = vec![wire::SettleResult::default(); sent.len()];
+        let mut by_queue: BTreeMap<QueueName, Vec<(usize, wire::Settlement)>> = BTreeMap::new();
+        for (place, item) in sent.into_iter().enumerate() {
+            by_queue.entry(self.queue_of(&item.lease_token).clone()).or_default().push((place, item));
         }
-        Ok(results)
+        for (name, items) in by_queue {
+            let tokens: Vec<_> = items.iter().map(|(place, item)| (*place, item.lease_token.clone())).collect();
+            let items = items.into_iter().map(|(_, item)| decode::settlement(item)).collect();
+            let answers = self.queues.settle_each(&name, items).await;
+            for ((place, token), answer) in tokens.into_iter().zip(answers) {
+                if answer.as_ref().map_or_else(|error| error.reason() == Reason::LeaseLost, |_| true) {
+                    self.held.remove(&token);
+                }
+                results[place] = encode::settle_result(token, answer);
+            }
+        }
+        results
     }
 
     async fn extend(&mut self, sent: wire::ExtendLeaseRequest) -> wire::ExtendResult {
