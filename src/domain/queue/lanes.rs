@@ -4,37 +4,63 @@
 //! message is among the heads, else *hidden*. Which lanes are shown is decided by who knows the leases (`values`); what
 //! the lanes hold is a function of the messages.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::queue::message::{Rank, Routing};
 
 /// Lanes and their heads.
 #[derive(Clone, Default, Debug)]
 pub struct Lanes {
-    lanes: BTreeMap<Routing, Lane>,
+    lanes: BTreeMap<LaneKey, Lane>,
     /// The best message of each lane that is shown.
     heads: BTreeSet<Rank>,
 }
 
-/// The pending messages of one value.
-#[derive(Clone, Default, Debug)]
+/// A value after its hash: which lane is meant is mostly decided by numbers that lie side by side, not by texts that lie
+/// all over memory. The order of the lanes means nothing.
+type LaneKey = (u64, Routing);
+
+fn key_of(value: &Routing) -> LaneKey {
+    (xxh3_64(value.as_str().as_bytes()), value.clone())
+}
+
+/// The pending messages of one value, of which there is always one. Most values have no other.
+#[derive(Clone, Debug)]
 struct Lane {
-    pending: BTreeSet<Rank>,
+    first: Rank,
+    later: BTreeSet<Rank>,
     shown: Option<Rank>,
+}
+
+impl Lane {
+    fn add(&mut self, rank: Rank) {
+        self.later.insert(rank.max(self.first));
+        self.first = rank.min(self.first);
+    }
+
+    /// Removes a message; whether another one is left.
+    fn remove(&mut self, rank: Rank) -> bool {
+        if rank != self.first {
+            self.later.remove(&rank);
+            return true;
+        }
+        let next = self.later.pop_first();
+        self.first = next.unwrap_or(self.first);
+        next.is_some()
+    }
 }
 
 /// Shown and hidden come and go without a message that changes, so two sets of lanes are equal if they hold the same.
 impl PartialEq for Lanes {
     fn eq(&self, other: &Self) -> bool {
-        let held = |lanes: &Self| {
-            lanes
-                .lanes
-                .iter()
-                .map(|(value, lane)| (value, &lane.pending))
-                .eq(other.lanes.iter().map(|(value, lane)| (value, &lane.pending)))
-        };
-        held(self)
+        fn held(lanes: &Lanes) -> impl Iterator<Item = (&LaneKey, Rank, &BTreeSet<Rank>)> {
+            lanes.lanes.iter().map(|(key, lane)| (key, lane.first, &lane.later))
+        }
+        held(self).eq(held(other))
     }
 }
 
@@ -43,34 +69,40 @@ impl Eq for Lanes {}
 impl Lanes {
     /// Adds a message; its lane shows what it showed. O(log n).
     pub fn add(&mut self, value: &Routing, rank: Rank) {
-        match self.lanes.get_mut(value) {
-            Some(lane) => lane.pending.insert(rank),
-            None => self.lanes.entry(value.clone()).or_default().pending.insert(rank),
-        };
+        match self.lanes.entry(key_of(value)) {
+            Entry::Occupied(mut lane) => lane.get_mut().add(rank),
+            Entry::Vacant(none) => drop(none.insert(Lane { first: rank, later: BTreeSet::new(), shown: None })),
+        }
     }
 
     /// Removes a message; a lane that showed it is hidden, one without messages is gone. O(log n).
     pub fn remove(&mut self, value: &Routing, rank: Rank) {
-        let lane = self.lanes.get_mut(value).expect("a pending message is in the lane of its value");
-        lane.pending.remove(&rank);
+        let Entry::Occupied(mut entry) = self.lanes.entry(key_of(value)) else {
+            unreachable!("a pending message is in the lane of its value")
+        };
+        let lane = entry.get_mut();
         if lane.shown == Some(rank) {
             lane.shown = None;
             self.heads.remove(&rank);
         }
-        if lane.pending.is_empty() {
-            self.lanes.remove(value);
+        if !lane.remove(rank) {
+            entry.remove();
         }
+    }
+
+    fn lane(&self, value: &Routing) -> Option<&Lane> {
+        self.lanes.get(&key_of(value))
     }
 
     /// The best message of a lane, shown or hidden. O(log n).
     pub fn first(&self, value: &Routing) -> Option<Rank> {
-        self.lanes.get(value)?.pending.first().copied()
+        Some(self.lane(value)?.first)
     }
 
     /// Shows the best message of a lane. O(log n).
     pub fn show(&mut self, value: &Routing) {
-        let Some(lane) = self.lanes.get_mut(value) else { return };
-        let first = lane.pending.first().copied();
+        let Some(lane) = self.lanes.get_mut(&key_of(value)) else { return };
+        let first = Some(lane.first);
         if lane.shown != first {
             lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
             self.heads.extend(first);
@@ -80,18 +112,21 @@ impl Lanes {
 
     /// Hides a lane. O(log n).
     pub fn hide(&mut self, value: &Routing) {
-        let Some(lane) = self.lanes.get_mut(value) else { return };
+        let Some(lane) = self.lanes.get_mut(&key_of(value)) else { return };
         lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
     }
 
     /// The last message of a lane, shown or hidden. O(log n).
     pub fn last(&self, value: &Routing) -> Option<Rank> {
-        self.lanes.get(value)?.pending.last().copied()
+        let lane = self.lane(value)?;
+        Some(lane.later.last().copied().unwrap_or(lane.first))
     }
 
     /// The first message of a lane after a rank. O(log n).
     pub fn next_in(&self, value: &Routing, after: Rank) -> Option<Rank> {
-        self.lanes.get(value)?.pending.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
+        let lane = self.lane(value)?;
+        let later = || lane.later.range((Bound::Excluded(after), Bound::Unbounded)).next().copied();
+        Some(lane.first).filter(|first| *first > after).or_else(later)
     }
 
     /// The best of the messages that are shown and come after a rank. O(log n).

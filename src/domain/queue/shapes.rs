@@ -113,7 +113,8 @@ pub enum Kind {
 
 /// The values of the keys, each after its length, so that no two sets are written alike.
 fn set_of(keys: &ShapeKeys, metadata: &Metadata) -> Option<ValueSet> {
-    let mut set = Vec::new();
+    let bytes = keys.iter().map(|key| metadata.get(key).map(|value| 2 + value.len())).sum::<Option<usize>>()?;
+    let mut set = Vec::with_capacity(bytes);
     for key in keys.iter() {
         let value = metadata.get(key)?;
         let bytes = u16::try_from(value.len()).expect("a value has at most 256 bytes");
