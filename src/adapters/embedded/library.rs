@@ -187,7 +187,8 @@ impl Library {
 fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
     match kind {
-        Kind::Small => options.max_memtable_size(memtable_bytes / 4),
+        // Rows that every commit writes anew lie here: each flush keeps the last of them and holds up whoever commits.
+        Kind::Small => options.max_memtable_size(memtable_bytes),
         Kind::Rows => options.max_memtable_size(memtable_bytes),
         // Ranges have no use for filters, and building them costs more than all the rest of a flush.
         Kind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
