@@ -77,7 +77,7 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Cost> {
     }
     let (before, began) = (usage(target.pid())?, Instant::now());
     tokio::time::sleep(plan.watched).await;
-    let (Usage { cpu, resident_max }, lasted) = (usage(target.pid())?, began.elapsed());
+    let (Usage { cpu, resident_max, .. }, lasted) = (usage(target.pid())?, began.elapsed());
     let cpu = cpu.saturating_sub(before.cpu).as_secs_f64() / lasted.as_secs_f64();
     let mut waited = Duration::ZERO;
     for _ in 0..plan.messages {

@@ -21,8 +21,9 @@ pub trait Call: Send + 'static {
     fn call(&mut self) -> impl Future<Output = Result<u64, String>> + Send;
 }
 
-/// The finest step of an open loop.
-const TICK: Duration = Duration::from_micros(100);
+/// The finest step of an open loop; what falls due within one starts together. With 0.1 ms waking up took a tenth of two
+/// cores from what is measured.
+const TICK: Duration = Duration::from_micros(250);
 
 /// How long to run.
 #[derive(Clone, Copy, Debug)]

@@ -38,21 +38,24 @@ struct Write {
     done: oneshot::Sender<()>,
 }
 
+/// Opens a store as the embedded store does: what is compared is the work above the library, not its settings.
+pub fn open(folder: &Path) -> Result<Database> {
+    let database = Database::builder(folder).manual_journal_persist(true).worker_threads(2);
+    Ok(database.max_journaling_size(192 * MIB).open()?)
+}
+
+/// The settings of a keyspace of rows that are read in ranges.
+pub fn options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .manual_journal_persist(true)
+        .max_memtable_size(16 * MIB)
+        .filter_policy(FilterPolicy::disabled())
+        .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(8)))
+}
+
 /// Commits rows as fast as their producers get answers.
 pub async fn run(folder: &Path, rows: Rows, span: Span) -> Result<Report> {
-    // As the embedded store has them: what is compared is the work above the library, not its settings.
-    let database = Database::builder(folder.join("raw"))
-        .manual_journal_persist(true)
-        .worker_threads(2)
-        .max_journaling_size(192 * MIB)
-        .open()?;
-    let options = || {
-        KeyspaceCreateOptions::default()
-            .manual_journal_persist(true)
-            .max_memtable_size(16 * MIB)
-            .filter_policy(FilterPolicy::disabled())
-            .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(8)))
-    };
+    let database = open(&folder.join("raw"))?;
     let keyspace = database.keyspace("events", options)?;
     let (sender, receiver) = mpsc::channel::<Write>(rows.producers);
     let committer = std::thread::spawn(move || commit_all(&database, &keyspace, receiver, rows.group));

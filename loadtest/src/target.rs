@@ -151,6 +151,8 @@ pub fn metric(text: &str, name: &str) -> f64 {
 pub struct Usage {
     /// The most resident memory it ever had, in bytes.
     pub resident_max: u64,
+    /// Its resident memory, in bytes.
+    pub resident: u64,
     /// CPU time of all its threads.
     pub cpu: Duration,
 }
@@ -167,7 +169,7 @@ pub fn usage(pid: u32) -> Result<Usage> {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u64 = [11, 12].iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum();
     let cpu = Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND);
-    Ok(Usage { resident_max: kib("VmHWM:") * 1_024, cpu })
+    Ok(Usage { resident_max: kib("VmHWM:") * 1_024, resident: kib("VmRSS:") * 1_024, cpu })
 }
 
 /// `USER_HZ`, the same on every Linux.

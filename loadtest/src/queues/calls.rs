@@ -43,8 +43,7 @@ impl Pair {
 
 impl Call for Pair {
     async fn call(&mut self) -> Result<u64, String> {
-        let lease = dequeue(&mut self.client, &self.queue, HashMap::new()).await?;
-        complete(&mut self.client, self.queue.clone(), lease).await.map(|()| 1)
+        finish_one(&mut self.client, &self.queue).await.map(|()| 1)
     }
 }
 
@@ -81,6 +80,12 @@ impl Call for Take {
         drop(tokio::spawn(async move { complete(&mut client, queue, lease).await }));
         Ok(1)
     }
+}
+
+/// Leases a message and completes it.
+pub async fn finish_one(client: &mut Client, queue: &str) -> Result<(), String> {
+    let lease = dequeue(client, queue, HashMap::new()).await?;
+    complete(client, queue.to_owned(), lease).await
 }
 
 async fn dequeue(client: &mut Client, queue: &str, filter: HashMap<String, String>) -> Result<Lease, String> {

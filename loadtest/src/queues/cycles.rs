@@ -23,7 +23,7 @@ const CREDIT: i32 = 1_000;
 /// How many more messages may be enqueued than were completed.
 const AHEAD: usize = 20_000;
 
-/// The rows that the embedded store writes for the three steps of a cycle: head and body, head, head.
+/// The rows that no queue on this store can do without in the three steps of a cycle: head and body, head, head.
 pub const ROWS_OF_A_CYCLE: usize = 4;
 
 /// Rows of that size, in commits as large as the store's committer makes them.

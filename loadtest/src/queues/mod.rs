@@ -3,12 +3,16 @@
 //! Each part has a server of its own on a fresh directory. What is compared runs in the same part, one after the other on
 //! the same machine, so the ratios say more than the numbers.
 
+mod beanstalkd;
 mod calls;
 mod cycles;
 mod due;
+mod hour;
 mod many;
 mod messages;
+mod raw;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,13 +23,15 @@ use tempfile::TempDir;
 use crate::adds::{Aim, Unary};
 use crate::client::Connections;
 use crate::figures::{Figure, figure, print_table, ratio_text, tell};
-use crate::load::{Span, closed, open};
+use crate::load::{Call, Span, closed, open};
 use crate::report::{Report, median};
 use crate::store;
 use crate::target::Target;
 use crate::{PLAIN, idle};
+use beanstalkd::Beanstalkd;
 use calls::{Enqueue, Pair, Take};
 use messages::{Kind, Queues, create, fill};
+use raw::Raw;
 
 /// How much to run.
 #[derive(Args, Clone, Copy)]
@@ -51,6 +57,12 @@ pub struct Scale {
     /// Messages pending in the run of memory and restart
     #[arg(long, default_value_t = 10_000_000)]
     many: u64,
+    /// Minutes of the run that is to stay as it begins
+    #[arg(long, default_value_t = 60)]
+    minutes: u64,
+    /// A beanstalkd that runs already, HOST:PORT; without it two are started, if it is installed
+    #[arg(long)]
+    beanstalkd: Option<SocketAddr>,
     /// Run this part only
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -71,6 +83,10 @@ enum Part {
     Idle,
     /// Memory and restart with many messages
     Many,
+    /// beanstalkd doing the same, where it is installed
+    Beanstalkd,
+    /// An hour at half the highest rate; not run unless it is asked for
+    Hour,
 }
 
 const IN_FLIGHT: usize = 64;
@@ -98,6 +114,12 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     if wanted(Part::Many) {
         table.extend(with_many(binary, &folder()?, scale).await?);
     }
+    if wanted(Part::Beanstalkd) {
+        table.extend(beside_beanstalkd(&folder()?, scale).await?);
+    }
+    if scale.only == Some(Part::Hour) {
+        table.extend(for_an_hour(binary, &folder()?, scale).await?);
+    }
     print_table(table);
     Ok(())
 }
@@ -118,7 +140,7 @@ async fn begin(binary: &Path, folder: &Path) -> Result<(Target, Connections)> {
 async fn single_calls(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
     let echo = Target::echo()?;
     let top = Connections::open(&echo.url(), CONNECTIONS).await?;
-    let (_server, connections) = begin(binary, folder.path()).await?;
+    let (server, connections) = begin(binary, folder.path()).await?;
     let (queue, span) = ("calls", scale.span());
     create(&connections, Queues::simple(queue)).await?;
     let aim = Aim { namespace: PLAIN, first: 0, counters: 1 };
@@ -135,13 +157,16 @@ async fn single_calls(binary: &Path, folder: &TempDir, scale: Scale) -> Result<V
     }
     let (top, enqueue, pair) = (median(tops), median(enqueues), median(pairs));
     fill(&connections, queue, Kind::Plain, (pair * scale.seconds as f64) as u64).await?;
-    let half = open(Take::workers(&connections, queue, 256, Kind::Plain), pair / 2.0, span).await;
+    let half = rested(Take::workers(&connections, queue, 256, Kind::Plain), pair / 2.0, span).await;
     tell(&[("dequeue at half load", &half)]);
+    drop(server);
+    let floor = Raw::with(&folder.path().join("raw"), 0).await?.heads_at(pair, span).await;
     Ok(vec![
         figure("bare echo, 64 in flight", format!("{top:.0}/s"), "(the ceiling)", true),
         figure("Enqueue, durable, 64 in flight", of_echo(enqueue, top), ">= 30,000/s", enqueue >= 30_000.0),
         figure("Dequeue and Complete, 64 in flight", of_echo(pair, top), ">= 15,000 pairs/s", pair >= 15_000.0),
         latency("Dequeue p99 at half that load, open loop", &half, "< 5 ms", 5.0),
+        beneath(&floor),
     ])
 }
 
@@ -156,20 +181,44 @@ fn latency(what: &str, report: &Report, wanted: &'static str, below_ms: f64) -> 
     figure(what, text, wanted, p99 < below_ms && report.failed.is_empty())
 }
 
+/// An open loop after what was filled in before has come to rest.
+async fn rested<C: Call>(workers: Vec<C>, rate: f64, span: Span) -> Report {
+    tokio::time::sleep(raw::REST).await;
+    open(workers, rate, span).await
+}
+
+/// What of a latency is the store library's: commits of one row, as often as dequeues and completions made them.
+fn beneath(floor: &Report) -> Figure {
+    let (p50, p99) = (floor.quantile_ms(0.5), floor.quantile_ms(0.99));
+    let text = format!("{p99:.2} ms, p50 {p50:.2} ms, at {:.0}/s", floor.rate());
+    figure("the store library alone, a row for each of those calls: p99", text, "(the floor)", true)
+}
+
 /// Work streams and batches beside the library of the store doing the same writes.
 async fn through_streams(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
-    let rows = cycles::rows_of_a_cycle();
-    let raw = store::run(folder.path(), rows, scale.span()).await?;
-    let raw = raw.rate() / cycles::ROWS_OF_A_CYCLE as f64;
+    let blind = store::run(folder.path(), cycles::rows_of_a_cycle(), scale.span()).await?;
+    let blind = blind.rate() / cycles::ROWS_OF_A_CYCLE as f64;
+    let cycle = Raw::with(&folder.path().join("cycles"), scale.pending).await?;
+    tokio::time::sleep(raw::REST).await;
+    let cycle = cycle.cycles(scale.span()).await?;
+    tell(&[("the store's cycles", &cycle)]);
+    let raw = cycle.rate();
     let (_server, connections) = begin(binary, &folder.path().join("server")).await?;
     let queue = "cycles";
     create(&connections, Queues::simple(queue)).await?;
     fill(&connections, queue, Kind::Plain, scale.pending).await?;
+    tokio::time::sleep(raw::REST).await;
     let report = cycles::run(&connections, queue, scale.span()).await?;
     tell(&[("cycles", &report)]);
     let (rate, ratio) = (report.rate(), report.rate() / raw);
     Ok(vec![
-        figure("the store library, rows of the same cycle", format!("{raw:.0} cycles/s"), "(the ceiling)", true),
+        figure("the store library, four rows for a cycle, none read", format!("{blind:.0}/s"), "(reported)", true),
+        figure(
+            &format!("the store library, the same cycle, {} pending", scale.pending),
+            format!("{raw:.0} cycles/s"),
+            "(the ceiling)",
+            true,
+        ),
         figure(
             &format!("enqueue, dequeue, complete through Work and batches, {} pending", scale.pending),
             format!("{rate:.0} cycles/s = {ratio:.2} of the store"),
@@ -181,7 +230,7 @@ async fn through_streams(binary: &Path, folder: &TempDir, scale: Scale) -> Resul
 
 /// Exclusive queues, filters, and both.
 async fn with_backlog(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
-    let (_server, connections) = begin(binary, folder.path()).await?;
+    let (server, connections) = begin(binary, folder.path()).await?;
     let span = scale.span();
     create(&connections, Queues::simple("simple")).await?;
     create(&connections, Queues::exclusive("exclusive", false)).await?;
@@ -199,7 +248,7 @@ async fn with_backlog(binary: &Path, folder: &TempDir, scale: Scale) -> Result<V
     let (simple, exclusive) = (median(simple), median(exclusive));
     let rate = exclusive / 2.0;
     fill(&connections, "exclusive", Kind::Valued, (rate * (scale.seconds + 2) as f64) as u64).await?;
-    let ahead = open(Take::workers(&connections, "exclusive", 256, Kind::Valued), rate, span).await;
+    let ahead = rested(Take::workers(&connections, "exclusive", 256, Kind::Valued), rate, span).await;
     let mut figures = vec![
         figure(
             &format!("exclusive queue, {} blocked ahead, beside a simple one", scale.blocked),
@@ -219,10 +268,15 @@ async fn with_backlog(binary: &Path, folder: &TempDir, scale: Scale) -> Result<V
             messages::block(&connections, queue, scale.blocked).await?;
         }
         fill(&connections, queue, kind, scale.pending).await?;
-        let report = open(Take::workers(&connections, queue, 256, kind), rate.min(5_000.0), span).await;
+        let report = rested(Take::workers(&connections, queue, 256, kind), rate.min(5_000.0), span).await;
         let wanted = if kind == Kind::Both { "< 5 ms" } else { "< 3 ms" };
         figures.push(latency(&format!("{what}, {} pending", scale.pending), &report, wanted, below));
     }
+    drop(server);
+    let store = Raw::with(&folder.path().join("raw"), scale.pending).await?;
+    tokio::time::sleep(raw::REST).await;
+    figures.push(beneath(&store.heads_at(2.0 * rate, span).await));
+    figures.push(beneath(&store.heads_at(2.0 * rate.min(5_000.0), span).await));
     Ok(figures)
 }
 
@@ -272,6 +326,66 @@ async fn with_many(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<
             format!("{ready:.1} s, {:.2} GiB resident at most", gib(outcome.resident_after)),
             "< 20 s",
             ready < 20.0,
+        ),
+    ])
+}
+
+/// What another queue server does on the same machine, for comparison.
+async fn beside_beanstalkd(folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let log = folder.path().join("beanstalkd");
+    let mut servers = Vec::new();
+    match scale.beanstalkd {
+        Some(address) => servers.push(("as it is set up", Beanstalkd::at(address))),
+        None => {
+            let durable = Beanstalkd::start(Some(&log)).await?;
+            servers.extend(durable.map(|server| ("an fsync for each write", server)));
+            servers.extend(Beanstalkd::start(None).await?.map(|server| ("in memory", server)));
+        }
+    }
+    let mut figures = Vec::new();
+    for (how, server) in servers {
+        let beanstalkd::Outcome { puts, pairs } = server.run(scale.span()).await?;
+        tell(&[("beanstalkd put", &puts), ("beanstalkd reserve and delete", &pairs)]);
+        let text = format!("{:.0}/s put, {:.0}/s reserved and deleted", puts.rate(), pairs.rate());
+        figures.push(figure(&format!("beanstalkd, {how}, 64 connections"), text, "(beside)", true));
+    }
+    Ok(figures)
+}
+
+/// How much a latency may differ between the ends of the hour before it counts as a slow-down; calm runs differ by this.
+const DRIFT_MAX: f64 = 1.3;
+
+async fn for_an_hour(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let parts = hour::run(binary, folder.path(), scale.minutes).await?;
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Vec::new()) };
+    // Memory and disk are compared from the second part on: in the first, what is kept for a time still adds up.
+    let begin = parts.get(1).unwrap_or(first);
+    let (p50, p99) =
+        (|part: &hour::Part| part.report.quantile_ms(0.5), |part: &hour::Part| part.report.quantile_ms(0.99));
+    let kept_up = last.report.rate() >= 0.99 * first.report.rate() && last.report.failed.is_empty();
+    let size = |part: &hour::Part| format!("{} MiB resident, {} MiB on disk", part.resident >> 20, part.disk >> 20);
+    let is_flat =
+        last.resident as f64 <= DRIFT_MAX * begin.resident as f64 && last.disk as f64 <= DRIFT_MAX * begin.disk as f64;
+    Ok(vec![
+        figure(
+            &format!("{} minutes of cycles at half the highest rate, last twelfth beside the first", scale.minutes),
+            format!(
+                "{:.0}/s and {:.0}/s, p50 {:.2} and {:.2} ms, p99 {:.2} and {:.2} ms",
+                last.report.rate(),
+                first.report.rate(),
+                p50(last),
+                p50(first),
+                p99(last),
+                p99(first)
+            ),
+            "no slow-down",
+            kept_up && p50(last) <= DRIFT_MAX * p50(first),
+        ),
+        figure(
+            "the same, last twelfth beside the second",
+            format!("{} and {}", size(last), size(begin)),
+            "flat",
+            is_flat,
         ),
     ])
 }
