@@ -116,8 +116,11 @@ impl Search<'_> {
         next.retain(|operation| self.order[*operation].began <= earliest_end);
         next.sort_by_key(|operation| self.order[*operation].ended);
         let ways = |operation: usize| {
-            let unknown = self.order[operation].answer.is_none();
-            let never = unknown.then_some(Choice { operation, applied: false });
+            let Operation { answer, ended, .. } = self.order[operation];
+            // What never was applied holds nobody up before its end, so it is given up there and at no other point: each
+            // point more would double what is to be searched.
+            let is_due = answer.is_none() && *ended == earliest_end;
+            let never = is_due.then_some(Choice { operation, applied: false });
             [Some(Choice { operation, applied: true }), never].into_iter().flatten()
         };
         Point { list, choices: next.into_iter().flat_map(ways).collect(), tried: 0, by }
