@@ -2,8 +2,9 @@
 //! to make up for.
 
 use std::path::Path;
+use std::time::Duration;
 
-use crate::harness::{Launch, Server};
+use crate::harness::{Launch, Server, eventually};
 
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
 
@@ -36,4 +37,24 @@ fn what_was_acknowledged_just_before_an_orderly_stop_is_rolled_up_when_it_ends()
         let reading = call(&server, "GetCount", &body);
         assert_eq!((&reading["count"], &reading["behind"]), (&"3".into(), &false.into()), "{reading}");
     }
+}
+
+#[test]
+fn a_stop_ends_the_dequeues_that_wait_and_leases_nothing_more() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut server = start(folder.path());
+    let queues = |method: &str| format!("/tallystone.queue.v1.QueueService/{method}");
+    let created = server.post(&queues("CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
+    assert_eq!(created.status, 200, "{}", created.body);
+    let answer = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.post(&queues("Dequeue"), r#"{"queue": "mail", "wait": "20s"}"#));
+        let waits = || server.get("/metrics").body.contains("tallystone_dequeues_waiting 1\n");
+        assert!(eventually(Duration::from_secs(60), waits), "{}", server.printed());
+        server.signal(libc::SIGTERM);
+        // Else the deadline of the stop, half as long as the wait, would cut the connection.
+        waiting.join().expect("an answer")
+    });
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(!answer.body.contains("leaseToken"), "{}", answer.body);
+    assert!(server.wait().success(), "{}", server.printed());
 }
