@@ -11,6 +11,7 @@ use crate::app::backend::Absent;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
 use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
+use crate::app::keyspace::Unusable;
 use crate::app::migrate::exit_of;
 use crate::app::run::{self, Preset};
 use crate::app::telemetry;
@@ -155,6 +156,7 @@ fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
         let exit = match error.downcast_ref::<OpenError>() {
             Some(error) => exit_of(error),
             None if error.is::<Absent>() => Exit::Unavailable,
+            None if error.is::<Unusable>() => Exit::Usage,
             None => Exit::Failure,
         };
         Failure::new(exit, format!("{error:#}"))

@@ -62,11 +62,12 @@ pub async fn run(command: &MigrateCommand, given: &OutputGiven) -> Result<(), Fa
 /// How a server and this command fail when a cluster cannot be used.
 pub fn exit_of(error: &OpenError) -> Exit {
     match error {
-        OpenError::Unreachable { .. } | OpenError::Disagreement { .. } | OpenError::Store(_) => Exit::Unavailable,
+        OpenError::Unreachable { .. } | OpenError::Disagreement { .. } | OpenError::Store { .. } => Exit::Unavailable,
         OpenError::Credentials { .. }
         | OpenError::DataCenter { .. }
         | OpenError::DataCenterUnnamed { .. }
         | OpenError::Schema { .. }
+        | OpenError::Forbidden { .. }
         | OpenError::NotWritable { .. } => Exit::Precondition,
     }
 }
@@ -85,7 +86,7 @@ async fn look(settings: &SettingsArgs) -> Result<Target, Failure> {
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
     let session = cassandra::connect(&options, &SystemClock).await.map_err(refused)?;
     let state = schema::state(&session, &options.keyspace, &SystemClock).await;
-    let state = state.map_err(|fault| refused(OpenError::of(fault)))?;
+    let state = state.map_err(|fault| refused(OpenError::of(fault, &options.keyspace)))?;
     Ok(Target { cluster: cluster.clone(), options, session, state })
 }
 
@@ -144,7 +145,7 @@ fn plan(target: &Target) -> Result<(), Failure> {
 async fn apply(target: &Target) -> Result<(), Failure> {
     let missing = target.missing()?;
     let keyspace = &target.options.keyspace;
-    let failed = |fault| refused(OpenError::of(fault));
+    let failed = |fault| refused(OpenError::of(fault, keyspace));
     if let Some(replication) = target.replication()? {
         schema::make_keyspace(&target.session, keyspace, &replication, &SystemClock).await.map_err(failed)?;
     }

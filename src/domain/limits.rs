@@ -145,7 +145,7 @@ pub const CASSANDRA_ATTEMPTS_MAX: u32 = 4;
 pub const CASSANDRA_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// After this time the caller of an append on Cassandra is told that its outcome is unknown; the write goes on.
 pub const CASSANDRA_ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a start waits for a Cassandra cluster.
+/// How long a start waits for a Cassandra cluster, and then for its schema.
 pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(8);
 /// How long one change of a Cassandra schema may take.
 pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);

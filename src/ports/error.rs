@@ -20,6 +20,8 @@ pub enum StoreErrorKind {
     Closed,
     /// The store keeps nothing of this kind, whatever is asked of it.
     NotKept,
+    /// The store does not allow this process to do it.
+    Forbidden,
 }
 
 /// Whether the effect of a failed call may have happened.
@@ -73,6 +75,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Conflict => "the record changed since it was read",
             StoreErrorKind::Closed => "the store is closing",
             StoreErrorKind::NotKept => "the store keeps nothing of this kind",
+            StoreErrorKind::Forbidden => "the store forbids it to the user of this server",
         };
         write!(f, "{}: {kind}", self.op)
     }

@@ -28,6 +28,7 @@ mod namespaces;
 mod powerloss;
 mod protos;
 mod readme;
+mod refused_starts;
 #[path = "../servers/mod.rs"]
 mod servers;
 mod stop;

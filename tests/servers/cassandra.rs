@@ -1,4 +1,5 @@
-//! Cassandra 5.0 from its published Java artifacts: one node, on free loopback ports, with a directory of its own.
+//! Cassandra 5.0 from its published Java artifacts: one node, on free loopback ports, with a directory of its own. Several
+//! that are a cluster are in `cluster`.
 //!
 //! Maven fetches the artifacts once, into the target directory. A shell stands between the test and the node and waits on
 //! a pipe: when the test process ends, however it ends, the shell kills the node and removes its directory. The node is
@@ -6,7 +7,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -75,16 +76,25 @@ pub struct Cassandra {
 #[derive(Clone)]
 pub struct Settings {
     dir: PathBuf,
-    ports: Ports,
-    /// Whether users have to log in.
+    /// The address of its ports.
+    pub host: Ipv4Addr,
+    /// Its ports.
+    pub ports: Ports,
+    /// The address of a node that tells it of the others; its own if it is the first one.
+    pub seed: Ipv4Addr,
+    /// The memory of its objects.
+    pub heap_mib: u32,
+    /// Whether users have to log in, and may do only what they were permitted.
     pub with_passwords: bool,
     /// Whether it comes up again after a kill as it was; one that never does is quicker.
     pub survives_kills: bool,
 }
 
+/// The ports of a node; those of one cluster have the same ones.
 #[derive(Clone, Copy)]
-struct Ports {
-    cql: u16,
+pub struct Ports {
+    /// For clients.
+    pub cql: u16,
     storage: u16,
     ssl: u16,
 }
@@ -101,9 +111,7 @@ impl Cassandra {
     pub fn start(change: impl Fn(&mut Settings)) -> Result<Self, String> {
         let mut why = String::new();
         for _ in 0..PORTS_TRIED {
-            let dir = TempDir::with_prefix("tallystone-cassandra-").map_err(|error| error.to_string())?;
-            let ports = free_ports().map_err(|error| error.to_string())?;
-            let mut settings = Settings { dir: dir.keep(), ports, with_passwords: false, survives_kills: true };
+            let mut settings = Settings::new().map_err(|error| error.to_string())?;
             change(&mut settings);
             match Self::start_with(settings) {
                 Ok(node) => return Ok(node),
@@ -127,7 +135,7 @@ impl Cassandra {
         self.settings.clone()
     }
 
-    /// Starts a node that was killed, where it was.
+    /// Starts a node as its settings say, or one that was killed, where it was.
     pub fn start_again(settings: Settings) -> Result<Self, String> {
         Self::start_with(settings)
     }
@@ -156,7 +164,7 @@ impl Cassandra {
         let mut keeper = command.spawn().map_err(|error| format!("no shell: {error}"))?;
         let pipe = keeper.stdin.take();
         let mut lines = BufReader::new(keeper.stdout.take().expect("stdout is piped"));
-        let address = SocketAddr::from(([127, 0, 0, 1], settings.ports.cql));
+        let address = SocketAddr::from((settings.host, settings.ports.cql));
         let mut node = Self { address, node: 0, keeper, pipe, settings };
         node.node = wait_until_listening(&mut lines)?;
         // Reads on, so that the node is never held up by a full pipe; ends with the node.
@@ -172,6 +180,15 @@ impl Drop for Cassandra {
     }
 }
 
+impl Settings {
+    /// Of a node on free ports, in a directory of its own.
+    pub fn new() -> std::io::Result<Self> {
+        let dir = TempDir::with_prefix("tallystone-cassandra-")?.keep();
+        let (host, ports) = (Ipv4Addr::LOCALHOST, free_ports()?);
+        Ok(Self { dir, host, ports, seed: host, heap_mib: 512, with_passwords: false, survives_kills: true })
+    }
+}
+
 fn free_ports() -> std::io::Result<Ports> {
     let listeners =
         [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
@@ -180,8 +197,12 @@ fn free_ports() -> std::io::Result<Ports> {
 }
 
 fn write_settings(settings: &Settings) -> std::io::Result<()> {
-    let Settings { dir, ports, with_passwords, .. } = settings;
-    let authenticator = if *with_passwords { "PasswordAuthenticator" } else { "AllowAllAuthenticator" };
+    let Settings { dir, host, ports, seed, with_passwords, .. } = settings;
+    let (authenticator, authorizer) = if *with_passwords {
+        ("PasswordAuthenticator", "CassandraAuthorizer")
+    } else {
+        ("AllowAllAuthenticator", "AllowAllAuthorizer")
+    };
     let commitlog_sync = if settings.survives_kills {
         "commitlog_sync: batch"
     } else {
@@ -189,10 +210,13 @@ fn write_settings(settings: &Settings) -> std::io::Result<()> {
     };
     let text = include_str!("cassandra/cassandra.yaml")
         .replace("{dir}", &dir.to_string_lossy())
+        .replace("{host}", &host.to_string())
+        .replace("{seed}", &seed.to_string())
         .replace("{cql_port}", &ports.cql.to_string())
         .replace("{storage_port}", &ports.storage.to_string())
         .replace("{ssl_port}", &ports.ssl.to_string())
         .replace("{authenticator}", authenticator)
+        .replace("{authorizer}", authorizer)
         .replace("{commitlog_sync}", commitlog_sync);
     fs::write(dir.join("cassandra.yaml"), text)?;
     fs::write(dir.join("logback.xml"), include_str!("cassandra/logback.xml"))
@@ -201,9 +225,8 @@ fn write_settings(settings: &Settings) -> std::io::Result<()> {
 fn java_arguments(settings: &Settings, jars: &Path) -> Vec<String> {
     let dir = settings.dir.to_string_lossy().into_owned();
     let jars = jars.to_string_lossy().into_owned();
-    let mut arguments: Vec<String> = [
-        "-Xms512m",
-        "-Xmx512m",
+    let mut arguments = vec![format!("-Xms{}m", settings.heap_mib), format!("-Xmx{}m", settings.heap_mib)];
+    let same_for_all = [
         "-Xss256k",
         "-XX:+UseSerialGC",
         // A node that lives for a minute never earns back what the second compiler costs.
@@ -214,9 +237,8 @@ fn java_arguments(settings: &Settings, jars: &Path) -> Vec<String> {
         "-Dcassandra.ring_delay_ms=1000",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
         "-Dcassandra.superuser_setup_delay_ms=0",
-    ]
-    .map(str::to_owned)
-    .into();
+    ];
+    arguments.extend(same_for_all.map(str::to_owned));
     arguments.extend(OPENS.iter().flat_map(|of| ["--add-opens".to_owned(), format!("{of}=ALL-UNNAMED")]));
     arguments.extend(EXPORTS.iter().flat_map(|of| ["--add-exports".to_owned(), format!("{of}=ALL-UNNAMED")]));
     arguments.extend([

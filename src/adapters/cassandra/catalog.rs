@@ -51,9 +51,19 @@ impl Catalog {
         Self { link }
     }
 
-    /// Makes the row that every commit is conditional on. Answers an error where conditional writes are not possible.
-    pub async fn begin(&self) -> Result<(), StoreError> {
-        self.link.decide("begin catalog", self.link.statement("begin_catalog"), ()).await.map(|_| ())
+    /// Makes the row that every commit is conditional on. One that is not worth repeating is refused for good: conditional
+    /// writes are not possible, or not allowed.
+    pub async fn begin(&self) -> Result<(), Fault> {
+        let mut attempt = 1;
+        loop {
+            let asked = [(self.link.statement("begin_catalog"), ().bind())];
+            match self.link.store.decide(&asked).await {
+                Ok(_) => return Ok(()),
+                Err(fault) if attempt == CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating => return Err(fault),
+                Err(_) => self.link.pause(attempt).await,
+            }
+            attempt += 1;
+        }
     }
 
     async fn read_all<T>(

@@ -16,7 +16,7 @@ use scylla::statement::Statement;
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::schema::{self, SchemaState};
 use crate::domain::limits::{CASSANDRA_DEFINE_WITHIN, CASSANDRA_START_WITHIN};
-use crate::ports::{Clock, StoreError};
+use crate::ports::{Clock, StoreError, StoreErrorKind};
 
 /// Where a cluster is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -100,10 +100,21 @@ pub enum OpenError {
         /// What the driver says.
         why: String,
     },
+    /// The user lacks a permission.
+    #[error(
+        "the user of the cluster may not use keyspace {keyspace} as a server does: {why}; grant it SELECT, MODIFY, CREATE \
+         and DROP on keyspace {keyspace}"
+    )]
+    Forbidden {
+        /// The keyspace.
+        keyspace: String,
+        /// What the cluster says.
+        why: String,
+    },
     /// Conditional writes do not work.
     #[error(
-        "keyspace {keyspace} takes no conditional writes; the user must be allowed to modify it and a quorum of its \
-         replicas must be up (on ScyllaDB, make it without tablets if the release has no lightweight transactions on them)"
+        "keyspace {keyspace} takes no conditional writes; use a release of the store that has them on such keyspaces (on \
+         ScyllaDB, make it without tablets if the release has no lightweight transactions on them)"
     )]
     NotWritable {
         /// The keyspace.
@@ -112,14 +123,51 @@ pub enum OpenError {
         source: StoreError,
     },
     /// A request failed.
-    #[error("the cluster cannot be read")]
-    Store(#[from] StoreError),
+    #[error(
+        "keyspace {keyspace} cannot be used at present; a quorum of its replicas in the data centre of this server must be \
+         up, and answer within request_timeout_ms of the cluster"
+    )]
+    Store {
+        /// The keyspace.
+        keyspace: String,
+        /// The cause.
+        source: StoreError,
+    },
 }
 
 impl OpenError {
     /// Of a request of the start.
-    pub fn of(fault: Fault) -> Self {
-        Self::Store(fault.during("look at the cluster"))
+    pub fn of(fault: Fault, keyspace: &str) -> Self {
+        Self::of_store(fault.during("look at the cluster"), keyspace)
+    }
+
+    /// Of a call of the start.
+    pub fn of_store(source: StoreError, keyspace: &str) -> Self {
+        let keyspace = keyspace.to_owned();
+        match source.kind {
+            StoreErrorKind::Forbidden => {
+                let why = source.source.map_or_else(|| source.op.to_owned(), |cause| cause.to_string());
+                Self::Forbidden { keyspace, why }
+            }
+            StoreErrorKind::Unavailable
+            | StoreErrorKind::Full
+            | StoreErrorKind::Busy
+            | StoreErrorKind::Corrupt
+            | StoreErrorKind::Conflict
+            | StoreErrorKind::Closed
+            | StoreErrorKind::NotKept => Self::Store { keyspace, source },
+        }
+    }
+
+    /// Of the first conditional write, which the store refuses for good or cannot take at present.
+    pub fn of_condition(fault: Fault, keyspace: &str) -> Self {
+        let is_invalid = !fault.worth_repeating && fault.kind != StoreErrorKind::Forbidden;
+        let source = fault.during("begin catalog");
+        if is_invalid {
+            Self::NotWritable { keyspace: keyspace.to_owned(), source }
+        } else {
+            Self::of_store(source, keyspace)
+        }
     }
 }
 
@@ -190,12 +238,21 @@ fn check_data_center(session: &Session, options: &Options) -> Result<(), OpenErr
     }
 }
 
-/// Checks that the nodes agree on the schema, and that it is the one of this binary.
+/// Checks that the nodes agree on the schema, that it is the one of this binary, and that tables of slices can be made.
 pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<(), OpenError> {
-    let agreed = session.await_schema_agreement().await;
-    agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
-    let (what, advice) = match schema::state(session, keyspace, clock).await.map_err(OpenError::of)? {
-        SchemaState::Current => return Ok(()),
+    let of = |fault| OpenError::of(fault, keyspace);
+    let looking = async {
+        let agreed = session.await_schema_agreement().await;
+        agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
+        schema::state(session, keyspace, clock).await.map_err(of)
+    };
+    let found = tokio::select! {
+        biased;
+        found = looking => found?,
+        () = clock.sleep(CASSANDRA_START_WITHIN) => return Err(of(Fault::not_sent("no answer in time"))),
+    };
+    let (what, advice) = match found {
+        SchemaState::Current => return schema::may_make_tables(session, keyspace).await.map_err(of),
         SchemaState::NoKeyspace => {
             (format!("there is no keyspace {keyspace}"), "make it with `tallystone migrate apply`")
         }

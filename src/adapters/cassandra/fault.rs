@@ -73,7 +73,8 @@ fn of_attempt(error: &RequestAttemptError, why: String) -> Fault {
 
 fn of_server(error: &DbError, why: String) -> Fault {
     match error {
-        DbError::SyntaxError | DbError::Invalid | DbError::ConfigError | DbError::Unauthorized => refused(why),
+        DbError::SyntaxError | DbError::Invalid | DbError::ConfigError => refused(why),
+        DbError::Unauthorized => Fault { kind: StoreErrorKind::Forbidden, ..refused(why) },
         DbError::AlreadyExists { .. } => refused(why),
         DbError::Unavailable { .. } => Fault::not_sent(why),
         // Timeouts and failures of replicas, overload, errors of other versions: it may have happened.
@@ -116,8 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_not_sent_again() {
+    fn what_is_invalid_or_forbidden_is_not_sent_again() {
         assert!(!of(DbError::Invalid).worth_repeating);
+        assert!(!of(DbError::Unauthorized).worth_repeating);
+        assert_eq!(of(DbError::Unauthorized).kind, StoreErrorKind::Forbidden);
         assert!(!of(DbError::SyntaxError).worth_repeating);
         assert!(Fault::not_sent("no node").worth_repeating);
     }

@@ -84,7 +84,7 @@ impl Cassandra {
         session
             .use_keyspace(&options.keyspace, false)
             .await
-            .map_err(|error| OpenError::of(Fault::not_sent(error.to_string())))?;
+            .map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
         let tally = Arc::new(Tally::default());
         let store = Arc::new(Counted::new(CqlStore::new(session), Arc::clone(&tally)));
         let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
@@ -99,15 +99,18 @@ impl Cassandra {
         clock: Arc<dyn Clock>,
         rules: Rules,
     ) -> Result<Self, OpenError> {
-        let statements = Statements::of_schema(store.as_ref()).await.map_err(OpenError::of)?;
+        let unusable = |error| OpenError::of_store(error, keyspace);
+        let statements = Statements::of_schema(store.as_ref()).await.map_err(|fault| OpenError::of(fault, keyspace))?;
         let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, clock, rules));
         let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
         let begun = catalog.begin().await;
-        begun.map_err(|source| OpenError::NotWritable { keyspace: keyspace.to_owned(), source })?;
+        begun.map_err(|fault| OpenError::of_condition(fault, keyspace))?;
         let settings = settings.unwrap_or_else(|| Arc::clone(&catalog) as Arc<dyn SettingsSource>);
         let slices = Arc::new(Slices::new(Arc::clone(&link), settings));
-        let touching = Arc::new(Touching::open(Arc::clone(&link), Arc::clone(&slices)).await?);
-        let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await?;
+        let touching = Touching::open(Arc::clone(&link), Arc::clone(&slices)).await.map_err(unusable)?;
+        let touching = Arc::new(touching);
+        let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await;
+        let rollups = rollups.map_err(unusable)?;
         let appending = Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching));
         let (rollups, appending) = (Arc::new(rollups), Arc::new(appending));
         Ok(Self { link, slices, touching, appending, rollups, catalog, tally: Arc::default() })

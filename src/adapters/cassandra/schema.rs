@@ -148,6 +148,11 @@ fn compare(applied: &[(i32, i64)]) -> SchemaState {
     if missing.is_empty() { SchemaState::Current } else { SchemaState::Behind(missing) }
 }
 
+/// Asks for a table that is there already, which changes nothing and is refused to a user who may not make tables.
+pub async fn may_make_tables(session: &Session, keyspace: &str) -> Result<(), Fault> {
+    define(session, qualified_table(keyspace)).await
+}
+
 /// Makes the keyspace, if it is missing.
 pub async fn make_keyspace(
     session: &Session,

@@ -69,7 +69,12 @@ pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
         cluster.password.clone()
     } else {
         let text = std::fs::read_to_string(&cluster.password_file);
-        let text = text.map_err(|error| format!("cannot read {}: {error}", cluster.password_file.display()))?;
+        let text = text.map_err(|error| {
+            let file = cluster.password_file.display();
+            format!(
+                "cannot read {file}, the password_file of the cluster: {error}; correct it, or set password instead"
+            )
+        })?;
         text.trim_end_matches(['\r', '\n']).to_owned()
     };
     let credentials = (!cluster.user.is_empty()).then(|| Credentials { user: cluster.user.clone(), password });

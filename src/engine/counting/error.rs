@@ -188,7 +188,7 @@ impl CountingError {
 pub fn reason_of_store(error: &StoreError) -> Reason {
     match (error.outcome, error.kind) {
         (Outcome::Unknown, _) => Reason::OutcomeUnknown,
-        (Outcome::NotApplied, StoreErrorKind::Unavailable) => Reason::StoreUnavailable,
+        (Outcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => Reason::StoreUnavailable,
         (Outcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
         (Outcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
         (Outcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,

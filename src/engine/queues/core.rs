@@ -218,7 +218,8 @@ impl Shared {
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
             | StoreErrorKind::Closed
-            | StoreErrorKind::NotKept => QueueError::Store(error),
+            | StoreErrorKind::NotKept
+            | StoreErrorKind::Forbidden => QueueError::Store(error),
         }
     }
 }

@@ -1,0 +1,146 @@
+//! Starts that cannot be: each ends within 10 s with the documented exit code, says what is wrong and what to do, and keeps
+//! secrets to itself.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use tallystone::adapters::cassandra::Credentials;
+
+use crate::cassandra::{node, query, run, settings, tallystone};
+use crate::harness::{Launch, eventually};
+use crate::servers::Memcached;
+use crate::servers::cassandra::Cassandra;
+
+/// What the issue allows a start that is refused.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+/// A machine that is stopped for a while is not the server's fault: a start that was slow is tried again.
+const TRIES: usize = 3;
+/// How long a user may take to be known to a node that has just started.
+const KNOWN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Runs `server start`, which must refuse in time with a code and words; answers what it printed.
+fn expect_refusal(what: &str, settings: &[String], code: i32, words: &[&str]) -> String {
+    for left in (0..TRIES).rev() {
+        let began = Instant::now();
+        let (ended, printed) = run(&["server", "start"], settings);
+        let took = began.elapsed();
+        assert_eq!(ended, code, "{what}: {printed}");
+        assert!(words.iter().all(|word| printed.contains(word)), "{what}: {words:?} in: {printed}");
+        if took < REFUSED_WITHIN {
+            return printed;
+        }
+        assert!(left > 0, "{what} took {took:?}: {printed}");
+    }
+    unreachable!("the last try answers or panics")
+}
+
+/// Settings with some others on top.
+fn with(mut settings: Vec<String>, more: &[&str]) -> Vec<String> {
+    settings.extend(more.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
+    settings
+}
+
+#[test]
+fn a_cluster_that_is_not_there_ends_a_start_as_unavailable() {
+    // It takes connections, and nobody ever answers on them.
+    let hung = TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (hung, _listener) = hung.expect("a free port");
+    let other = Memcached::start().unwrap_or_else(|why| panic!("{why}"));
+    for (what, server) in [
+        // Nobody listens on port 1.
+        ("a port without anybody", "127.0.0.1:1".to_owned()),
+        ("a host that nobody knows", "no-such-host.invalid:9042".to_owned()),
+        ("a port on which nobody answers", hung.to_string()),
+        ("a port of something else", other.address().to_string()),
+    ] {
+        let words = [&format!("no Cassandra node answers at {server}"), "check that the cluster runs", "CQL port"];
+        expect_refusal(what, &settings(&server, "absent"), 5, &words);
+    }
+}
+
+#[test]
+fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
+    let node = node().to_string();
+    let migrate = "`tallystone migrate apply`";
+    expect_refusal("no keyspace", &settings(&node, "unmade"), 4, &["there is no keyspace unmade", migrate]);
+
+    let replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}";
+    query(&node, None, &format!("CREATE KEYSPACE IF NOT EXISTS older WITH replication = {replication}"));
+    let older = settings(&node, "older");
+    let lacks = ["the schema of keyspace older lacks ", " migrations of this release", migrate];
+    expect_refusal("a keyspace without tables", &older, 4, &lacks);
+    assert_eq!(run(&["migrate", "apply"], &older).0, 0, "what it says to do is what helps");
+    query(&node, None, "DELETE FROM older.schema_migrations WHERE slot = 0 AND number = 1");
+    expect_refusal("an older schema", &older, 4, &lacks);
+    let row = |number: i32| {
+        format!("INSERT INTO older.schema_migrations (slot, number, name, digest) VALUES (0, {number}, 'x', 0)")
+    };
+    query(&node, None, &row(1));
+    let differs = ["migration 1 of keyspace older was applied with another text", "start the release that applied it"];
+    expect_refusal("another text", &older, 4, &differs);
+    query(&node, None, &row(99));
+    let newer = ["keyspace older is newer than this release: it has migration 99", "start a newer release"];
+    expect_refusal("a newer schema", &older, 4, &newer);
+}
+
+#[test]
+fn settings_that_do_not_fit_the_cluster_are_refused_by_name() {
+    let good = || settings(&node().to_string(), "unfit");
+    for (what, more, code, words) in [
+        ("no such data centre", "clusters.main.data_center=mars", 4, ["there is no data centre mars", "datacenter1"]),
+        ("no such role", "server.roles=writer,reader", 2, ["server.roles", "there is no role reader"]),
+        ("no role at all", "server.roles=", 2, ["server.roles", "the roles are writer and roller"]),
+        ("no such setting, such as a region", "server.region=eu", 2, ["server.region", "--set"]),
+        ("nor one for the id of a server, which is drawn", "server.id=1", 2, ["server.id", "--set"]),
+        ("no such file", "clusters.main.password_file=/nowhere", 2, ["/nowhere", "password_file of the cluster"]),
+    ] {
+        expect_refusal(what, &with(good(), &[more, "clusters.main.user=ann"]), code, &words);
+    }
+    let near = ["clusters.near.kind=memcached", "clusters.near.servers=127.0.0.1:1"];
+    let words = ["no memcached server of cluster near can be used: 127.0.0.1:1: ", "correct clusters.near.servers"];
+    expect_refusal("no memcached", &with(good(), &near), 5, &words);
+}
+
+#[test]
+fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
+    let started = Cassandra::start(|settings| {
+        settings.with_passwords = true;
+        settings.survives_kills = false;
+    });
+    let node = started.unwrap_or_else(|why| panic!("{why}"));
+    let address = node.address().to_string();
+    let as_user = |user: &str, password: &str| {
+        let [user, password] = [format!("clusters.main.user={user}"), format!("clusters.main.password={password}")];
+        with(settings(&address, "guarded"), &[&user, &password])
+    };
+    // The node makes its first user when it is up.
+    let superuser = as_user("cassandra", "cassandra");
+    let made = || run(&["migrate", "apply"], &superuser).0 == 0;
+    assert!(eventually(KNOWN_WITHIN, made), "{}", run(&["migrate", "apply"], &superuser).1);
+    let grant = |statement: &str| {
+        let credentials = Credentials { user: "cassandra".to_owned(), password: "cassandra".to_owned() };
+        query(&address, Some(credentials), statement);
+    };
+    grant("CREATE ROLE ann WITH PASSWORD = 'hunter2' AND LOGIN = true");
+
+    let wrong = ["refuses the credentials", "correct user and password"];
+    expect_refusal("no user", &settings(&address, "guarded"), 4, &wrong);
+    for (what, user, password) in [("no such user", "bob", "hunter2"), ("a wrong password", "ann", "hunter3")] {
+        let printed = expect_refusal(what, &as_user(user, password), 4, &wrong);
+        assert!(!printed.contains(password), "a password is shown to nobody: {printed}");
+    }
+    let (_, shown) = run(&["server", "print-config"], &as_user("ann", "hunter2"));
+    assert!(!shown.contains("hunter2"), "a password is shown to nobody");
+
+    let ann = as_user("ann", "hunter2");
+    let forbidden = ["may not use keyspace guarded", "grant it SELECT, MODIFY, CREATE and DROP on keyspace guarded"];
+    expect_refusal("no permission", &ann, 4, &forbidden);
+    grant("GRANT SELECT ON KEYSPACE guarded TO ann");
+    expect_refusal("reading only", &ann, 4, &forbidden);
+    grant("GRANT CREATE ON KEYSPACE guarded TO ann");
+    expect_refusal("no writing", &ann, 4, &forbidden);
+    grant("GRANT MODIFY ON KEYSPACE guarded TO ann");
+    grant("GRANT DROP ON KEYSPACE guarded TO ann");
+    let command = tallystone(&["server", "start"], &ann);
+    assert!(Launch::of(command).start().stop().success(), "that is all it needs");
+}
