@@ -210,7 +210,7 @@ fn a_row_that_comes_late_is_counted_once_it_is_found() {
     };
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
     // Another server's write that was in doubt and given up reaches the log after its time was rolled up.
-    write_late("late", "views", &late, 10);
+    write_late("late", "views", &late, Change::Add(10));
     for _ in 0..2 {
         let body = format!(
             r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#
@@ -231,13 +231,44 @@ fn a_row_that_comes_late_is_counted_once_it_is_found() {
 }
 
 #[test]
+fn a_clear_that_comes_late_is_acknowledged_once_it_shows() {
+    let server = start("late_clear");
+    // Tokens of one maker, so that their order is that of these lines within a millisecond too.
+    let [before, late, after] = [(); 3].map(|()| Uuid::now_v7());
+    for (token, delta) in [(before, 7), (after, 1)] {
+        let body = format!(
+            r#"{{"namespace": "default", "counter_name": "views", "delta": {delta}, "idempotency_token": {{"token": "{token}"}}}}"#
+        );
+        call(&server, "AddCount", &body);
+    }
+    let is_closed = || {
+        let read = reading(&server, "views", "ROLLED_UP");
+        count(&read) == 8 && read["behind"] != Value::Bool(true)
+    };
+    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+    write_late("late_clear", "views", &late, Change::Clear);
+    let body =
+        format!(r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#);
+    let is_acknowledged = || {
+        let answer = server.post("/tallystone.counter.v1.CounterService/ClearCount", &body);
+        assert!(answer.status == 200 || answer.body.contains("PENDING"), "{} {}", answer.status, answer.body);
+        answer.status == 200
+    };
+    assert!(eventually(WITHIN, is_acknowledged), "{}", server.printed());
+    for freshness in ["ROLLED_UP", "UP_TO_DATE"] {
+        assert_eq!(count(&reading(&server, "views", freshness)), 1, "{freshness}: it was acknowledged");
+    }
+    assert!(server.stop().success());
+}
+
+#[test]
 fn a_row_that_nobody_asks_about_is_found_and_counted_by_a_recount() {
     let server = start("recounted");
     let late = Uuid::now_v7();
     add(&server, "views", 1);
     let is_closed = || reading(&server, "views", "ROLLED_UP")["behind"] != Value::Bool(true);
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
-    write_late("recounted", "views", &late, 10);
+    write_late("recounted", "views", &late, Change::Add(10));
     let recount = |repair: bool| {
         let body = format!(r#"{{"namespace": "default", "counter_name": "views", "repair": {repair}}}"#);
         call(&server, "RecountCounter", &body)
@@ -255,8 +286,30 @@ fn a_row_that_nobody_asks_about_is_found_and_counted_by_a_recount() {
     assert!(server.stop().success());
 }
 
+#[test]
+fn a_member_of_a_newer_release_is_one_of_the_fleet() {
+    let server = start("newer_member");
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    // A first heartbeat of a writer, and a field that this release does not know.
+    let beat = "0x08011001980607";
+    let row = format!(
+        "UPDATE newer_member.members USING TIMESTAMP 1 SET beat = {beat} WHERE slot = 0 AND member = 0b6f2c1e-7d3a-4e58-9c41-5a2f8d9e1b70"
+    );
+    crate::cassandra::query(&node.to_string(), None, &row);
+    add(&server, "views", 5);
+    let rolled_up = || count(&reading(&server, "views", "ROLLED_UP")) == 5;
+    assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
+    // It never beats again, so it lapses as any other member does.
+    let lapsed = || metric(&server, "tallystone_members_lapsed_total") == 1.0;
+    assert!(eventually(WITHIN, lapsed), "{}", server.printed());
+    assert_eq!(metric(&server, "tallystone_fleet_members"), 1.0);
+    add(&server, "views", 50);
+    let rolled_up = || count(&reading(&server, "views", "ROLLED_UP")) == 55;
+    assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
+}
+
 /// Writes an event as a server does that does not know how far the dataset is closed.
-fn write_late(keyspace: &str, name: &str, token: &Uuid, delta: i64) {
+fn write_late(keyspace: &str, name: &str, token: &Uuid, change: Change) {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let options = Options {
         servers: vec![node.to_string()],
@@ -268,7 +321,7 @@ fn write_late(keyspace: &str, name: &str, token: &Uuid, delta: i64) {
     let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();
     let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
     let key = EventKey { time: Timestamp::from_millis(millis), id: EventId::Uuid(token.into_bytes()) };
-    let event = Event { key, change: Change::Add(delta), provenance: Provenance::default() };
+    let event = Event { key, change, provenance: Provenance::default() };
     let counter = Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {

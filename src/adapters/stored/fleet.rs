@@ -71,6 +71,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_newer_release_adds_to_a_heartbeat_is_passed_over() {
+        let beat = Beat { number: 3, closed: [(DatasetId(1), Timestamp::MIN)].into(), ..Beat::default() };
+        // Field 99, a varint and some bytes (protobuf encoding: number << 3 | wire type).
+        let added = [[0x98, 0x06, 0x07].as_slice(), [0x9A, 0x06, 0x02, b'h', b'i'].as_slice()].concat();
+        assert_eq!(decode_beat(&[encode_beat(&beat), added].concat()), Ok(beat));
+    }
+
+    #[test]
     fn a_sealed_value_comes_back_as_it_was_and_has_one_encoding() {
         let start = Timestamp::from_secs(600);
         let repaired = vec![BucketRecord { rows: 3, sum: -5, digest: 9, ..BucketRecord::empty(start) }];

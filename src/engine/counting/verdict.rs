@@ -9,7 +9,7 @@ use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
-use crate::ports::{NewEvent, Settled, StoreErrorKind};
+use crate::ports::{NewEvent, Outcome, RollupRow, Settled, StoreError, StoreErrorKind};
 
 /// What stands at a key whose time is closed.
 enum Standing {
@@ -60,11 +60,39 @@ impl Counting {
     ) -> Result<WriteOutcome, CountingError> {
         let key = &event.event.key;
         match self.standing(scope, &event.counter, key, budget).await? {
+            Standing::Found { change: Change::Clear, .. }
+                if event.event.change == Change::Clear
+                    && !self.clear_is_rolled_up(scope, &event.counter, key).await? =>
+            {
+                Err(CountingError::Pending { retry_after: LIMIT_PUBLISH_INTERVAL })
+            }
             Standing::Found { change, .. } => self.repeated(change, event.event.change),
             Standing::Voided => Err(CountingError::NotApplied { server_time: self.core.now() }),
             Standing::AboveLimit => Err(CountingError::Pending { retry_after: self.limit_passes_in(scope, key.time) }),
             Standing::BeforeOldest(oldest) => Err(CountingError::TooOld { oldest }),
         }
+    }
+
+    /// Whether every read shows a clear that was found below the limit. A row that came late is in no checkpoint until its
+    /// mark is worked off, and the register of clears says nothing of times that are rolled up: until then an answer would
+    /// promise what reads do not keep.
+    async fn clear_is_rolled_up(&self, scope: &Scope, counter: &Counter, key: &EventKey) -> Result<bool, StoreError> {
+        if self.core.fleet.is_none() {
+            return Ok(true);
+        }
+        let dataset = scope.dataset.id();
+        let holds = |row: RollupRow| row.checkpoint.is_some_and(|checkpoint| checkpoint.clear.as_ref() >= Some(key));
+        // The clear may have been applied, whatever keeps this from being seen.
+        let unknown = |error: StoreError| StoreError { outcome: Outcome::Unknown, ..error };
+        if holds(self.core.stores.rollups.read(dataset, counter).await.map_err(unknown)?) {
+            return Ok(true);
+        }
+        // Mostly it is only not rolled up yet.
+        let mut reads = Vec::new();
+        for rolled in self.core.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
+            rolled.map_err(unknown)?;
+        }
+        self.core.stores.rollups.read(dataset, counter).await.map(holds).map_err(unknown)
     }
 
     async fn standing(
