@@ -3,6 +3,7 @@
 //! A server is ready when `/readyz` says so; every wait has a deadline and fails with what the server printed. Dropping a
 //! `Server` kills it, so a failing test leaves nothing behind.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -73,11 +74,11 @@ impl Launch {
         Self { command, data: data.to_owned() }
     }
 
-    /// The development server on a Cassandra node and a free port.
-    pub fn dev_on_cassandra(node: SocketAddr) -> Self {
+    /// The development server on Cassandra nodes and a free port.
+    pub fn dev_on_cassandra(nodes: impl Display) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-        command.args(["dev", "--listen", "127.0.0.1:0", "--cassandra"]).arg(node.to_string());
-        Self { command, data: PathBuf::from(format!("cassandra at {node}")) }
+        command.args(["dev", "--listen", "127.0.0.1:0", "--cassandra"]).arg(nodes.to_string());
+        Self { command, data: PathBuf::from(format!("cassandra at {nodes}")) }
     }
 
     /// Any command that runs a server.

@@ -6,6 +6,8 @@ mod cassandra;
 mod cli;
 mod client;
 mod client_faults;
+#[allow(dead_code, reason = "each test takes what it needs")]
+mod clockskew;
 mod clusters;
 mod compose;
 mod count_cache;

@@ -59,7 +59,8 @@ fn library() -> &'static Path {
     BUILT.get_or_init(|| compile("powerloss.c", &["-shared", "-fPIC"], "libpowerloss.so"))
 }
 
-fn compile(source: &str, options: &[&str], output: &str) -> PathBuf {
+/// Builds a file of `tests/faults`, into the target directory.
+pub fn compile(source: &str, options: &[&str], output: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults").join(source);
     // Another process of the same target folder may be building it: rename into place, so that nobody loads half a file.
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(output);

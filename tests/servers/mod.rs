@@ -6,10 +6,11 @@
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
 pub mod cassandra;
+pub mod cluster;
 pub mod proxy;
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 
@@ -66,6 +67,22 @@ impl Memcached {
         self.address
     }
 
+    /// Ends it at once.
+    pub fn end(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Forgets everything that it holds.
+    pub fn flush(&self) {
+        let mut connection = TcpStream::connect(self.address).expect("memcached takes connections");
+        connection.write_all(b"flush_all\r\nquit\r\n").expect("it reads");
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.starts_with("OK"), "{answer}");
+    }
+
     /// Stops its process without ending it: connections stay open and nothing is answered.
     #[allow(unsafe_code, reason = "std waits for the end of a child only")]
     pub fn pause(&self) {
@@ -94,9 +111,7 @@ impl Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }

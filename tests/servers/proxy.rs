@@ -41,7 +41,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    target: SocketAddr,
+    target: Mutex<SocketAddr>,
     wire: Wire,
     fault: AtomicU8,
     lost: AtomicU64,
@@ -63,7 +63,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            target,
+            target: Mutex::new(target),
             wire,
             fault: AtomicU8::new(Fault::None as u8),
             lost: AtomicU64::new(0),
@@ -94,6 +94,11 @@ impl Proxy {
         if fault == Fault::Cut {
             self.shared.cut_all();
         }
+    }
+
+    /// Leads new connections to another target, as an address does behind which a server was restarted.
+    pub fn lead_to(&self, target: SocketAddr) {
+        *self.shared.target.lock().expect("nobody panics with it") = target;
     }
 
     /// Cuts what is open; new connections are taken.
@@ -132,7 +137,8 @@ impl Shared {
         if self.has(Fault::Cut) {
             return caller.shutdown(Shutdown::Both);
         }
-        let target = TcpStream::connect(self.target)?;
+        let target = *self.target.lock().expect("nobody panics with it");
+        let target = TcpStream::connect(target)?;
         for stream in [&caller, &target] {
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(LOOK_EVERY))?;

@@ -1,15 +1,14 @@
-//! The load of the crash tests: workers that send every add three times until the server is gone, and the questions that
-//! settle what became of it.
+//! The load of the crash tests: workers that send every add three times until the servers are gone or they are told to
+//! end, readers beside them (`watching`), and what each of them heard.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use tallystone::domain::Reason;
+use tallystone::domain::reason::Effect;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
-use tallystone::proto::counter::v1::{
-    AddCountRequest, AddItem, BatchAddCountsRequest, CheckTokenRequest, Exactness, Freshness, GetCountRequest,
-    IdempotencyToken, Verdict,
-};
+use tallystone::proto::counter::v1::{AddCountRequest, AddItem, BatchAddCountsRequest, IdempotencyToken, Outcome};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -18,139 +17,269 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-use super::Chance;
-use super::tagged::{BITS, Fate, Ledger, Tagged};
+use super::history::History;
+use super::tagged::{BITS, Fate, Ledger, Tagged, What};
+use super::{Chance, watching};
 use crate::harness::{Server, eventually};
 
-const NAMESPACE: &str = "default";
-const WORKERS: usize = 12;
+pub const NAMESPACE: &str = "default";
+/// Workers of a load that nobody said otherwise of.
+pub const WORKERS: usize = 12;
 /// Adds of one batch, at most.
 const BATCH_MAX: u64 = 12;
-/// What a server that is up must have settled by; in a fleet the lease of a member that was killed comes first.
-const SETTLED_WITHIN: Duration = Duration::from_secs(120);
-const ROLLED_UP_WITHIN: Duration = Duration::from_secs(120);
 /// How long a call waits for a server that is stopped.
 const CALL_WITHIN: Duration = Duration::from_secs(20);
+/// The pause of a worker whose servers are away and that waits for them.
+const AWAY_PAUSE: Duration = Duration::from_secs(1);
+/// What anything may take on a busy machine.
+const MORE_WITHIN: Duration = Duration::from_secs(120);
 
-type Client = CounterServiceClient<Channel>;
+pub type Client = CounterServiceClient<Channel>;
 
-/// How a server is loaded.
+/// How a service is loaded.
 pub struct Plan {
     /// Of the workers' chance.
     pub seed: u64,
     /// Part of the names of counters, so that no two rounds meet.
     pub round: u32,
-    /// A server is ended when so many adds have been acknowledged.
+    /// How many workers there are.
+    pub workers: usize,
+    /// The fault begins when so many adds have been acknowledged.
     pub acknowledgements: u64,
     /// The load ends when so many more have been acknowledged by servers that are left; without one it ends by itself.
     pub then: u64,
+    /// What a worker does that hears nothing from any server.
+    pub when_gone: WhenGone,
+}
+
+/// What a worker does that hears nothing from any server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WhenGone {
+    /// It ends.
+    End,
+    /// It waits and goes on.
+    Wait,
+}
+
+/// What is known of the tokens, and what was read meanwhile.
+#[derive(Default)]
+pub struct Records {
+    /// The tokens.
+    pub ledger: Ledger,
+    /// The readings.
+    pub history: Arc<Mutex<History>>,
+}
+
+impl Records {
+    /// The readings.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("no reader panics")
+    }
+}
+
+/// A load under way.
+pub struct Load {
+    plan: Plan,
+    acknowledged: AtomicU64,
+    refused: AtomicU64,
+    unknown: AtomicU64,
+    enough: Notify,
+    told_to_end: AtomicBool,
+    /// The number of the counter that each worker adds to.
+    counters: Vec<AtomicU32>,
+    /// What readers and workers saw.
+    pub history: Arc<Mutex<History>>,
 }
 
 /// Loads a server until it has acknowledged so many adds and is ended, or is gone by itself, and notes what is known of
 /// each add.
-pub fn run(server: &Server, ledger: &mut Ledger, plan: Plan, end: impl FnOnce(&Server)) {
-    run_on(&[server], ledger, plan, || end(server));
+pub fn run(server: &Server, records: &mut Records, plan: Plan, end: impl FnOnce(&Server)) {
+    run_on(&[server], records, plan, |_| end(server));
 }
 
-/// The same on several servers: the copies of one add go to different ones.
-pub fn run_on(servers: &[&Server], ledger: &mut Ledger, plan: Plan, end: impl FnOnce()) {
-    let Plan { seed, round, acknowledgements, then } = plan;
+/// The same on several servers: the copies of one add go to different ones. The fault runs while the load goes on.
+pub fn run_on(servers: &[&Server], records: &mut Records, plan: Plan, fault: impl FnOnce(&Load)) {
     let runtime = Runtime::new().expect("a runtime");
+    let load = Arc::new(Load {
+        acknowledged: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
+        unknown: AtomicU64::new(0),
+        enough: Notify::new(),
+        told_to_end: AtomicBool::new(false),
+        counters: (0..plan.workers).map(|_| AtomicU32::new(0)).collect(),
+        history: Arc::clone(&records.history),
+        plan,
+    });
     let noted = runtime.block_on(async {
-        let acknowledged = Acknowledged { count: AtomicU64::new(0), enough: Notify::new(), acknowledgements, then };
-        let acknowledged = Arc::new(acknowledged);
         let mut workers = JoinSet::new();
-        for number in 0..WORKERS {
+        for number in 0..load.plan.workers {
             // Three connections, so that the copies of an add overtake each other.
             let first = number % servers.len();
             let order: Vec<&Server> = [&servers[first..], &servers[..first]].concat();
             let Ok(clients) = connect(&order).await else { continue };
-            let name = format!("crash/r{round}/w{number}");
-            let worker = Worker { clients, name, chance: Chance::new(seed ^ number as u64) };
-            workers.spawn(worker.run(Arc::clone(&acknowledged)));
+            let chance = Chance::new(load.plan.seed ^ number as u64);
+            workers.spawn(Worker { clients, number, chance }.run(Arc::clone(&load)));
         }
+        let mut watching = watching::begin(servers, &load, &mut workers).await;
         let mut noted = Vec::new();
         tokio::select! {
-            () = acknowledged.enough.notified() => end(),
+            () = load.enough.notified() => fault(&load),
+            () = starved(&load) => panic!("{} adds are acknowledged", load.acknowledged()),
             () = gather(&mut workers, &mut noted) => {}
         }
         gather(&mut workers, &mut noted).await;
+        watching.shutdown().await;
         noted
     });
     for (tagged, fate) in noted {
-        ledger.note(tagged, fate);
+        records.ledger.note(tagged, fate);
     }
 }
 
-async fn gather(workers: &mut JoinSet<Vec<(Tagged, Fate)>>, noted: &mut Vec<(Tagged, Fate)>) {
+/// Comes when workers that wait for ever have waited long enough for a fault to begin.
+async fn starved(load: &Load) {
+    let waiting = std::future::pending::<()>();
+    if load.plan.when_gone == WhenGone::End {
+        return waiting.await;
+    }
+    let _ = tokio::time::timeout(MORE_WITHIN, waiting).await;
+}
+
+pub type Noted = Vec<(Tagged, Fate)>;
+
+async fn gather(workers: &mut JoinSet<Noted>, noted: &mut Noted) {
     while let Some(worker) = workers.join_next().await {
         noted.extend(worker.expect("no worker panics"));
     }
 }
 
-struct Acknowledged {
-    count: AtomicU64,
-    enough: Notify,
-    acknowledgements: u64,
-    then: u64,
-}
+impl Load {
+    /// How many adds were acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
 
-impl Acknowledged {
-    fn add(&self, count: u64) {
-        let before = self.count.fetch_add(count, Ordering::Relaxed);
-        if before < self.acknowledgements && before + count >= self.acknowledgements {
+    /// How many adds all servers have refused, with nothing done.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// How many adds nobody knows the outcome of.
+    pub fn unknown(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more adds are acknowledged.
+    pub fn wait_for_more(&self, more: u64) {
+        let wanted = self.acknowledged() + more;
+        let come = eventually(MORE_WITHIN, || self.acknowledged() >= wanted);
+        assert!(come, "{} of {wanted} adds are acknowledged", self.acknowledged());
+    }
+
+    /// Has the workers end.
+    pub fn end(&self) {
+        self.told_to_end.store(true, Ordering::Relaxed);
+    }
+
+    /// The name of the counter that a worker adds to, and of the one before it.
+    pub fn names(&self, worker: usize) -> [String; 2] {
+        let number = self.counters[worker].load(Ordering::Relaxed);
+        [number, number.saturating_sub(1)].map(|number| counter_name(self.plan.round, worker, number))
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether the workers are to end.
+    pub fn is_over(&self) -> bool {
+        let enough = self.plan.acknowledgements.saturating_add(self.plan.then);
+        self.told_to_end.load(Ordering::Relaxed) || self.acknowledged() >= enough
+    }
+
+    fn note(&self, fates: &[Fate]) {
+        let count = |wanted: Fate| fates.iter().filter(|fate| **fate == wanted).count() as u64;
+        self.refused.fetch_add(count(Fate::Refused), Ordering::Relaxed);
+        self.unknown.fetch_add(count(Fate::Unknown), Ordering::Relaxed);
+        let applied = count(Fate::Applied);
+        let (before, wanted) = (self.acknowledged.fetch_add(applied, Ordering::Relaxed), self.plan.acknowledgements);
+        if before < wanted && before + applied >= wanted {
             self.enough.notify_one();
         }
     }
+}
 
-    fn is_over(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= self.acknowledgements.saturating_add(self.then)
-    }
+fn counter_name(round: u32, worker: usize, number: u32) -> String {
+    format!("crash/r{round}/w{worker}/n{number}")
 }
 
 /// Three connections, to the servers in turn.
-async fn connect(servers: &[&Server]) -> Result<[Client; 3], tonic::transport::Error> {
+pub async fn connect(servers: &[&Server]) -> Result<[Client; 3], tonic::transport::Error> {
     let mut clients = Vec::new();
     for server in servers.iter().cycle().take(3) {
-        let endpoint = Endpoint::from_shared(server.url()).expect("an address").timeout(CALL_WITHIN);
-        clients.push(CounterServiceClient::new(endpoint.connect().await?));
+        clients.push(connect_to(server).await?);
     }
     Ok(clients.try_into().expect("three"))
 }
 
+/// A connection.
+pub async fn connect_to(server: &Server) -> Result<Client, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(server.url()).expect("an address").timeout(CALL_WITHIN);
+    Ok(CounterServiceClient::new(endpoint.connect().await?))
+}
+
 struct Worker {
     clients: [Client; 3],
-    name: String,
+    number: usize,
     chance: Chance,
 }
 
+/// What one answer says of an add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// The log holds it.
+    Applied,
+    /// It had been applied before.
+    AlreadyApplied,
+    /// It never will be applied.
+    NotApplied,
+    /// This call has done nothing.
+    Nothing,
+    /// It may have been applied.
+    Unknown,
+}
+
 impl Worker {
-    /// Adds until the server is gone.
-    async fn run(mut self, acknowledged: Arc<Acknowledged>) -> Vec<(Tagged, Fate)> {
+    /// Adds until the servers are gone, or it is told to end.
+    async fn run(mut self, load: Arc<Load>) -> Noted {
         let mut noted = Vec::new();
-        for counter in 0.. {
-            let counter = format!("{}/n{counter}", self.name);
+        for number in 0.. {
+            load.counters[self.number].store(number, Ordering::Relaxed);
+            let counter = counter_name(load.plan.round, self.number, number);
             let mut bit = 0;
             while bit < BITS {
                 let many = if self.chance.below(2) == 0 { 1 } else { 1 + self.chance.below(BATCH_MAX) };
                 let last = BITS.min(bit + u32::try_from(many).expect("small"));
-                let adds: Vec<Tagged> = (bit..last)
-                    .map(|bit| Tagged { counter: counter.clone(), bit, token: Uuid::now_v7().to_string() })
-                    .collect();
+                let adds: Vec<Tagged> = (bit..last).map(|bit| fresh(&counter, What::Bit(bit))).collect();
                 bit = last;
-                let (fates, gone) = self.send_three_times(&adds).await;
-                acknowledged.add(fates.iter().filter(|fate| **fate == Fate::Applied).count() as u64);
+                let fates = self.send_three_times(&adds, &load).await;
+                load.note(&fates);
+                let is_gone = fates.iter().all(|fate| [Fate::Unknown, Fate::Refused].contains(fate));
                 noted.extend(adds.into_iter().zip(fates));
-                if gone || acknowledged.is_over() {
+                if load.is_over() || is_gone && load.plan.when_gone == WhenGone::End {
                     return noted;
+                }
+                if is_gone {
+                    let _ = tokio::time::timeout(AWAY_PAUSE, std::future::pending::<()>()).await;
                 }
             }
         }
         noted
     }
 
-    /// Sends the same adds three times, at once or in turn; answers what is known of each, and whether the server is gone.
-    async fn send_three_times(&mut self, adds: &[Tagged]) -> (Vec<Fate>, bool) {
+    /// Sends the same adds three times, at once or in turn; answers what is known of each.
+    async fn send_three_times(&mut self, adds: &[Tagged], load: &Load) -> Vec<Fate> {
         let [first, second, third] = &mut self.clients;
         let answers = if self.chance.below(2) == 0 {
             let (first, second, third) = tokio::join!(send(first, adds), send(second, adds), send(third, adds));
@@ -158,25 +287,37 @@ impl Worker {
         } else {
             [send(first, adds).await, send(second, adds).await, send(third, adds).await]
         };
-        let gone = answers.iter().all(|answer| answer.iter().all(|fate| *fate == Fate::Unknown));
-        let fates = (0..adds.len()).map(|at| agreed(&adds[at], answers.each_ref().map(|answer| answer[at]))).collect();
-        (fates, gone)
+        let heard = |at: usize| answers.each_ref().map(|answer| answer[at]);
+        let mut history = load.history.lock().expect("no reader panics");
+        for (at, add) in adds.iter().enumerate() {
+            if heard(at).contains(&Heard::Applied) {
+                history.acknowledged(&add.token);
+            }
+        }
+        adds.iter().enumerate().map(|(at, add)| agreed(add, heard(at))).collect()
     }
 }
 
+/// A change under a token of its own.
+pub fn fresh(counter: &str, what: What) -> Tagged {
+    Tagged { counter: counter.to_owned(), what, token: Uuid::now_v7().to_string() }
+}
+
 /// What three answers say together; two that contradict each other are a failure.
-fn agreed(tagged: &Tagged, fates: [Fate; 3]) -> Fate {
-    let applied = fates.contains(&Fate::Applied);
-    let refused = fates.contains(&Fate::NotApplied);
-    assert!(!(applied && refused), "{tagged:?} was applied and refused for good: {fates:?}");
-    match (applied, refused) {
+fn agreed(tagged: &Tagged, heard: [Heard; 3]) -> Fate {
+    let applied = heard.contains(&Heard::Applied) || heard.contains(&Heard::AlreadyApplied);
+    let not_applied = heard.contains(&Heard::NotApplied);
+    assert!(!(applied && not_applied), "{tagged:?} was applied and refused for good: {heard:?}");
+    match (applied, not_applied) {
         (true, _) => Fate::Applied,
         (_, true) => Fate::NotApplied,
+        (false, false) if heard == [Heard::Nothing; 3] => Fate::Refused,
         (false, false) => Fate::Unknown,
     }
 }
 
-async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Fate> {
+/// Sends adds as one call; answers what is heard of each.
+pub async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Heard> {
     if let [add] = adds {
         let request = AddCountRequest {
             namespace: NAMESPACE.to_owned(),
@@ -186,8 +327,8 @@ async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Fate> {
             provenance: "crash test".to_owned(),
         };
         return vec![match client.add_count(request).await {
-            Ok(_) => Fate::Applied,
-            Err(status) => fate_of(&reason(&status)),
+            Ok(answer) => applied(answer.into_inner().outcome()),
+            Err(status) => heard_of(&reason(&status)),
         }];
     }
     let item = |add: &Tagged| AddItem {
@@ -197,142 +338,39 @@ async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Fate> {
         provenance: String::new(),
     };
     let request = BatchAddCountsRequest { namespace: NAMESPACE.to_owned(), items: adds.iter().map(item).collect() };
-    let Ok(answer) = client.batch_add_counts(request).await else { return vec![Fate::Unknown; adds.len()] };
-    let fates = answer.into_inner().results.into_iter();
-    fates.map(|result| result.error.map_or(Fate::Applied, |error| fate_of(&error.reason))).collect()
+    match client.batch_add_counts(request).await {
+        Ok(answer) => {
+            let results = answer.into_inner().results.into_iter();
+            let heard = results.map(|result| match &result.error {
+                None => applied(result.outcome()),
+                Some(error) => heard_of(&error.reason),
+            });
+            heard.collect()
+        }
+        Err(status) => vec![heard_of(&reason(&status)); adds.len()],
+    }
 }
 
-/// Only a final refusal settles a token; whatever else went wrong, the same token is asked about again.
-fn fate_of(reason: &str) -> Fate {
-    assert!(!["ALREADY_EXISTS", "INTERNAL"].contains(&reason), "an add of a fresh token was refused: {reason}");
-    if reason == "NOT_APPLIED" { Fate::NotApplied } else { Fate::Unknown }
+fn applied(outcome: Outcome) -> Heard {
+    if outcome == Outcome::AlreadyApplied { Heard::AlreadyApplied } else { Heard::Applied }
 }
 
-fn reason(status: &Status) -> String {
+/// Only a final refusal settles a token; of what says that it did nothing nothing may be seen; whatever else went wrong, the
+/// same token is asked about again.
+pub fn heard_of(reason: &str) -> Heard {
+    assert!(!["ALREADY_EXISTS", "INTERNAL"].contains(&reason), "a change of a fresh token was refused: {reason}");
+    match Reason::from_name(reason).map(|reason| reason.info().effect) {
+        Some(Effect::Nothing) if reason == "NOT_APPLIED" => Heard::NotApplied,
+        Some(Effect::Nothing) => Heard::Nothing,
+        Some(Effect::Unknown) | None => Heard::Unknown,
+    }
+}
+
+/// The reason of a refusal; empty if nothing of ours answered.
+pub fn reason(status: &Status) -> String {
     status.get_error_details().error_info().map(|info| info.reason.clone()).unwrap_or_default()
 }
 
-fn token(tagged: &Tagged) -> Option<IdempotencyToken> {
+pub fn token(tagged: &Tagged) -> Option<IdempotencyToken> {
     Some(IdempotencyToken { token: tagged.token.clone(), generation_time: None })
-}
-
-/// Why a comparison did not come to its end.
-pub enum Broken {
-    /// Something is wrong, in words.
-    Wrong(String),
-    /// The server did not answer; whether it may be gone, the caller knows.
-    NoAnswer(String),
-}
-
-impl From<Status> for Broken {
-    fn from(status: Status) -> Self {
-        let text = format!("{status}");
-        if reason(&status).is_empty() { Self::NoAnswer(text) } else { Self::Wrong(text) }
-    }
-}
-
-/// Asks for every token of unknown fate until it is settled, then reads the counters that were written since the last
-/// look.
-pub fn settle_and_compare(server: &Server, ledger: &mut Ledger, seed: u64) -> Result<(), Broken> {
-    settle_all(server, ledger, seed)?;
-    let runtime = Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let connected = connect(&[server]).await;
-        let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
-        let mut wrong = Vec::new();
-        for counter in ledger.to_look_at() {
-            let read = read(&mut client, &counter, Freshness::UpToDate).await?;
-            wrong.extend(ledger.compare(&counter, read).err());
-        }
-        ledger.looked_at_all();
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        let shown = wrong.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
-        Err(Broken::Wrong(format!("{} counters are wrong\n{shown}", wrong.len())))
-    })
-}
-
-/// Asks for every token of unknown fate until it is settled.
-pub fn settle_all(server: &Server, ledger: &mut Ledger, seed: u64) -> Result<(), Broken> {
-    let runtime = Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let connected = connect(&[server]).await;
-        let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
-        let mut chance = Chance::new(seed);
-        for tagged in ledger.unknown() {
-            let fate = settle(&mut client, &tagged, chance.below(2) == 0).await?;
-            ledger.settle(&tagged, fate);
-        }
-        Ok(())
-    })
-}
-
-/// Settles one token, by sending its add again or by CheckToken; both must be final.
-async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Result<Fate, Broken> {
-    let deadline = Instant::now() + SETTLED_WITHIN;
-    loop {
-        let sent = if by_sending { send(client, std::slice::from_ref(tagged)).await[0] } else { Fate::Unknown };
-        // CheckToken tells a server that is gone from a token that is pending.
-        let fate = if sent == Fate::Unknown { check(client, tagged).await? } else { sent };
-        if fate != Fate::Unknown {
-            return Ok(fate);
-        }
-        if Instant::now() > deadline {
-            return Err(Broken::Wrong(format!("{tagged:?} is not settled within {SETTLED_WITHIN:?}")));
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, Broken> {
-    let request = CheckTokenRequest {
-        namespace: NAMESPACE.to_owned(),
-        counter_name: tagged.counter.clone(),
-        idempotency_token: token(tagged),
-    };
-    let answer = client.check_token(request).await?.into_inner();
-    match answer.verdict() {
-        Verdict::Applied if answer.delta == tagged.delta() => Ok(Fate::Applied),
-        Verdict::NotApplied => Ok(Fate::NotApplied),
-        Verdict::Pending => Ok(Fate::Unknown),
-        Verdict::Applied | Verdict::TooOld | Verdict::Unspecified => {
-            Err(Broken::Wrong(format!("{tagged:?}: {answer:?}")))
-        }
-    }
-}
-
-async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Result<i64, Broken> {
-    let request = GetCountRequest {
-        namespace: NAMESPACE.to_owned(),
-        counter_name: counter.to_owned(),
-        freshness: freshness.into(),
-        ..GetCountRequest::default()
-    };
-    let answer = client.get_count(request).await?.into_inner();
-    if freshness == Freshness::UpToDate && answer.exactness() != Exactness::UpToDate {
-        return Err(Broken::Wrong(format!("{counter}: asked for UP_TO_DATE, got {:?}", answer.exactness())));
-    }
-    Ok(answer.count)
-}
-
-/// Waits until the rolled-up counts of all counters are what the ledger says.
-pub fn wait_until_rolled_up(server: &Server, ledger: &Ledger) -> Result<(), String> {
-    let runtime = Runtime::new().expect("a runtime");
-    let [mut client, ..] = runtime.block_on(connect(&[server])).map_err(|error| error.to_string())?;
-    for counter in ledger.counters() {
-        let mut last = Ok(());
-        let rolled_up = eventually(ROLLED_UP_WITHIN, || {
-            let read = runtime.block_on(read(&mut client, &counter, Freshness::RolledUp));
-            last = match read {
-                Ok(read) => ledger.compare(&counter, read),
-                Err(Broken::Wrong(text) | Broken::NoAnswer(text)) => Err(text),
-            };
-            last.is_ok()
-        });
-        if !rolled_up {
-            last?;
-        }
-    }
-    Ok(())
 }

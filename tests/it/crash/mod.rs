@@ -1,17 +1,27 @@
 //! Killed at any moment, by kill -9 and by a power cut, under load with retries: every acknowledged add counts exactly
 //! once after the restart, and no other one more than once.
 //!
-//! Token k of a counter adds 2^k, so a wrong sum names what was lost or doubled. Each add is sent three times. One data
-//! directory lives through all rounds, so what a crash leaves behind has to bear the next one.
+//! Token k of a counter adds 2^k, so a wrong sum names what was lost or doubled. Each add is sent three times, and readers
+//! look at the counters meanwhile. One data directory lives through all rounds, so what a crash leaves behind has to bear
+//! the next one.
 
+mod asking;
+mod changing;
+mod cut_off_cache;
+mod history;
 mod linear;
 mod load;
+mod lost_answers;
 mod on_a_fleet;
 mod on_cassandra;
+mod on_three_nodes;
 mod queues;
+mod rolling;
 mod sessions;
+mod skewed;
 mod tagged;
 mod unrolled;
+mod watching;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -21,8 +31,8 @@ use tempfile::TempDir;
 
 use crate::harness::{Launch, Server};
 use crate::powerloss::{Moment, PowerCut};
-use load::{Broken, Plan};
-use tagged::Ledger;
+use asking::Broken;
+use load::{Plan, Records, WORKERS, WhenGone};
 
 /// Rounds of a run: enough for every change, and many more for `tests/run --long`.
 fn rounds(usual: u32, long: u32) -> u32 {
@@ -41,7 +51,7 @@ fn no_kill_loses_or_doubles_an_add() {
         assert!(world.checked(&mut server), "nobody has killed it yet");
         let acknowledgements = 1 + world.chance.below(400);
         let plan = world.plan(acknowledgements);
-        load::run(&server, &mut world.ledger, plan, |server| server.signal(libc::SIGKILL));
+        load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGKILL));
         server.kill();
     }
     world.finish();
@@ -65,7 +75,7 @@ fn no_power_cut_loses_or_doubles_an_add() {
         let on_signal = matches!(cut.moment, Moment::OnSignal);
         let acknowledgements = if on_signal { 1 + world.chance.below(400) } else { 5_000 };
         let plan = world.plan(acknowledgements);
-        load::run(&server, &mut world.ledger, plan, |server| server.signal(libc::SIGUSR2));
+        load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGUSR2));
         server.signal(libc::SIGUSR2); // the workers may have given up before there were enough answers
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
@@ -94,7 +104,7 @@ fn start_under(data: &Path, cut: &PowerCut) -> Option<Server> {
 struct World {
     folder: TempDir,
     data: PathBuf,
-    ledger: Ledger,
+    records: Records,
     chance: Chance,
     round: u32,
 }
@@ -112,17 +122,24 @@ impl World {
             .expect("a directory on a disk, because a temporary one may be memory");
         let data = folder.path().join("data");
         std::fs::create_dir(&data).expect("the data directory can be made");
-        Self { folder, data, ledger: Ledger::default(), chance: Chance::new(seed), round: 0 }
+        Self { folder, data, records: Records::default(), chance: Chance::new(seed), round: 0 }
     }
 
     fn plan(&mut self, acknowledgements: u64) -> Plan {
-        Plan { seed: self.chance.below(u64::MAX), round: self.round, acknowledgements, then: u64::MAX }
+        Plan {
+            seed: self.chance.below(u64::MAX),
+            round: self.round,
+            workers: WORKERS,
+            acknowledgements,
+            then: u64::MAX,
+            when_gone: WhenGone::End,
+        }
     }
 
     /// Settles what the last crash left open, then compares counters with the ledger. False: the server is gone.
     fn checked(&mut self, server: &mut Server) -> bool {
         let seed = self.chance.below(u64::MAX);
-        let wrong = match load::settle_and_compare(server, &mut self.ledger, seed) {
+        let wrong = match asking::settle_and_compare(server, &mut self.records, seed) {
             Ok(()) => return true,
             Err(Broken::NoAnswer(_)) if server.wait().signal() == Some(libc::SIGKILL) => return false,
             Err(Broken::Wrong(wrong) | Broken::NoAnswer(wrong)) => wrong,
@@ -148,18 +165,18 @@ impl World {
 
     /// After the last round: every counter, up to date, then rolled up, then after an orderly stop.
     fn finish(mut self) {
-        self.ledger.look_at_all();
+        self.records.ledger.look_at_all();
         let mut server = Launch::dev(&self.data).start();
         assert!(self.checked(&mut server), "nobody kills it any more");
-        if let Err(wrong) = load::wait_until_rolled_up(&server, &self.ledger) {
+        if let Err(wrong) = asking::wait_until_rolled_up(&server, &self.records.ledger) {
             self.fail(&format!("rolled up: {wrong}\n{}", server.printed()));
         }
         let status = server.stop();
         assert!(status.success(), "an orderly stop: {status}");
-        self.ledger.look_at_all();
+        self.records.ledger.look_at_all();
         let mut server = Launch::dev(&self.data).start();
         assert!(self.checked(&mut server), "nobody kills it any more");
-        assert!(self.ledger.applied() > 1_000, "the rounds had load: {}", self.ledger.applied());
+        assert!(self.records.ledger.applied() > 1_000, "the rounds had load: {}", self.records.ledger.applied());
     }
 
     /// Fails and keeps the directory for whoever looks into it.
@@ -182,5 +199,10 @@ impl Chance {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % bound
+    }
+
+    /// A place among so many.
+    fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).expect("below a usize")
     }
 }

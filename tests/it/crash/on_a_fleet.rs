@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::process::{Child, Command};
 
-use super::load::{self, Broken, Plan};
+use super::asking::{self, Broken};
+use super::load::{self, Plan};
 use super::{World, rounds};
 use crate::harness::{Launch, Server};
 use crate::servers::cassandra;
@@ -38,7 +39,7 @@ fn no_fault_of_a_member_loses_or_doubles_an_add() {
         let fault = FAULTS[round as usize % FAULTS.len()];
         let plan = Plan { then: 100, ..world.plan(100) };
         let mut pause = None;
-        load::run_on(&[&victim, &witness], &mut world.ledger, plan, || pause = begin(fault, &victim));
+        load::run_on(&[&victim, &witness], &mut world.records, plan, |_| pause = begin(fault, &victim));
         victim = end(fault, pause, victim, || start(node));
         settle(&mut world, &witness);
         nothing_was_told_too_early(&victim);
@@ -46,7 +47,7 @@ fn no_fault_of_a_member_loses_or_doubles_an_add() {
         std::mem::swap(&mut victim, &mut witness);
     }
     for server in [&mut victim, &mut witness] {
-        world.ledger.look_at_all();
+        world.records.ledger.look_at_all();
         assert!(world.checked(server), "nobody touches it any more");
     }
     for server in [victim, witness] {
@@ -94,22 +95,22 @@ fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn(
     }
 }
 
-/// Settles every token and waits until all counts are what they say. A row that came late is counted a while after it was
+/// Settles every token, holds what was read meanwhile to that, and waits until all counts are what they say. A row that came late is counted a while after it was
 /// found: its mark stands in a step that has to be over.
-fn settle(world: &mut World, server: &Server) {
+pub fn settle(world: &mut World, server: &Server) {
     let seed = world.chance.below(u64::MAX);
-    match load::settle_all(server, &mut world.ledger, seed) {
+    match asking::settle_all(server, &mut world.records, seed) {
         Ok(()) => {}
         Err(Broken::Wrong(wrong) | Broken::NoAnswer(wrong)) => {
             world.fail(&format!("in round {}: {wrong}\n{}", world.round, server.printed()))
         }
     }
-    if let Err(wrong) = load::wait_until_rolled_up(server, &world.ledger) {
+    if let Err(wrong) = asking::wait_until_rolled_up(server, &world.records.ledger) {
         world.fail(&format!("in round {}, rolled up: {wrong}\n{}", world.round, server.printed()));
     }
 }
 
-fn nothing_was_told_too_early(server: &Server) {
+pub fn nothing_was_told_too_early(server: &Server) {
     let page = server.get("/metrics").body;
     let line = page.lines().find(|line| line.starts_with("tallystone_acknowledged_below_limit_total"));
     let line = line.expect("the metric is there");

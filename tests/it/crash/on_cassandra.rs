@@ -1,6 +1,6 @@
 //! The same on a Cassandra keyspace: the server is killed and another one takes over when its lease has lapsed.
 
-use super::{World, load, rounds};
+use super::{World, asking, load, rounds};
 use crate::harness::{Launch, Server};
 use crate::servers::cassandra;
 
@@ -19,13 +19,13 @@ fn no_kill_on_cassandra_loses_or_doubles_an_add() {
         assert!(world.checked(&mut server), "nobody has killed it yet");
         let acknowledgements = 50 + world.chance.below(200);
         let plan = world.plan(acknowledgements);
-        load::run(&server, &mut world.ledger, plan, |server| server.signal(libc::SIGKILL));
+        load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGKILL));
         server.kill();
     }
-    world.ledger.look_at_all();
+    world.records.ledger.look_at_all();
     let mut server = start(node);
     assert!(world.checked(&mut server), "nobody kills it any more");
-    if let Err(wrong) = load::wait_until_rolled_up(&server, &world.ledger) {
+    if let Err(wrong) = asking::wait_until_rolled_up(&server, &world.records.ledger) {
         world.fail(&format!("rolled up: {wrong}\n{}", server.printed()));
     }
     let status = server.stop();

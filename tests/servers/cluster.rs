@@ -1,0 +1,141 @@
+//! Three Cassandra nodes that are one cluster, on loopback addresses of their own, for faults and never for figures.
+//!
+//! The tests of a process share it, one after the other: whoever has it may kill, stop and start its nodes. The next one
+//! finds all of them up. Each node ends with the test process.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::cassandra::{Cassandra, Settings};
+
+/// The nodes of a cluster, and the copies of its keyspaces.
+pub const NODES: usize = 3;
+const HEAP_MIB: u32 = 320;
+const TRIES: usize = 3;
+/// How long a node that goes on may take until it answers.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
+/// Processes have other numbers, and few of them more than this many.
+const HOSTS: u32 = 250 * 250;
+
+/// A cluster.
+pub struct Cluster {
+    nodes: [Node; NODES],
+}
+
+enum Node {
+    Up(Cassandra),
+    Paused(Cassandra),
+    Down(Settings),
+    /// Between two of the others.
+    Changing,
+}
+
+/// The cluster that the tests of this process share, for one of them at a time, with all nodes up.
+pub fn lent() -> Result<MutexGuard<'static, Cluster>, String> {
+    static LENT: OnceLock<Result<Mutex<Cluster>, String>> = OnceLock::new();
+    let cluster = LENT.get_or_init(|| Cluster::start().map(Mutex::new)).as_ref().map_err(Clone::clone)?;
+    // A test that failed has left it as it was in the middle of its fault.
+    let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+    cluster.heal()?;
+    Ok(cluster)
+}
+
+impl Cluster {
+    fn start() -> Result<Self, String> {
+        let mut started = Self::start_once();
+        for _ in 1..TRIES {
+            // The ports were free on one of the addresses, and may be taken on another.
+            started = started.or_else(|_| Self::start_once());
+        }
+        started
+    }
+
+    fn start_once() -> Result<Self, String> {
+        let mut ports = None;
+        // One after the other: each has to know the tokens of those before it.
+        let nodes = (0..NODES).map(|at| {
+            let mut settings = Settings::new().map_err(|error| error.to_string())?;
+            settings.ports = *ports.get_or_insert(settings.ports);
+            (settings.host, settings.seed, settings.heap_mib) = (host(at), host(0), HEAP_MIB);
+            Cassandra::start_again(settings).map(Node::Up)
+        });
+        let nodes = nodes.collect::<Result<Vec<_>, String>>()?;
+        Ok(Self { nodes: nodes.try_into().unwrap_or_else(|_| unreachable!("as many were started")) })
+    }
+
+    /// Where all of them listen, as settings name them.
+    pub fn servers(&self) -> String {
+        (0..NODES).map(|at| self.address(at).to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Where a node listens.
+    pub fn address(&self, at: usize) -> SocketAddr {
+        match &self.nodes[at] {
+            Node::Up(node) | Node::Paused(node) => node.address(),
+            Node::Down(settings) => SocketAddr::from((settings.host, settings.ports.cql)),
+            Node::Changing => unreachable!("a change ends before anybody asks"),
+        }
+    }
+
+    /// Ends a node at once.
+    pub fn kill(&mut self, at: usize) {
+        self.nodes[at] = match self.take(at) {
+            Node::Up(node) | Node::Paused(node) => Node::Down(node.kill()),
+            down => down,
+        };
+    }
+
+    /// Stops a node without ending it.
+    pub fn pause(&mut self, at: usize) {
+        self.nodes[at] = match self.take(at) {
+            Node::Up(node) => {
+                node.pause();
+                Node::Paused(node)
+            }
+            other => other,
+        };
+    }
+
+    /// Brings a node back, whatever was done to it, and waits until it takes connections.
+    pub fn bring_back(&mut self, at: usize) -> Result<(), String> {
+        let node = match self.take(at) {
+            Node::Up(node) => node,
+            Node::Paused(node) => {
+                node.resume();
+                node
+            }
+            Node::Down(settings) => {
+                self.nodes[at] = Node::Down(settings.clone());
+                Cassandra::start_again(settings)?
+            }
+            Node::Changing => return Err(format!("node {at} did not come back before")),
+        };
+        let (address, deadline) = (node.address(), Instant::now() + BACK_WITHIN);
+        self.nodes[at] = Node::Up(node);
+        while TcpStream::connect_timeout(&address, BACK_WITHIN).is_err() {
+            if Instant::now() > deadline {
+                return Err(format!("node {at} does not listen at {address}"));
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Brings all nodes back.
+    pub fn heal(&mut self) -> Result<(), String> {
+        (0..NODES).try_for_each(|at| self.bring_back(at))
+    }
+
+    fn take(&mut self, at: usize) -> Node {
+        std::mem::replace(&mut self.nodes[at], Node::Changing)
+    }
+}
+
+/// The loopback address of a node: apart from those of other processes that run the same tests.
+fn host(at: usize) -> Ipv4Addr {
+    let process = std::process::id() % HOSTS;
+    let [high, low] = [process / 250, process % 250].map(|part| u8::try_from(part + 1).expect("below 251"));
+    Ipv4Addr::new(127, high, low, u8::try_from(at + 1).expect("few nodes"))
+}
