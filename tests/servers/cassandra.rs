@@ -7,13 +7,15 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 
 use tempfile::TempDir;
+
+use super::free_port;
 
 const VERSION: &str = "5.0.6";
 const PORTS_TRIED: usize = 5;
@@ -190,8 +192,7 @@ impl Settings {
 }
 
 fn free_ports() -> std::io::Result<Ports> {
-    let listeners =
-        [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    let listeners = [free_port()?, free_port()?, free_port()?];
     let [cql, storage, ssl] = listeners.map(|listener| listener.local_addr().map(|address| address.port()));
     Ok(Ports { cql: cql?, storage: storage?, ssl: ssl? })
 }

@@ -21,6 +21,25 @@ pub struct Memcached {
     reader: Option<thread::JoinHandle<()>>,
 }
 
+/// Ports below those that systems give to connections. A server that is restarted on one of these finds it free; on one of
+/// the others a client that keeps calling a dead server may have taken it meanwhile, or have called itself.
+const PORTS: std::ops::Range<u64> = 10_000..30_000;
+const PORTS_LOOKED_AT_MAX: usize = 1_000;
+
+/// Listens on a free port; whoever drops it may have something else listen there.
+pub fn free_port() -> std::io::Result<TcpListener> {
+    let mut found = Err(std::io::Error::other("no port was looked at"));
+    for _ in 0..PORTS_LOOKED_AT_MAX {
+        let chance = uuid::Uuid::now_v7().as_u64_pair().1;
+        let port = PORTS.start + chance % (PORTS.end - PORTS.start);
+        found = TcpListener::bind(("127.0.0.1", u16::try_from(port).expect("below 30,000")));
+        if found.is_ok() {
+            break;
+        }
+    }
+    found
+}
+
 /// How often another free port is tried, if somebody took the one that was free.
 const PORTS_TRIED: usize = 5;
 
@@ -29,7 +48,7 @@ impl Memcached {
     pub fn start() -> Result<Self, String> {
         let mut why = String::new();
         for _ in 0..PORTS_TRIED {
-            let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+            let free = free_port().and_then(|listener| listener.local_addr());
             match Self::start_at(free.map_err(|error| error.to_string())?) {
                 Ok(server) => return Ok(server),
                 Err(error) => why = error,
