@@ -14,7 +14,7 @@ use tallystone::adapters::cassandra::{Credentials, Options, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
-use crate::harness::{HttpAnswer, Launch, Server, eventually, http};
+use crate::harness::{EndsWith, HttpAnswer, Launch, Server, eventually, http};
 use crate::servers::cassandra::{Cassandra, shared};
 
 /// How long anything may take to come back on a busy machine.
@@ -165,6 +165,7 @@ fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() 
     let server = Launch::dev_on_cassandra(node.address()).start();
     let stop = AtomicBool::new(false);
     let (answers, _node) = thread::scope(|scope| {
+        let ends = EndsWith(&stop);
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&server, &stop))).collect();
         eventually(BACK_WITHIN, || count(&server, "loaded") >= 20);
         let left = node.kill();
@@ -173,7 +174,7 @@ fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() 
         let node = Cassandra::start_again(left).unwrap_or_else(|why| panic!("{why}"));
         let is_back = || add(&server, "after", &Uuid::now_v7()).status == 200;
         assert!(eventually(BACK_WITHIN, is_back), "adds come back by themselves");
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         let answers = workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
         (answers.collect::<BTreeMap<Uuid, HttpAnswer>>(), node)
     });

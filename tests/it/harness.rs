@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -141,6 +142,15 @@ impl Launch {
             assert!(Instant::now() < deadline, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
             thread::sleep(POLL_EVERY);
         }
+    }
+}
+
+/// Tells those who wait for it to end when it goes, also when the test fails in between.
+pub struct EndsWith<'a>(pub &'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

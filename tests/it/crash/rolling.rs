@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::on_a_fleet::nothing_was_told_too_early;
 use super::rounds;
-use crate::harness::{Launch, Server, eventually};
+use crate::harness::{EndsWith, Launch, Server, eventually};
 use crate::servers::cassandra;
 use crate::servers::proxy::{Proxy, Wire};
 
@@ -51,6 +51,7 @@ fn a_rolling_restart_fails_no_call_and_every_add_counts_once() {
     };
     thread::scope(|scope| {
         let (ways, stop, added) = (&ways, &stop, &added);
+        let ends = EndsWith(stop);
         let caller = |at: usize| scope.spawn(move || add_until(ways, at, stop, added));
         let callers: Vec<_> = (0..CALLERS).map(caller).collect();
         wait_for_more();
@@ -61,7 +62,7 @@ fn a_rolling_restart_fails_no_call_and_every_add_counts_once() {
             ways[at].lead_to(servers[at].address);
             wait_for_more();
         }
-        stop.store(true, Ordering::SeqCst);
+        drop(ends);
         callers.into_iter().for_each(|caller| caller.join().expect("no call fails"));
     });
     let runtime = Runtime::new().expect("a runtime");
