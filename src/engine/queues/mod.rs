@@ -16,6 +16,7 @@ mod explain;
 mod live;
 mod look;
 mod operations;
+mod outlook;
 mod registry;
 mod sessions;
 mod settle;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod items;
 mod mapping;
+mod outlook;
 mod refusals;
 mod sessions;
 mod streams;

@@ -1,0 +1,156 @@
+//! Why does this dequeue get nothing: what the shards foresee for it, in words.
+//!
+//! Each shard is asked what a dequeue with this very filter would meet; the totals of the queue say the rest. It changes
+//! nothing but what time has changed already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
+use crate::domain::queue::explain::Cause;
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::{QueueName, State};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::explain::{Explanation, because, blocked, in_short};
+use crate::engine::queues::live::LiveQueue;
+
+/// What all shards together foresee for a dequeue.
+struct Outlook {
+    /// How many messages of each state meet its filter; none if that is not declared.
+    counts: Option<[u64; State::ALL.len()]>,
+    /// Whether a message could be served.
+    serves: bool,
+    /// What holds back messages that meet the filter, and the time of that, at most 10.
+    held: Vec<(Cause, Timestamp)>,
+    /// When the first invisible message that meets the filter may be served.
+    next_visible: Option<Duration>,
+    /// Whether there were more messages than were looked at.
+    or_more: bool,
+}
+
+impl Outlook {
+    /// How many messages of a state meet the filter, as far as that is known.
+    fn of(&self, state: State) -> u64 {
+        self.counts.map_or(0, |counts| counts[state as usize])
+    }
+}
+
+impl Queues {
+    /// Says why a dequeue gets nothing, what decides most first.
+    pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<Explanation>, QueueError> {
+        let queue = self.shared.queue(name)?;
+        let spec = queue.spec();
+        let depth = self.depth_of(&queue).await?;
+        let outlook = self.outlook(&queue, &filter).await?;
+        let mut causes: Vec<Explanation> = spec.dequeue_blocked.iter().map(|why| blocked("dequeue", why)).collect();
+        if outlook.counts.is_none() {
+            causes.push(not_declared(&outlook));
+        }
+        if outlook.serves {
+            let next = spec.dequeue_blocked.is_none().then(|| because("next", next_text(&outlook, &filter)));
+            causes.extend(next);
+        } else if !outlook.held.is_empty() || outlook.of(State::Pending) > 0 {
+            causes.push(because("value_held", held_text(&outlook, &filter)));
+            causes.extend(outlook.held.iter().map(|(cause, at)| self.worded(cause, *at)));
+        } else {
+            causes.extend(none_pending(&outlook, &filter));
+        }
+        let errored = depth.of(State::Errored);
+        if errored > 0 {
+            let text = format!("{} out of attempts; read what their errors say, then redrive them", are(errored));
+            causes.push(because("errored", text));
+        }
+        causes.extend(spec.enqueue_blocked.iter().map(|why| blocked("enqueue", why)));
+        if [State::Pending, State::Invisible, State::Running].iter().all(|state| depth.of(*state) == 0) {
+            causes.push(because("empty", "no message waits: check that producers enqueue into this queue"));
+        }
+        Ok(causes)
+    }
+
+    async fn outlook(&self, queue: &Arc<LiveQueue>, filter: &Filter) -> Result<Outlook, QueueError> {
+        let shards = &self.shared.stores.shards;
+        let (counts, held) = (Some(Default::default()), Vec::new());
+        let mut outlook = Outlook { counts, serves: false, held, next_visible: None, or_more: false };
+        let reads = (0..queue.shards()).map(|number| shards.prospect(queue.shard(number).id, filter.clone()));
+        for read in join_all(reads).await {
+            let (prospect, at) = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
+            let room = EXPLAIN_HOLDERS_MAX.saturating_sub(outlook.held.len());
+            outlook.held.extend(prospect.held.into_iter().take(room).map(|(_, cause)| (cause, at)));
+            outlook.serves |= prospect.first.is_some();
+            outlook.or_more |= prospect.or_more;
+            let visible_in = prospect.next_visible.map(|visible| visible.since(at));
+            outlook.next_visible = [outlook.next_visible, visible_in].into_iter().flatten().min();
+            let both = outlook.counts.zip(prospect.counts);
+            outlook.counts = both.map(|(all, more)| State::ALL.map(|state| all[state as usize] + more[state as usize]));
+        }
+        Ok(outlook)
+    }
+}
+
+fn not_declared(outlook: &Outlook) -> Explanation {
+    let seen = match (outlook.serves, outlook.or_more) {
+        (false, true) => "; of the messages that were looked at just now none can be served, but there are more",
+        (true, _) | (false, false) => "",
+    };
+    let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer PARTIAL: call \
+                again, or declare its keys in filter_shapes";
+    because("filter_not_declared", format!("{text}{seen}"))
+}
+
+fn next_text(outlook: &Outlook, filter: &Filter) -> String {
+    let pending = outlook.of(State::Pending);
+    match (outlook.counts, filter.is_empty()) {
+        (None, _) => "a pending message meets the filter: a dequeue gets it, if need be by calling again".to_owned(),
+        (Some(_), true) => format!("{} pending: a dequeue gets some at once", are(pending)),
+        (Some(_), false) => {
+            format!("{} pending with what the filter asks for: a dequeue gets some at once", are(pending))
+        }
+    }
+}
+
+fn held_text(outlook: &Outlook, filter: &Filter) -> String {
+    let which = if filter.is_empty() { "pending" } else { "pending and meets the filter" };
+    let looked = if outlook.or_more { ", as far as was looked" } else { "" };
+    format!(
+        "whatever is {which} is held back by others of its exclusivity value{looked}; see what holds it and what to do \
+         about that, with ExplainMessage for a message that is not named here"
+    )
+}
+
+/// Why nothing that is pending meets the filter.
+fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
+    let (invisible, running) = (outlook.of(State::Invisible), outlook.of(State::Running));
+    let mut causes = Vec::new();
+    if !filter.is_empty() && (outlook.counts.is_some() || !outlook.or_more) {
+        let text = match outlook.counts {
+            Some(_) => format!(
+                "no pending message meets the filter; of those that do, {invisible} are invisible and {running} are \
+                 leased; wait for those, or ask with another filter"
+            ),
+            None => "no pending message meets the filter; ask with another one".to_owned(),
+        };
+        causes.push(because("filter_not_met", text));
+    }
+    if let Some(left) = outlook.next_visible {
+        let which = match outlook.counts {
+            Some(_) => format!("{} invisible yet", are(invisible)),
+            None => "messages that meet the filter are invisible yet".to_owned(),
+        };
+        let text = format!("{which}, the first for another {}; wait, or update its visible time", in_short(left));
+        causes.push(because("invisible", text));
+    }
+    if running > 0 {
+        let text = format!("{} leased to workers; wait: they come back only if their leases end", are(running));
+        causes.push(because("running", text));
+    }
+    causes
+}
+
+/// So many messages, and the verb.
+fn are(count: u64) -> String {
+    if count == 1 { "1 message is".to_owned() } else { format!("{count} messages are") }
+}

@@ -1,0 +1,102 @@
+//! ExplainQueue foresees what a dequeue with the same filter gets.
+
+use serde_json::{Value, json};
+
+use super::{Wire, enqueue, with_mail};
+
+async fn explained(server: &Wire, filter: Value) -> Vec<(String, String)> {
+    let told = server.done("ExplainQueue", json!({"queue": "mail", "filter": filter})).await;
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let causes = told["explanations"].as_array().expect("explanations");
+    causes.iter().map(|told| (text(&told["cause"]), text(&told["text"]))).collect()
+}
+
+fn causes(told: &[(String, String)]) -> Vec<&str> {
+    told.iter().map(|(cause, _)| cause.as_str()).collect()
+}
+
+/// What a dequeue with the filter gets.
+async fn got(server: &Wire, filter: Value) -> usize {
+    let answer = server.done("Dequeue", json!({"queue": "mail", "filter": filter, "max_messages": 9})).await;
+    answer["leases"].as_array().expect("leases").len()
+}
+
+/// Three messages of the title x and the team red, the first of which is leased, and one of the title y and the team blue.
+async fn with_held_reds(shapes: Value, strict: bool) -> Wire {
+    let server = Wire::start().await;
+    let queue = json!({"name": "mail", "type": "EXCLUSIVE", "exclusivity_key": "title", "filter_shapes": shapes,
+        "strict_order_per_value": strict});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    for (id, title, team) in [("a1", "x", "red"), ("a2", "x", "red"), ("a3", "x", "red"), ("b1", "y", "blue")] {
+        let message = json!({"message_id": id, "metadata": {"title": title, "team": team}});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    server
+}
+
+#[tokio::test]
+async fn an_explanation_for_a_filter_tells_what_that_filter_meets() {
+    for (shapes, first) in [(json!([{"keys": ["team"]}]), None), (json!([]), Some("filter_not_declared"))] {
+        let server = with_held_reds(shapes, false).await;
+        let held = server.done("Dequeue", json!({"queue": "mail", "message_id": "a1"})).await;
+        let key = held["leases"][0]["message"]["messageKey"].as_str().expect("a key").to_owned();
+        let told = explained(&server, json!({"team": "red"})).await;
+        let expected: Vec<&str> = first.into_iter().chain(["value_held", "value_held"]).collect();
+        assert_eq!(causes(&told), expected, "{told:?}");
+        let (_, last) = told.last().expect("a cause");
+        assert!(last.contains("\"x\" is at its limit of 1") && last.contains(&key), "{last}");
+        assert_eq!(got(&server, json!({"team": "red"})).await, 0);
+        let told = explained(&server, json!({"team": "blue"})).await;
+        assert_eq!(causes(&told), first.into_iter().chain(["next"]).collect::<Vec<_>>(), "{told:?}");
+        assert_eq!(got(&server, json!({"team": "blue"})).await, 1);
+        let told = explained(&server, json!({"team": "green"})).await;
+        assert_eq!(causes(&told), first.into_iter().chain(["filter_not_met"]).collect::<Vec<_>>(), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_explanation_for_a_filter_tells_when_what_meets_it_becomes_visible() {
+    let server = Wire::start().await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "filter_shapes": [{"keys": ["team"]}]}})).await;
+    for (id, team, time) in [("soon", "red", "3600s"), ("late", "red", "7200s"), ("blue", "blue", "60s")] {
+        let message = json!({"message_id": id, "metadata": {"team": team}, "invisibility": time});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    let told = explained(&server, json!({"team": "red"})).await;
+    assert_eq!(causes(&told), ["filter_not_met", "invisible"], "{told:?}");
+    assert!(told[1].1.starts_with("2 messages are invisible yet, the first for another "), "{told:?}");
+    let told = explained(&server, json!({})).await;
+    assert_eq!(causes(&told), ["invisible"], "{told:?}");
+    assert!(told[0].1.starts_with("3 messages are invisible yet"), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_explanation_under_strict_order_names_the_message_that_comes_first() {
+    let server = with_held_reds(json!([]), true).await;
+    let hide = json!({"queue": "mail", "message_id": "a1", "invisibility": "3600s"});
+    server.done("UpdateMessage", hide).await;
+    server.done("CancelMessage", json!({"queue": "mail", "message_id": "b1"})).await;
+    let told = explained(&server, json!({})).await;
+    assert_eq!(causes(&told), ["value_held", "value_held"], "{told:?}");
+    let key = server.done("GetMessage", json!({"queue": "mail", "message_id": "a1"})).await;
+    let key = key["message"]["messageKey"].as_str().expect("a key").to_owned();
+    assert!(told[1].1.contains(&format!("{key}, which is invisible, comes first; wait until")), "{told:?}");
+    assert!(told.iter().all(|(_, text)| !text.contains("limit")), "no limit holds it: {told:?}");
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_blocked_queue_sends_nobody_to_dequeue() {
+    let server = with_mail().await;
+    for id in ["a", "b"] {
+        server.done("Enqueue", enqueue(id, 1)).await;
+    }
+    let block = json!({"queue": {"name": "mail", "dequeue_blocked": true, "dequeue_blocked_reason": "repair"}});
+    server.done("UpdateQueue", block).await;
+    assert_eq!(causes(&explained(&server, json!({})).await), ["dequeue_blocked"]);
+    for (id, cause) in [("a", "next"), ("b", "position")] {
+        let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": id})).await;
+        let causes = &told["explanations"];
+        assert_eq!((&causes[0]["cause"], &causes[1]["cause"]), (&json!("dequeue_blocked"), &json!(cause)), "{told}");
+        assert!(causes[1]["text"].as_str().expect("a text").contains("once dequeues are unblocked"), "{told}");
+    }
+}
