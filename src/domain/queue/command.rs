@@ -42,7 +42,7 @@ pub struct NewMessage {
 }
 
 /// Either name of a message.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MessageRef {
     /// By its key.
     Key(MessageKey),

@@ -29,6 +29,18 @@ enum Kind {
     Redrive,
 }
 
+/// What is done to which messages: two requests of one token must agree in it.
+#[derive(Clone, PartialEq, Debug)]
+struct Work {
+    kind: Kind,
+    /// One message and no other.
+    message: Option<MessageRef>,
+    filter: Filter,
+    dry_run: bool,
+    /// At most so many a second; 0 for as fast as possible.
+    rate: u32,
+}
+
 /// How far an operation is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperationState {
@@ -87,9 +99,7 @@ pub struct Operations {
 struct Running {
     id: String,
     queue: QueueName,
-    kind: Kind,
-    bulk: Bulk,
-    rate: u32,
+    work: Work,
     done: AtomicU64,
     total: u64,
     began: Timestamp,
@@ -108,7 +118,7 @@ impl Running {
         Operation {
             id: self.id.clone(),
             queue: self.queue.clone(),
-            kind: match self.kind {
+            kind: match self.work.kind {
                 Kind::Purge => "purge",
                 Kind::Redrive => "redrive",
             },
@@ -155,7 +165,8 @@ impl Queues {
         let queue = self.shared.queue(name)?;
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(State::Pending) + depth.of(State::Invisible);
-        let running = self.begin(&queue, Kind::Purge, Bulk::default(), 0, total, token)?;
+        let work = Work { kind: Kind::Purge, message: None, filter: Filter::default(), dry_run: false, rate: 0 };
+        let running = self.begin(&queue, work, total, token)?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
@@ -168,16 +179,29 @@ impl Queues {
     pub async fn redrive(&self, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
         let queue = self.shared.queue(name)?;
         if let Some(message) = asked.message {
-            return self.redrive_message(name, message, asked.dry_run).await;
+            return match asked.token {
+                None => self.redrive_message(name, message, asked.dry_run).await,
+                Some(token) => self.redrive_message_once(&queue, message, asked.dry_run, token).await,
+            };
         }
-        let total = self.depth_of(&queue).await?.of(State::Errored);
-        let bulk = Bulk { filter: asked.filter, dry_run: asked.dry_run, ..Bulk::default() };
-        let running = self.begin(&queue, Kind::Redrive, bulk, asked.rate, total, asked.token)?;
-        if asked.dry_run {
+        let total = self.errored(&queue, &asked.filter).await?;
+        let Redrive { filter, dry_run, rate, token, .. } = asked;
+        let work = Work { kind: Kind::Redrive, message: None, filter, dry_run, rate };
+        let running = self.begin(&queue, work, total, token)?;
+        if dry_run {
             // Nobody asks again how far a count is.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
         }
         Ok(running.show())
+    }
+
+    /// How many errored messages meet a filter; at most so many, if it is not declared.
+    async fn errored(&self, queue: &Arc<LiveQueue>, filter: &Filter) -> Result<u64, QueueError> {
+        match self.depth_by(queue, filter.clone()).await {
+            Ok(depth) => Ok(depth.of(State::Errored)),
+            Err(QueueError::FilterNotDeclared { .. }) => Ok(self.depth_of(queue).await?.of(State::Errored)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads how far an operation is.
@@ -219,12 +243,31 @@ impl Queues {
         Ok(Operation { id: String::new(), queue: name.clone(), kind, state, done: 1, total: 1, began, ended })
     }
 
+    /// The same for a call that may be repeated; one that was refused leaves its token free.
+    async fn redrive_message_once(
+        &self,
+        queue: &Arc<LiveQueue>,
+        message: MessageRef,
+        dry_run: bool,
+        token: String,
+    ) -> Result<Operation, QueueError> {
+        let work = Work { kind: Kind::Redrive, message: Some(message), filter: Filter::default(), dry_run, rate: 0 };
+        let running = self.begin(queue, work, 1, Some(token))?;
+        // The sender lives as long as the operation that is held here.
+        let _ = running.end.subscribe().wait_for(Option::is_some).await;
+        match running.show() {
+            Operation { state: OperationState::Failed(reason, what), id, .. } => {
+                self.shared.operations.by_id.lock().remove(&id);
+                Err(Reject::new(reason, what).into())
+            }
+            shown => Ok(shown),
+        }
+    }
+
     fn begin(
         &self,
         queue: &Arc<LiveQueue>,
-        kind: Kind,
-        bulk: Bulk,
-        rate: u32,
+        work: Work,
         total: u64,
         token: Option<String>,
     ) -> Result<Arc<Running>, QueueError> {
@@ -237,9 +280,7 @@ impl Queues {
         let made = Running {
             id: format!("{}.{}", record.id, token.unwrap_or_else(unnamed)),
             queue: record.spec.name.clone(),
-            kind,
-            bulk,
-            rate,
+            work: work.clone(),
             done: AtomicU64::new(0),
             total,
             began: self.shared.now(),
@@ -248,8 +289,10 @@ impl Queues {
             end: watch::Sender::new(None),
         };
         let (running, is_new) = self.shared.operations.put(made, self.shared.clock.elapsed())?;
-        if running.kind != kind {
-            return Err(Refusal::TokenReused.into());
+        if running.work != work {
+            let what = "this request_token names an earlier purge or redrive of the queue, of another kind or with another \
+                        filter, rate or dry_run; nothing was done";
+            return Err(Reject::new(Reason::TokenReused, what).into());
         }
         if is_new {
             let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
@@ -269,6 +312,11 @@ impl Queues {
 
     /// Walks over all shards; says whether it came to the end.
     async fn walk(&self, queue: &Arc<LiveQueue>, running: &Running) -> Result<bool, QueueError> {
+        if let Some(message) = running.work.message.clone() {
+            let end = self.redrive_message(&running.queue, message, running.work.dry_run).await?;
+            running.done.store(end.done, Ordering::Relaxed);
+            return Ok(true);
+        }
         let mut ends = Vec::new();
         for number in 0..queue.shards() {
             let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
@@ -296,12 +344,13 @@ impl Queues {
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
         // With a rate, a tenth of a second's worth at a time.
-        let max = match usize::try_from(running.rate.div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
+        let Work { kind, filter, dry_run, rate, .. } = running.work.clone();
+        let max = match usize::try_from(rate.div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
         };
-        let bulk = Bulk { after, through, max, ..running.bulk.clone() };
-        let command = match running.kind {
+        let bulk = Bulk { after, through, max, filter, dry_run };
+        let command = match kind {
             Kind::Purge => Command::Purge(bulk),
             Kind::Redrive => Command::RedriveAll(bulk),
         };
@@ -317,11 +366,11 @@ impl Queues {
 
     /// Waits until the operation may go on without being faster than it should.
     async fn keep_rate(&self, running: &Running) {
-        if running.rate == 0 {
+        if running.work.rate == 0 {
             return;
         }
         let done = running.done.load(Ordering::Relaxed);
-        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(running.rate));
+        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(running.work.rate));
         let pause = due.saturating_sub(self.shared.clock.elapsed());
         tokio::select! {
             () = self.shared.clock.sleep(pause) => {}
