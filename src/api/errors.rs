@@ -291,7 +291,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::InvalidBodyTooLarge => Some("split the batch"),
         Reason::NamespaceExists => Some("update it instead, or choose another name"),
         Reason::EtagMismatch => Some("read it again and send its new etag or version"),
-        Reason::SettingIsFixed => Some("create another namespace with the new setting"),
+        Reason::SettingIsFixed => Some("create another one with the new setting"),
         Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
         Reason::TooOld => Some("make a new token only if you know that it was not"),
         Reason::OutcomeUnknown => Some("the change may have been applied: retry with the same token"),

@@ -194,7 +194,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "This setting cannot change on a live namespace: create another namespace with the new setting.",
+        help: "This setting cannot change on a live namespace or queue, or on a queue only while it holds no message: create another one with the new setting.",
     },
     ReasonInfo {
         name: "DATASET_DIFFERS",

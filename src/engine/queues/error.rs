@@ -22,6 +22,14 @@ pub enum QueueError {
     /// The shard refused the command.
     #[error("{}", refusal_text(.0))]
     Refused(Refusal),
+    /// An argument is invalid that other calls have under another name.
+    #[error("{}", invalid_text(*.invalid))]
+    Argument {
+        /// Its name in this call.
+        field: &'static str,
+        /// What is wrong with it.
+        invalid: Invalid,
+    },
     /// The time of the message's id is too far ahead.
     #[error("the id's time is more than 60 s ahead of the server's clock; nothing was enqueued")]
     FutureTime {
@@ -64,12 +72,21 @@ impl From<Invalid> for QueueError {
 }
 
 impl QueueError {
+    /// The same about an argument that this call has under another name than enqueues have.
+    pub(super) fn about(self, of: Invalid, field: &'static str) -> Self {
+        match self {
+            Self::Refused(Refusal::Invalid(invalid)) if invalid == of => Self::Argument { field, invalid },
+            other => other,
+        }
+    }
+
     /// The reason, from the closed list.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::QueueNotFound { .. } => Reason::QueueNotFound,
             Self::Refused(refusal) => reason_of(refusal),
+            Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::RetryLater => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
@@ -83,6 +100,7 @@ impl QueueError {
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Refused(Refusal::Invalid(invalid)) => Some(field_of(*invalid)),
+            Self::Argument { field, .. } => Some(field),
             Self::FutureTime { .. } => Some("message.generation_time"),
             _ => None, // every other case is about more than one argument
         }

@@ -79,7 +79,7 @@ impl Queues {
         }
         let lease = lease.unwrap_or(SESSION_LEASE_DEFAULT);
         if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            return Err(Invalid::Session.into());
+            return Err(QueueError::Argument { field: "session_lease", invalid: Invalid::Session });
         }
         if self.shared.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);

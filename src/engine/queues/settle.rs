@@ -108,7 +108,8 @@ impl Queues {
     }
 
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
-        match answer.reply? {
+        let reply = answer.reply.map_err(|refusal| QueueError::from(refusal).about(Invalid::Invisibility, "delay"))?;
+        match reply {
             Reply::Settled(settlement) => {
                 self.shared.stats.leases_settled.one();
                 Ok(settlement)
@@ -147,7 +148,9 @@ impl Queues {
             only_if_sooner: sent.only_if_sooner,
             expected_version: sent.expected_version,
         };
-        self.settled(name, message.clone(), Command::Update { message, update }).await
+        let time = if sent.visible_at.is_some() { "visible_time" } else { "invisibility" };
+        let updated = self.settled(name, message.clone(), Command::Update { message, update }).await;
+        updated.map_err(|error| error.about(Invalid::Invisibility, time).about(Invalid::Priority, "priority"))
     }
 
     /// Cancels a message, or asks its worker to.
@@ -189,7 +192,7 @@ impl Queues {
 
     async fn settled(&self, name: &QueueName, message: MessageRef, command: Command) -> Result<Settlement, QueueError> {
         let queue = self.shared.queue(name)?;
-        let shard = self.shard_of(&queue, &message)?;
+        let shard = self.shard_of(&queue, &message).await?;
         let answer = self.shared.call(&queue, shard, ShardCommand::of(command)).await?;
         for row in answer
             .transitions
