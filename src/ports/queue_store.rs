@@ -85,6 +85,13 @@ pub struct ShardAnswer {
     pub view: ShardView,
 }
 
+impl ShardAnswer {
+    /// That of a command which never came to its shard.
+    pub const fn refused(refusal: Refusal, at: Timestamp, view: ShardView) -> Self {
+        Self { reply: Err(refusal), messages: Vec::new(), transitions: Vec::new(), at, view }
+    }
+}
+
 /// Messages read at one moment of their shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessagesAt {
@@ -109,7 +116,7 @@ pub trait QueueListener: Send + Sync + 'static {
 /// Laws:
 /// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in their
 ///    order. Its answer comes when the step is durable.
-/// 2. A shard answers as `domain::queue::Shard` does, at the store's time of the step. That time never goes back, over a
+/// 2. A shard answers as `domain::queue::Shard` does (law 11 apart), at the store's time of the step. That time never goes back, over a
 ///    restart neither.
 /// 3. A command refused with `Outcome::NotApplied` left no trace; the others of its call are not affected by it.
 /// 4. A message comes out with the body that its first enqueue brought, bit by bit, as long as the message exists. What a
@@ -123,6 +130,8 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `Full` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped.
+/// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
+///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
 #[async_trait]
 pub trait QueueStore: Send + Sync + 'static {
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.

@@ -236,3 +236,22 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
     })
     .await;
 }
+
+#[tokio::test]
+async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
+    on_every_durable_queue_store(async |bench, ending| {
+        let routed = |id: &str, by: &str| {
+            let mut sent = enqueue_at(id, T0);
+            let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+            message.routing = Some(Routing::new(by).expect("a valid value"));
+            sent
+        };
+        assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));
+        let bench = bench.reopen(ending);
+        for sent in [routed("a", "us"), enqueue_at("a", T0), enqueue("a", 0, b"timed")] {
+            assert_eq!(bench.one(OTHER_SHARD, sent).await.reply, Err(Refusal::TokenReused));
+        }
+        assert_eq!(state_of(&bench, "a").await, Some(State::Pending), "it is found by its id alone");
+    })
+    .await;
+}

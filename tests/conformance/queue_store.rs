@@ -6,7 +6,7 @@ use std::time::Duration;
 use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
 use tallystone::domain::queue::explain::Cause;
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::message::{MessageId, Metadata};
+use tallystone::domain::queue::message::{MessageId, Metadata, Routing};
 use tallystone::domain::queue::session::{SessionCall, SessionId};
 use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shard, ShardId, State, Trigger};
 use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 
 use crate::given::T0;
 use crate::queue_given::{
-    News, OTHER_SHARD, QUEUE, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings,
-    settle,
+    News, OTHER_SHARD, QUEUE, QueueBench, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store,
+    settings, settle,
 };
 
 fn check_absent<T>(answer: Result<T, StoreError>) {
@@ -324,6 +324,54 @@ async fn queue_store_law_10_the_queues_are_those_created_and_not_dropped() {
         assert_eq!(shards.queues().await.expect("a read"), [(QueueId(9), 4)]);
     })
     .await;
+}
+
+/// An enqueue that something else than its id routed, of a token whose time lies ahead, so that it outlives its message.
+fn routed(id: &str, by: &str) -> ShardCommand {
+    let mut sent = enqueue(id, 0, by.as_bytes());
+    let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+    message.routing = Some(Routing::new(by).expect("a valid value"));
+    message.token_time = Some(T0 + Duration::from_secs(50));
+    sent
+}
+
+#[tokio::test]
+async fn queue_store_law_11_an_id_is_one_message_of_its_queue() {
+    on_every_queue_store(async |bench| {
+        let other_queue = ShardId { queue: QueueId(9), number: 1 };
+        bench.stores.shards.create(QueueId(9), 2, settings()).await.expect("a new queue");
+        assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));
+        assert!(is_new(&bench.one(OTHER_SHARD, enqueue("b", 0, b"")).await.reply));
+        let refused = async |shard, sent| bench.one(shard, sent).await.reply == Err(Refusal::TokenReused);
+        for shard in [SHARD, OTHER_SHARD] {
+            assert!(refused(shard, routed("a", "us")).await, "another shard key");
+            assert!(refused(shard, enqueue("a", 0, b"")).await, "no shard key any more");
+            assert!(refused(shard, routed("b", "us")).await, "a shard key only later");
+        }
+        assert_eq!(bench.stores.shards.totals(OTHER_SHARD).await.expect("totals").sequence, 1, "nothing was taken in");
+        assert!(is_new(&bench.one(other_queue, routed("a", "us")).await.reply), "ids are those of one queue");
+        let repeat = bench.one(SHARD, routed("a", "eu")).await.reply;
+        assert!(matches!(repeat, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{repeat:?}");
+        cancel_and_forget(&bench).await;
+        assert!(refused(OTHER_SHARD, routed("a", "us")).await, "its answer has outlived it");
+        assert!(is_new(&bench.one(SHARD, routed("b", "us")).await.reply), "without a time an id ends with its message");
+    })
+    .await;
+}
+
+/// Cancels the messages `a` and `b`, and lets their retention pass, but not the window of a token whose time lay ahead.
+async fn cancel_and_forget(bench: &QueueBench) {
+    for (shard, id) in [(SHARD, "a"), (OTHER_SHARD, "b")] {
+        let message = MessageRef::Id(MessageId::new(id).expect("a valid id"), None);
+        let canceled = bench.one(shard, ShardCommand::of(Command::CancelMessage { message, reason: "".into() })).await;
+        assert!(matches!(canceled.reply, Ok(Reply::Settled(_))), "{:?}", canceled.reply);
+    }
+    bench.clock.advance(settings().retention.canceled + Duration::from_secs(1));
+    for shard in [SHARD, OTHER_SHARD] {
+        bench.one(shard, ShardCommand::of(Command::Sweep { max: 9 })).await;
+        let left = bench.stores.shards.totals(shard).await.expect("totals").totals.all().messages;
+        assert_eq!(left, 0);
+    }
 }
 
 #[tokio::test]

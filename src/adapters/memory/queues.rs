@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::queue::command::{MessageRef, arrivals};
+use crate::domain::queue::command::{MessageRef, Refusal, arrivals};
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
@@ -78,6 +78,22 @@ impl Shards {
     fn tick(&mut self, clock: &dyn Clock) -> Timestamp {
         let (wall, elapsed) = (clock.now(), clock.elapsed());
         self.pace.get_or_insert(Pace { time: wall, elapsed }).advance(wall, elapsed)
+    }
+
+    /// Applies a command to a shard that is there.
+    fn apply(&mut self, shard: ShardId, sent: ShardCommand, at: Timestamp) -> ShardAnswer {
+        let taken = match &sent.command {
+            Command::Enqueue(message) => {
+                let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
+                others.any(|(_, other)| other.core.has_taken(message))
+            }
+            _ => false, // only enqueues bring ids
+        };
+        let kept = self.shards.get_mut(&shard).expect("the caller has looked");
+        if taken {
+            return ShardAnswer::refused(Refusal::TokenReused, at, kept.view);
+        }
+        kept.apply(sent, at)
     }
 }
 
@@ -165,11 +181,12 @@ impl QueueStore for Queues {
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
         let mut state = self.state.lock();
         let at = state.tick(self.clock.as_ref());
-        let Some(kept) = state.shards.get_mut(&shard) else {
+        if !state.shards.contains_key(&shard) {
             return commands.iter().map(|_| Err(absent("apply to queue"))).collect();
-        };
-        let mut answers: Vec<ShardAnswer> = commands.into_iter().map(|command| kept.apply(command, at)).collect();
-        let view = kept.view;
+        }
+        let mut answers: Vec<ShardAnswer> =
+            commands.into_iter().map(|command| state.apply(shard, command, at)).collect();
+        let view = state.shards[&shard].view;
         answers.iter_mut().for_each(|answer| answer.view = view);
         drop(state);
         self.tell(&[(shard, view)]);

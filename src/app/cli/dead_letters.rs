@@ -50,7 +50,7 @@ struct RedriveArgs {
     /// One message, by its id or key; without it, all that are errored now.
     #[arg(default_value = "", hide_default_value = true, value_name = "MESSAGE")]
     message_id: String,
-    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    /// Its shard key or exclusivity value, to look for the id there only.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
     shard_key: String,
     /// Only messages with this metadata; may be repeated.

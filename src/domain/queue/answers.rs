@@ -1,7 +1,7 @@
 //! The first answers to enqueues whose token carries its time, kept for the dedupe window.
 //!
-//! As long as its message exists the message is the record; what is kept here of it is a bit. A record lies in the bucket of its token's time and buckets are dropped whole, so memory is bounded by the window
-//! and by `dedupe_max_bytes`. A token older than what is kept is refused: it may have been answered before.
+//! As long as its message exists the message is the record; what is kept here of it is a bit. A record lies in the bucket
+//! of its token's time and buckets are dropped whole, so memory is bounded by the window and by `dedupe_max_bytes`. A token older than what is kept is refused: it may have been answered before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -127,9 +127,16 @@ impl Answers {
         }
     }
 
-    /// The first answer to a token whose message is gone; that of any other is the message's to give. O(log n).
-    pub fn get(&self, token: &TokenKey, time: Timestamp) -> Option<&FirstAnswer> {
-        self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.outlived.get(&(token.clone(), time))
+    /// The first answer to a token whose message is gone, and what routed that; the answer to any other is the message's to
+    /// give. O(log n).
+    pub fn get(&self, id: &MessageId, time: Timestamp) -> Option<(&Option<Routing>, &FirstAnswer)> {
+        let outlived = &self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.outlived;
+        if outlived.is_empty() {
+            return None;
+        }
+        let of_id = outlived.range(((id.clone(), None), Timestamp::MIN)..).take_while(|(((of, _), _), _)| of == id);
+        let mut of_time = of_id.filter(|((_, at), _)| *at == time);
+        of_time.next().map(|(((_, routing), _), answer)| (routing, answer))
     }
 
     /// Keeps the answer to a message that is about to go, if it is kept. O(log n).

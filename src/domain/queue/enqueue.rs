@@ -56,12 +56,28 @@ impl Shard {
             if self.answers.may_have_forgotten(time, self.settings.dedupe_window, now) {
                 return Err(Refusal::TokenExpired);
             }
-            if let Some(first) = self.answers.get(&(sent.id.clone(), sent.routing.clone()), time) {
+            if let Some((_, first)) = self.answers.get(&sent.id, time) {
                 return Ok(Some(*first));
             }
         }
-        let existing = self.names.find(&self.messages, &sent.id, sent.routing.as_ref());
-        Ok(existing.map(FirstAnswer::of))
+        Ok(self.names.find(&self.messages, &sent.id).map(FirstAnswer::of))
+    }
+
+    /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
+    /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
+    /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
+    pub fn has_taken(&self, sent: &NewMessage) -> bool {
+        let differs = |routing: &Option<Routing>| routing.is_some() || sent.routing.is_some();
+        let lives = || {
+            let searched = sent.routing.is_some() || self.names.any_routed();
+            let found = searched.then(|| self.names.find(&self.messages, &sent.id)).flatten();
+            found.is_some_and(|message| differs(&message.routing))
+        };
+        let outlived = || {
+            let kept = sent.token_time.and_then(|time| self.answers.get(&sent.id, time));
+            kept.is_some_and(|(routing, _)| differs(routing))
+        };
+        lives() || outlived()
     }
 
     fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {

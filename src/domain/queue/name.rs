@@ -1,6 +1,7 @@
 //! The name and the number of a queue, and the place of one of its shards.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::domain::limits::QUEUE_NAME_BYTES_MAX;
@@ -79,6 +80,13 @@ pub struct ShardId {
     pub queue: QueueId,
     /// The number of the shard, from 0.
     pub number: u32,
+}
+
+impl ShardId {
+    /// All shards that a queue may have.
+    pub const fn all_of(queue: QueueId) -> RangeInclusive<Self> {
+        Self { queue, number: 0 }..=Self { queue, number: u32::MAX }
+    }
 }
 
 #[cfg(test)]

@@ -1,34 +1,39 @@
-//! Finds the message of an id without keeping the id a second time: a hash of the name leads to the few sequences that have
-//! it, and the message itself says whether it is the one.
+//! Finds the message of an id without keeping the id a second time: a hash of the id leads to the few sequences that have
+//! it, and the message itself says whether it is the one. A shard has at most one message of an id, whatever routed it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::domain::queue::message::{Message, MessageId, Routing};
+use crate::domain::queue::message::{Message, MessageId};
 use crate::domain::queue::sequences::Messages;
 
-/// The hashes of the names of all messages of a shard, each with its sequence.
+/// The hashes of the ids of all messages of a shard, each with its sequence.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Names(BTreeSet<(u64, u64)>);
+pub struct Names {
+    entries: BTreeSet<(u64, u64)>,
+    /// How many of them something else than their id has routed.
+    routed: usize,
+}
 
 /// What a message is found by. It is the same in every process that runs the same code, and never leaves memory.
-fn hash_of(id: &MessageId, routing: Option<&Routing>) -> u64 {
+fn hash_of(id: &MessageId) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (id, routing).hash(&mut hasher);
+    id.hash(&mut hasher);
     hasher.finish()
 }
 
 fn entry_of(message: &Message) -> (u64, u64) {
-    (hash_of(&message.id, message.routing.as_ref()), message.key.sequence)
+    (hash_of(&message.id), message.key.sequence)
 }
 
 impl Names {
-    /// The names of messages; the sequence of one whose name another has is an error. O(n log n).
+    /// The names of messages; the sequence of one whose id another has is an error. O(n log n).
     pub fn of(messages: &Messages) -> Result<Self, u64> {
-        let names = Self(messages.iter().map(entry_of).collect());
-        let name_of = |sequence| messages.get(sequence).map(|message| (&message.id, &message.routing));
+        let routed = messages.iter().filter(|message| message.routing.is_some()).count();
+        let names = Self { entries: messages.iter().map(entry_of).collect(), routed };
+        let name_of = |sequence| messages.get(sequence).map(|message| &message.id);
         let (mut of_hash, mut alike) = (0, Vec::<u64>::new());
-        for (hash, sequence) in &names.0 {
+        for (hash, sequence) in &names.entries {
             if *hash != of_hash {
                 alike.clear(); // messages are looked at only where hashes are the same
             }
@@ -41,63 +46,74 @@ impl Names {
         Ok(names)
     }
 
-    /// The message of a name. O(log n).
-    pub fn find<'a>(&self, messages: &'a Messages, id: &MessageId, routing: Option<&Routing>) -> Option<&'a Message> {
-        let hash = hash_of(id, routing);
-        let like_it = self.0.range((hash, 0)..=(hash, u64::MAX));
+    /// The message of an id. O(log n).
+    pub fn find<'a>(&self, messages: &'a Messages, id: &MessageId) -> Option<&'a Message> {
+        let hash = hash_of(id);
+        let like_it = self.entries.range((hash, 0)..=(hash, u64::MAX));
         let mut found = like_it.filter_map(|(_, sequence)| messages.get(*sequence));
-        found.find(|message| message.id == *id && message.routing.as_ref() == routing)
+        found.find(|message| message.id == *id)
     }
 
-    /// Takes a message in, whose name nobody has. O(log n).
+    /// Whether something else than its id has routed any of the messages. O(1).
+    pub fn any_routed(&self) -> bool {
+        self.routed > 0
+    }
+
+    /// Takes a message in, whose id no other has. O(log n).
     pub fn insert(&mut self, message: &Message) {
-        self.0.insert(entry_of(message));
+        let is_new = self.entries.insert(entry_of(message));
+        self.routed += usize::from(is_new && message.routing.is_some());
     }
 
     /// Takes a message out. O(log n).
     pub fn remove(&mut self, message: &Message) {
-        self.0.remove(&entry_of(message));
+        let was_there = self.entries.remove(&entry_of(message));
+        self.routed -= usize::from(was_there && message.routing.is_some());
     }
 
     /// How many there are. O(1).
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::queue::message::Routing;
     use crate::domain::queue::tests::waiting as message;
 
     #[test]
-    fn a_name_is_an_id_and_what_routed_it() {
-        let id = MessageId::new("a").expect("a legal id");
-        let routed = |value: &str| Some(Routing::new(value).expect("a legal value"));
+    fn a_message_is_found_by_its_id_whatever_routed_it() {
+        let named = |id: &str, routing: Option<&str>, sequence| {
+            let routing = routing.map(|value| Routing::new(value).expect("a legal value"));
+            Message { id: MessageId::new(id).expect("a legal id"), routing, ..message(sequence) }
+        };
         let (mut messages, mut names) = (Messages::default(), Names::default());
-        for (sequence, routing) in [(1, None), (2, routed("x")), (3, routed("y"))] {
-            let named = Message { id: id.clone(), routing, ..message(sequence) };
+        assert!(!names.any_routed());
+        for named in [named("a", None, 1), named("b", Some("x"), 2), named("c", Some("x"), 3)] {
             names.insert(&named);
             messages.insert(named);
         }
-        let found = |names: &Names, routing: Option<Routing>| {
-            names.find(&messages, &id, routing.as_ref()).map(|message| message.key.sequence)
+        let found = |names: &Names, id: &str| {
+            let id = MessageId::new(id).expect("a legal id");
+            names.find(&messages, &id).map(|message| message.key.sequence)
         };
-        assert_eq!(
-            [None, routed("x"), routed("y"), routed("z")].map(|of| found(&names, of)),
-            [Some(1), Some(2), Some(3), None]
-        );
+        assert_eq!(["a", "b", "c", "d"].map(|id| found(&names, id)), [Some(1), Some(2), Some(3), None]);
         assert_eq!(Names::of(&messages).as_ref(), Ok(&names));
         names.remove(messages.get(2).expect("it is there"));
-        assert_eq!((found(&names, routed("x")), names.len()), (None, 2));
+        assert_eq!((found(&names, "b"), names.len(), names.any_routed()), (None, 2, true));
+        names.remove(messages.get(3).expect("it is there"));
+        assert!(!names.any_routed(), "the one that is left went by its id");
     }
 
     #[test]
     fn a_name_that_comes_twice_is_noticed() {
         let mut messages = Messages::default();
         for sequence in 1..4 {
-            messages.insert(Message { id: MessageId::new("a").expect("a legal id"), ..message(sequence) });
+            let routing = Routing::new(&sequence.to_string()).ok().filter(|_| sequence > 1);
+            messages.insert(Message { id: MessageId::new("a").expect("a legal id"), routing, ..message(sequence) });
         }
         assert_eq!(Names::of(&messages), Err(2));
     }
@@ -108,11 +124,11 @@ mod tests {
         messages.insert(message(1));
         messages.insert(message(2));
         let first = messages.get(1).expect("it is there");
-        let hash = hash_of(&first.id, first.routing.as_ref());
-        let names = Names([(hash, 1), (hash, 2)].into());
-        let found = names.find(&messages, &first.id, None);
+        let hash = hash_of(&first.id);
+        let names = Names { entries: [(hash, 1), (hash, 2)].into(), routed: 0 };
+        let found = names.find(&messages, &first.id);
         assert_eq!(found.map(|message| message.key.sequence), Some(1));
         let absent = MessageId::new("absent").expect("a legal id");
-        assert_eq!(names.find(&messages, &absent, None), None);
+        assert_eq!(names.find(&messages, &absent), None);
     }
 }

@@ -192,7 +192,10 @@ impl Shard {
     pub fn get(&self, message: &MessageRef) -> Option<&Message> {
         match message {
             MessageRef::Key(key) => self.messages.get(key.sequence).filter(|found| found.key == *key),
-            MessageRef::Id(id, routing) => self.names.find(&self.messages, id, routing.as_ref()),
+            MessageRef::Id(id, routing) => {
+                let found = self.names.find(&self.messages, id);
+                found.filter(|message| routing.is_none() || message.routing == *routing)
+            }
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 404,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "The id was never enqueued, or its retention is over. A message that was routed by a shard key or exclusivity value is found by its key, or with that value in shard_key.",
+        help: "The id was never enqueued, or its retention is over. With shard_key, only a message is found that this shard key or exclusivity value has routed; leave it out to look everywhere.",
     },
     ReasonInfo {
         name: "OPERATION_NOT_FOUND",

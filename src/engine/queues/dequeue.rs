@@ -286,7 +286,7 @@ impl Queues {
         call: Option<SessionCall>,
     ) -> Result<Dequeued, QueueError> {
         self.refuse_blocked(queue)?;
-        let shard = self.shard_of(queue, &message)?;
+        let shard = self.shard_of(queue, &message).await?;
         let mut found = self.nothing(queue, call.map(|call| call.id));
         let message = Some(message);
         let asked =

@@ -62,7 +62,7 @@ impl Queues {
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<Found, QueueError> {
         let queue = self.shared.queue(name)?;
-        let shard = self.shard_of(&queue, &message)?;
+        let shard = self.shard_of(&queue, &message).await?;
         self.catch_up(&queue, &[shard]).await?;
         let found = self.shared.stores.shards.get(queue.shard(shard).id, message).await;
         let found = found.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;

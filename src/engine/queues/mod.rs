@@ -27,11 +27,12 @@ mod watch;
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::broadcast;
 
 use crate::domain::Reason;
 use crate::domain::Reject;
-use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::route::shard_of;
 use crate::domain::queue::{QueueName, Reply};
 use crate::engine::loops::driver::Driver;
@@ -108,16 +109,32 @@ impl Queues {
         self.shared.len()
     }
 
-    /// The shard on which a message is looked for: that of its key, else the one its routing value or id selects.
-    fn shard_of(&self, queue: &LiveQueue, message: &MessageRef) -> Result<u32, QueueError> {
-        match message {
-            MessageRef::Key(key) if key.shard < queue.shards() => Ok(key.shard),
-            MessageRef::Key(_) => Err(crate::domain::queue::Refusal::NotFound.into()),
-            MessageRef::Id(id, routing) => {
-                let shard = |value: &str| shard_of(queue.shards(), value);
-                Ok(routing.as_ref().map_or_else(|| shard(&id.text()), |routing| shard(routing.as_str())))
+    /// The shard that a message is in: that of its key, else the one its routing value selects, else that of its id or, if
+    /// it is not there, whichever has it. A message that is nowhere is looked for where its id belongs.
+    async fn shard_of(&self, queue: &LiveQueue, message: &MessageRef) -> Result<u32, QueueError> {
+        let id = match message {
+            MessageRef::Key(key) if key.shard < queue.shards() => return Ok(key.shard),
+            MessageRef::Key(_) => return Err(Refusal::NotFound.into()),
+            MessageRef::Id(_, Some(routing)) => return Ok(shard_of(queue.shards(), routing.as_str())),
+            MessageRef::Id(id, None) => id,
+        };
+        let own = shard_of(queue.shards(), &id.text());
+        if queue.shards() == 1 || self.has(queue, own, message).await? {
+            return Ok(own);
+        }
+        let others: Vec<u32> = (0..queue.shards()).filter(|number| *number != own).collect();
+        let looks = join_all(others.iter().map(|number| self.has(queue, *number, message))).await;
+        for (number, has) in others.into_iter().zip(looks) {
+            if has? {
+                return Ok(number);
             }
         }
+        Ok(own)
+    }
+
+    async fn has(&self, queue: &LiveQueue, number: u32, message: &MessageRef) -> Result<bool, QueueError> {
+        let found = self.shared.stores.shards.get(queue.shard(number).id, message.clone()).await;
+        Ok(found.map_err(|error| self.shared.not_found_if_gone(queue, error))?.is_some())
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::{cancel, extend, ms, routing, secs, sent, settled, sweep, update};
 use crate::queue_catalog::record;
 use crate::queue_given::{
-    QUEUE, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings, settle,
+    OTHER_SHARD, QUEUE, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings, settle,
 };
 
 #[tokio::test]
@@ -319,8 +319,10 @@ async fn item_20_an_id_that_comes_again_is_the_message_that_is_there() {
             assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{again:?}");
         }
         assert_eq!(bench.count(SHARD, State::Pending).await, 1);
-        let elsewhere = sent("a", |message| message.routing = Some(routing("eu")));
-        assert!(is_new(&bench.one(SHARD, elsewhere).await.reply), "with another shard key it is another message");
+        for shard in [SHARD, OTHER_SHARD] {
+            let elsewhere = sent("a", |message| message.routing = Some(routing("eu")));
+            assert_eq!(bench.one(shard, elsewhere).await.reply, Err(Refusal::TokenReused), "another shard key");
+        }
     })
     .await;
 }

@@ -19,7 +19,7 @@ use crate::adapters::stored::queues::encode_body;
 use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
 use crate::domain::limits::{DEDUPE_WINDOW_MAX, TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::arrivals;
-use crate::domain::queue::{Command as QueueCommand, QueueId, Reply, Settings, Shard, ShardId};
+use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     MessageBody, Order, QueueRecord, ShardAnswer, ShardCommand, StoreError, StoreErrorKind, StoredMessage,
@@ -112,6 +112,11 @@ impl Committer {
         }
         if !self.queues.table.shards.contains_key(&shard) {
             return Err(absent(APPLY));
+        }
+        if let QueueCommand::Enqueue(message) = &sent.command
+            && let Some(view) = self.queues.table.taken_elsewhere(shard, message)
+        {
+            return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.time, view));
         }
         // From here on nothing fails, so that a refused command leaves nothing behind.
         let answers = self.space_of_answer(&sent.command, moment.time)?;

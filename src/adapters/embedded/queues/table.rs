@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::command::{Read, Seen, Told};
 use super::spaces::AnswerSpaces;
 use crate::domain::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
-use crate::domain::queue::command::MessageRef;
+use crate::domain::queue::command::{MessageRef, NewMessage};
 use crate::domain::queue::durable::Header;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::{Message, QueueId, Settings, Shard, ShardId, State};
@@ -128,6 +128,13 @@ impl Table {
         self.queues.iter().filter_map(|(queue, shards)| Some((*queue, (*shards)?))).collect()
     }
 
+    /// The view of a shard, if another one of its queue has taken in a message of this id.
+    pub fn taken_elsewhere(&self, shard: ShardId, sent: &NewMessage) -> Option<ShardView> {
+        let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
+        let taken = others.any(|(_, other)| other.core.has_taken(sent));
+        self.shards.get(&shard).filter(|_| taken).map(|kept| kept.view)
+    }
+
     /// Notes a new entry of an outbox; answers the entries that have to go for it. O(log shards) each.
     pub fn note_entry(&mut self, shard: ShardId, entry: Entry) -> Vec<(ShardId, Entry)> {
         self.push_entry(shard, entry);
@@ -171,9 +178,7 @@ impl Table {
 
     /// Takes a queue out; what it has on disk is left over.
     pub fn drop_queue(&mut self, queue: QueueId) {
-        let first = ShardId { queue, number: 0 };
-        let last = ShardId { queue, number: u32::MAX };
-        let shards: Vec<ShardId> = self.shards.range(first..=last).map(|(shard, _)| *shard).collect();
+        let shards: Vec<ShardId> = self.shards.range(ShardId::all_of(queue)).map(|(shard, _)| *shard).collect();
         for shard in shards {
             let mut entries = Vec::new();
             while let Some((_, entry)) = self.pop_entry(shard) {

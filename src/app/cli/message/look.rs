@@ -30,7 +30,7 @@ pub struct WhichArgs {
     /// The message, by its id or key.
     #[arg(value_name = "MESSAGE")]
     message_id: String,
-    /// What routed it, if its id did not: its shard key or exclusivity value.
+    /// Its shard key or exclusivity value, to look for the id there only.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     shard_key: String,
 }

@@ -38,7 +38,7 @@ pub struct PullArgs {
     /// This message and no other, by its id or key.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "MESSAGE")]
     id: String,
-    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    /// Its shard key or exclusivity value, to look for the id there only.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
     /// Print the lease tokens only, one a line, for other commands.
@@ -89,7 +89,7 @@ pub struct CancelArgs {
     /// A message by its id or key; the worker of one that runs is asked to give it up.
     #[arg(long, value_name = "MESSAGE")]
     id: Option<String>,
-    /// What routed that message, if its id did not: its shard key or exclusivity value.
+    /// Its shard key or exclusivity value, to look for the id there only.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
     /// Why; shown with the message.

@@ -401,7 +401,10 @@ impl Pair {
         let sequence = self.shard.sequence().saturating_sub(back);
         let by_id = self.sent.len().checked_sub(1 + usize::try_from(back).expect("a small number"));
         match by_id.filter(|_| draw.below(2) == 1) {
-            Some(at) => MessageRef::Id(self.sent[at].id.clone(), self.sent[at].routing.clone()),
+            Some(at) => {
+                let routing = self.sent[at].routing.clone().filter(|_| draw.below(2) == 1);
+                MessageRef::Id(self.sent[at].id.clone(), routing)
+            }
             None => MessageRef::Key(MessageKey { sequence, ..Oracle::key(sequence) }),
         }
     }

@@ -288,7 +288,6 @@ impl Oracle {
     }
 
     fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
-        let same = |id: &MessageId, routing: &Option<Routing>| *id == sent.id && *routing == sent.routing;
         let mut first = None;
         if let Some(time) = sent.token_time {
             if time > now + TOKEN_AHEAD_MAX {
@@ -297,10 +296,10 @@ impl Oracle {
             if time < now - self.settings.dedupe_window || time < self.floor {
                 return Err(Refusal::TokenExpired);
             }
-            let kept = self.kept.iter().find(|(id, routing, at, ..)| same(id, routing) && *at == time);
+            let kept = self.kept.iter().find(|(id, _, at, ..)| *id == sent.id && *at == time);
             first = kept.map(|(_, _, _, fingerprint, key, state)| (*fingerprint, *key, *state));
         }
-        let living = self.items.iter().find(|item| same(&item.sent.id, &item.sent.routing));
+        let living = self.items.iter().find(|item| item.sent.id == sent.id);
         let first =
             first.or_else(|| living.map(|item| (item.sent.fingerprint, Self::key(item.sequence), item.first_state)));
         match first {
@@ -559,7 +558,7 @@ impl Oracle {
     fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<usize, Refusal> {
         let names = |item: &Item| match message {
             MessageRef::Key(key) => *key == Self::key(item.sequence),
-            MessageRef::Id(id, routing) => *id == item.sent.id && *routing == item.sent.routing,
+            MessageRef::Id(id, routing) => *id == item.sent.id && (routing.is_none() || *routing == item.sent.routing),
         };
         let at = self.items.iter().position(names).ok_or(Refusal::NotFound)?;
         self.catch_up(at, now);

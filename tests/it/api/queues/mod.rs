@@ -3,6 +3,7 @@
 mod bad_input;
 mod items;
 mod mapping;
+mod names;
 mod operations;
 mod outlook;
 mod refusals;

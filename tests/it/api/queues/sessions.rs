@@ -242,7 +242,7 @@ async fn an_explanation_names_who_holds_a_value_and_since_when() {
     }
     let session = opened(&server, "worker-7", "3600s").await;
     server.done("Dequeue", call(&session, 1)).await;
-    let ask = |id: &str| json!({"queue": "mail", "message_id": id, "shard_key": "a"});
+    let ask = |id: &str| json!({"queue": "mail", "message_id": id});
     let words = async |method: &str, body: Value, at: usize| {
         let cause = server.done(method, body).await["explanations"][at].clone();
         (cause["cause"].as_str().unwrap_or_default().to_owned(), cause["text"].as_str().unwrap_or_default().to_owned())
