@@ -101,6 +101,8 @@ pub struct StorageConfig {
     pub cache_cluster: String,
     /// Where slices are exported to.
     pub export_dir: PathBuf,
+    /// How long after its end a time bucket is sealed; 0: never.
+    pub seal_delay_seconds: u64,
 }
 
 /// What keeps the data.

@@ -66,6 +66,12 @@ const COUNTS: &[Row] = &[
     ("tallystone_buckets_rechecked", "Buckets that were compared because of a recheck mark", |s| {
         s.buckets_rechecked.get()
     }),
+    ("tallystone_buckets_sealed", "Buckets that were read from all replicas and compared after the seal delay", |s| {
+        s.buckets_sealed.get()
+    }),
+    ("tallystone_seals_failed", "Times the buckets of a touch shard could not be compared; tried again", |s| {
+        s.seals_failed.get()
+    }),
     ("tallystone_leases_lapsed", "Lapses of this server's own lease in its fleet", |s| s.leases_lapsed.get()),
     ("tallystone_members_lapsed", "Other members that this server has seen lapse", |s| s.members_lapsed.get()),
     ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
@@ -156,6 +162,9 @@ impl EngineCollector {
         by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
             d.watermark_lag.as_secs_f64()
         })?;
+        by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
+            d.seal_lag.as_secs_f64()
+        })?;
         by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| d.holds as f64)?;
         by_dataset("tallystone_slices", "Time slices known", |d| d.slices as f64)
     }
@@ -173,6 +182,7 @@ fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
         dataset: all.dataset,
         closed_lag: all.closed_lag.max(one.closed_lag),
         watermark_lag: all.watermark_lag.max(one.watermark_lag),
+        seal_lag: all.seal_lag.max(one.seal_lag),
         holds: all.holds + one.holds,
         slices: all.slices + one.slices,
     }));
@@ -363,6 +373,7 @@ mod tests {
             closed_lag: Duration::from_secs(u64::from(id)),
             holds: 1,
             watermark_lag: Duration::ZERO,
+            seal_lag: Duration::ZERO,
             slices: 2,
         };
         let most = u32::try_from(METRIC_DATASETS_MAX).expect("a small number");

@@ -295,6 +295,7 @@ async fn start_engine(
         namespaces,
         profile,
         signals: backend.signals(),
+        seal_delay: Some(Duration::from_secs(config.storage.seal_delay_seconds)).filter(|delay| !delay.is_zero()),
         rules: Rules::default(),
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;

@@ -188,6 +188,12 @@ pub const SIGNALS_WAITING_MAX: usize = 65_536;
 pub const SIGNAL_CALL_WITHIN: Duration = Duration::from_millis(500);
 /// The rollers to which one server keeps connections for its rollup signals.
 pub const SIGNAL_ROLLERS_MAX: usize = 256;
+/// How often it is looked whether time buckets may be sealed.
+pub const SEAL_INTERVAL: Duration = Duration::from_secs(10);
+/// Of namespaces whose cardinality is not LOW, one time bucket in so many is sealed; of those that are LOW, every one.
+pub const SEAL_SAMPLE_EVERY: u64 = 64;
+/// The time buckets that one pass of sealing remembers to have compared.
+pub const SEAL_BUCKETS_NOTED_MAX: usize = 65_536;
 /// How often the repair of one bucket is tried again when another repair of its counter came in between.
 pub const REPAIR_ATTEMPTS_MAX: u32 = 8;
 /// The longest name of a keyspace; Cassandra takes 48 characters.

@@ -62,9 +62,23 @@ pub struct Core {
     pub fleet: Option<Arc<Fleet>>,
     /// The way to the rollers of other servers, where there may be some.
     pub signals: Option<Arc<dyn RollupSignal>>,
+    /// How long after its end a time bucket is sealed, where it is at all.
+    pub seal_delay: Option<Duration>,
     /// The rules of the protocol; all of them, but in simulations that leave one out.
     pub rules: Rules,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
+}
+
+/// What a process is and does where several share the store.
+pub struct OfFleet {
+    /// The rules of the protocol.
+    pub rules: Rules,
+    /// What it tells the others of itself.
+    pub profile: Profile,
+    /// The way to the rollers among them.
+    pub signals: Option<Arc<dyn RollupSignal>>,
+    /// How long after its end a time bucket is sealed; none: never.
+    pub seal_delay: Option<Duration>,
 }
 
 /// A namespace with everything a call on it needs. Made anew when its settings or slices change.
@@ -97,8 +111,9 @@ impl Core {
         entropy: Arc<dyn Entropy>,
         export: Option<Arc<dyn ExportSink>>,
         namespaces: Namespaces,
-        (rules, profile, signals): (Rules, Profile, Option<Arc<dyn RollupSignal>>),
+        of_fleet: OfFleet,
     ) -> Self {
+        let OfFleet { rules, profile, signals, seal_delay } = of_fleet;
         let stats: Arc<Stats> = Arc::default();
         let fleet = stores.fleet.as_ref().map(|store| {
             let (store, clock, entropy) = (Arc::clone(store), Arc::clone(&clock), Arc::clone(&entropy));
@@ -120,6 +135,7 @@ impl Core {
             told: Told::default(),
             fleet,
             signals,
+            seal_delay,
             rules,
             scopes: DashMap::new(),
         }

@@ -1,7 +1,8 @@
 //! What a running server knows of each dataset: what it has closed, how far the limit is, which slices there are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::{Notify, OnceCell, watch};
@@ -31,6 +32,7 @@ pub struct DatasetState {
     limit: watch::Sender<Timestamp>,
     publish: Notify,
     active: AtomicBool,
+    seal_lag_micros: AtomicU64,
 }
 
 impl DatasetState {
@@ -56,6 +58,7 @@ impl DatasetState {
             limit: watch::Sender::new(limit),
             publish: Notify::new(),
             active: AtomicBool::new(true),
+            seal_lag_micros: AtomicU64::new(0),
             dataset,
         })
     }
@@ -78,6 +81,16 @@ impl DatasetState {
     /// Notes that a watermark was stored.
     pub fn note_watermark(&self, shard: u32, watermark: Timestamp) {
         self.watermarks[shard as usize].fetch_max(watermark.micros(), Ordering::AcqRel);
+    }
+
+    /// Notes how far the sealing of this server's shards is behind what is due.
+    pub fn note_seal_lag(&self, lag: Duration) {
+        self.seal_lag_micros.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How far the sealing of this server's shards is behind what is due.
+    pub fn seal_lag(&self) -> Duration {
+        Duration::from_micros(self.seal_lag_micros.load(Ordering::Relaxed))
     }
 
     /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
@@ -141,7 +154,7 @@ impl DatasetState {
     }
 
     /// The limit, after asking for a newer one and waiting within a budget if it is older than one could be.
-    pub async fn fresh_limit(&self, clock: &dyn Clock, budget: std::time::Duration) -> Timestamp {
+    pub async fn fresh_limit(&self, clock: &dyn Clock, budget: Duration) -> Timestamp {
         let due = clock.now() - self.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL;
         // Waiting helps only where a hold does not keep the limit back.
         let closable = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
@@ -152,7 +165,7 @@ impl DatasetState {
     }
 
     /// The limit, after waiting within a budget until it reaches a time.
-    pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: std::time::Duration) -> Timestamp {
+    pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: Duration) -> Timestamp {
         let mut changes = self.limit.subscribe();
         self.want_limit();
         let reached = async {

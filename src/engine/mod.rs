@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::Rules;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, OfFleet};
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
 use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Supervisor};
@@ -55,6 +55,9 @@ pub struct Parts {
     pub profile: Profile,
     /// The way to the rollers of other servers, where several share the store.
     pub signals: Option<Arc<dyn RollupSignal>>,
+    /// How long after its end a time bucket is read again from all replicas and compared with its record, where several
+    /// share the store; none: never.
+    pub seal_delay: Option<Duration>,
     /// The rules of the protocol: all of them.
     pub rules: Rules,
 }
@@ -89,6 +92,8 @@ pub struct DatasetGauges {
     pub holds: usize,
     /// How far the slowest watermark is behind the limit.
     pub watermark_lag: Duration,
+    /// How far the sealing of this server's touch shards is behind what is due.
+    pub seal_lag: Duration,
     /// Known slices.
     pub slices: usize,
 }
@@ -96,9 +101,10 @@ pub struct DatasetGauges {
 impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, signals, rules } = parts;
+        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, signals, seal_delay, rules } =
+            parts;
         let driver = Driver::new(Arc::clone(&clock));
-        let of_fleet = (rules, profile, signals);
+        let of_fleet = OfFleet { rules, profile, signals, seal_delay };
         let core = Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, of_fleet);
         let core = Arc::new(core);
         if let Some(fleet) = &core.fleet {
@@ -182,6 +188,7 @@ impl Engine {
                 closed_lag: now.since(dataset.closing.closed(now)),
                 holds: dataset.closing.held(),
                 watermark_lag: limit.since(slowest.unwrap_or(limit)),
+                seal_lag: dataset.seal_lag(),
                 slices: dataset.slices.rows().len(),
             }
         };

@@ -76,6 +76,10 @@ pub struct Stats {
     pub repairs: Count,
     /// Buckets that were compared because of a recheck mark.
     pub buckets_rechecked: Count,
+    /// Buckets that were over for the seal delay and were read from all replicas and compared.
+    pub buckets_sealed: Count,
+    /// Times the buckets of a touch shard could not be sealed and are tried again.
+    pub seals_failed: Count,
     /// Lapses of this server's own lease.
     pub leases_lapsed: Count,
     /// Other members that this server has seen lapse.

@@ -8,6 +8,15 @@ use crate::domain::rollup::Sealed;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
+/// Which copies of a row are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copies {
+    /// As many as are surely among those that acknowledged it.
+    Quorum,
+    /// All of them: also a row that only one replica got.
+    All,
+}
+
 /// The members of a fleet, how far each dataset's joiners have to stay away, and repairs of counters.
 ///
 /// Laws:
@@ -18,6 +27,7 @@ use crate::ports::StoreError;
 /// 4. A mark that was acknowledged is answered by `Touches::touched` in the step of its time.
 /// 5. `seal` changes what is sealed only if it is what was expected, and answers whether it is now what was asked for.
 ///    `RollupStore::read` answers the sealed value until a checkpoint with its number of repairs is put.
+/// 6. How far a shard is sealed never goes back, and is seen by every `sealed_to` that begins after it was put.
 #[async_trait]
 pub trait FleetStore: Send + Sync + 'static {
     /// Writes the heartbeat of a member.
@@ -46,15 +56,23 @@ pub trait FleetStore: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
 
     /// Reads the events of a whole time bucket, in the order of their keys. None if its slice was dropped. Cost: O(events).
+    /// With all copies it fails while any replica is away.
     async fn bucket(
         &self,
         dataset: DatasetId,
         counter: &Counter,
         start: Timestamp,
+        copies: Copies,
     ) -> Result<Option<Vec<Event>>, StoreError>;
 
     /// Has the next scans of the log look again where it holds events, for those that came late.
     async fn look_again(&self, dataset: DatasetId) -> Result<(), StoreError>;
+
+    /// How far each touch shard is sealed, in their order; `None` for a shard of which nothing is.
+    async fn sealed_to(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError>;
+
+    /// Puts how far a touch shard is sealed; a lower time changes nothing.
+    async fn put_sealed(&self, dataset: DatasetId, shard: u32, to: Timestamp) -> Result<(), StoreError>;
 
     /// Reads what is sealed of a counter.
     async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError>;

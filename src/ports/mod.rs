@@ -32,7 +32,7 @@ pub use error::{Outcome, StoreError, StoreErrorKind};
 pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow};
-pub use fleet_store::FleetStore;
+pub use fleet_store::{Copies, FleetStore};
 pub use progress::Progress;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueRecord};
 pub use queue_store::{

@@ -8,7 +8,7 @@ use tallystone::domain::fleet::{Beat, MemberId, Roles};
 use tallystone::domain::limits::STEP;
 use tallystone::domain::rollup::{BucketRecord, Checkpoint, Sealed};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{FleetStore, Stores};
+use tallystone::ports::{Copies, FleetStore, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
@@ -102,7 +102,8 @@ async fn fleet_store_law_4_a_mark_stands_in_the_step_of_its_own_time_beside_touc
 
 fn sealed(count: i128, repairs: u64, millis: i64) -> Sealed {
     let checkpoint = Checkpoint { count, repairs, ..Checkpoint::empty(at(millis)) };
-    Sealed { checkpoint, repaired: vec![BucketRecord { rows: 1, sum: count, ..BucketRecord::empty(at(0)) }] }
+    let repaired = vec![BucketRecord { rows: 1, sum: count, ..BucketRecord::empty(at(0)) }];
+    Sealed { checkpoint, repaired, verified_to: Timestamp::MIN }
 }
 
 #[tokio::test]
@@ -155,16 +156,52 @@ async fn put(stores: &Stores, counter: &Counter, checkpoint: Checkpoint) {
 }
 
 #[tokio::test]
+async fn fleet_store_law_5_a_value_is_sealed_without_a_repair_and_the_roll_of_its_number_counts() {
+    on_every_fleet(async |stores, fleet| {
+        let views = counter("views");
+        let live = |count, millis| Checkpoint { count, ..Checkpoint::empty(at(millis)) };
+        put(&stores, &views, live(1, 1_000)).await;
+        let sealed = Sealed { checkpoint: live(1, 1_000), repaired: Vec::new(), verified_to: at(600) };
+        assert!(fleet.seal(DATASET, &views, None, &sealed).await.expect("an answer"));
+        assert_eq!(fleet.sealed(DATASET, &views).await.expect("what is sealed"), Some(sealed.clone()));
+        put(&stores, &views, live(2, 7_000)).await;
+        let row = stores.rollups.read(DATASET, &views).await.expect("a row");
+        assert_eq!((row.checkpoint, row.just_repaired), (Some(live(2, 7_000)), false));
+        let further = Sealed { verified_to: at(700), ..sealed.clone() };
+        assert!(fleet.seal(DATASET, &views, Some(&sealed), &further).await.expect("an answer"));
+        assert!(!fleet.seal(DATASET, &views, Some(&sealed), &sealed).await.expect("an answer"), "it was moved on");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fleet_store_law_6_how_far_a_shard_is_sealed_never_goes_back() {
+    on_every_fleet(async |_, fleet| {
+        let sealed_to = async || fleet.sealed_to(DATASET).await.expect("times");
+        assert!(sealed_to().await.iter().all(Option::is_none));
+        for (millis, expected) in [(5_000, 5_000), (3_000, 5_000), (9_000, 9_000)] {
+            fleet.put_sealed(DATASET, 63, at(millis)).await.expect("a time");
+            let times = sealed_to().await;
+            assert_eq!((times.len(), times[63], times[0]), (64, Some(at(expected)), None));
+        }
+        assert!(fleet.sealed_to(OTHER_DATASET).await.expect("times").iter().all(Option::is_none));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_whole_bucket_is_read_whatever_is_known_of_its_steps() {
     on_every_fleet(async |stores, fleet| {
         let views = counter("views");
         for (millis, token) in [(59_999, "before"), (60_000, "b"), (60_000, "a"), (119_999, "c"), (120_000, "after")] {
             append(&stores, &views, event(millis, token, Change::Add(1))).await;
         }
-        let found = fleet.bucket(DATASET, &views, at(60_000)).await.expect("events").expect("its slice is there");
         let expected =
             [(60_000, "a"), (60_000, "b"), (119_999, "c")].map(|(millis, token)| event(millis, token, Change::Add(1)));
-        assert_eq!(found, expected);
+        for copies in [Copies::Quorum, Copies::All] {
+            let found = fleet.bucket(DATASET, &views, at(60_000), copies).await.expect("events");
+            assert_eq!(found.expect("its slice is there"), expected, "{copies:?}");
+        }
     })
     .await;
 }

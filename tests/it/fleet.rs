@@ -20,6 +20,8 @@ use crate::harness::{Launch, Server, eventually};
 use crate::servers::cassandra;
 
 const WITHIN: Duration = Duration::from_secs(90);
+/// The namespace `default` and its dataset.
+const FIRST: (NamespaceId, DatasetId) = (NamespaceId(1), DatasetId(1));
 
 fn start(keyspace: &str) -> Server {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
@@ -210,7 +212,7 @@ fn a_row_that_comes_late_is_counted_once_it_is_found() {
     };
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
     // Another server's write that was in doubt and given up reaches the log after its time was rolled up.
-    write_late("late", "views", &late, Change::Add(10));
+    write_late("late", FIRST, "views", &late, Change::Add(10));
     for _ in 0..2 {
         let body = format!(
             r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#
@@ -268,7 +270,7 @@ fn a_row_that_nobody_asks_about_is_found_and_counted_by_a_recount() {
     add(&server, "views", 1);
     let is_closed = || reading(&server, "views", "ROLLED_UP")["behind"] != Value::Bool(true);
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
-    write_late("recounted", "views", &late, Change::Add(10));
+    write_late("recounted", FIRST, "views", &late, Change::Add(10));
     let recount = |repair: bool| {
         let body = format!(r#"{{"namespace": "default", "counter_name": "views", "repair": {repair}}}"#);
         call(&server, "RecountCounter", &body)
@@ -308,8 +310,67 @@ fn a_member_of_a_newer_release_is_one_of_the_fleet() {
     assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
 }
 
+/// Makes a namespace with few counters and time buckets of ten seconds, in a dataset of its own.
+fn make_namespace(server: &Server, name: &str, (slice, delete_after): (u32, u32)) {
+    let body = format!(
+        r#"{{"namespace": {{"name": "{name}", "counter_cardinality": "LOW", "storage": {{"dataset": "{name}"}},
+            "dataset": {{"slice_width": "{slice}s", "close_after": "{}s", "delete_after": "{delete_after}s",
+                "accept_limit": "1s"}},
+            "time_partition": {{"buckets_per_id": 2, "seconds_per_bucket": 10}}, "rollup": {{"coalesce_ms": 500}}}}}}"#,
+        slice + 1
+    );
+    let created = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+    assert_eq!(created.status, 200, "{}", created.body);
+}
+
+fn start_that_seals_after(seconds: u32) -> Server {
+    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=sealed");
+    launch.arg("--set").arg(&format!("storage.seal_delay_seconds={seconds}")).start()
+}
+
+fn rolled_up_in(server: &Server, namespace: &str) -> Value {
+    let body = format!(r#"{{"namespace": "{namespace}", "counter_name": "views", "freshness": "ROLLED_UP"}}"#);
+    call(server, "GetCount", &body)
+}
+
+#[test]
+fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slice_is_dropped_before() {
+    let server = start_that_seals_after(0);
+    make_namespace(&server, "checked", (600, 1_200));
+    let add = |server: &Server, namespace: &str| {
+        call(server, "AddCount", &format!(r#"{{"namespace": "{namespace}", "counter_name": "views", "delta": 1}}"#));
+    };
+    let late = Uuid::now_v7();
+    add(&server, "checked");
+    let is_closed = || {
+        let read = rolled_up_in(&server, "checked");
+        count(&read) == 1 && read["behind"] != Value::Bool(true)
+    };
+    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+    write_late("sealed", (NamespaceId(2), DatasetId(2)), "views", &late, Change::Add(10));
+    assert_eq!(metric(&server, "tallystone_buckets_sealed_total"), 0.0, "it was told not to");
+    assert!(server.stop().success());
+    // Whoever seals begins where nobody has sealed yet.
+    let server = start_that_seals_after(2);
+    let counted = || count(&rolled_up_in(&server, "checked")) == 11;
+    assert!(eventually(WITHIN, counted), "{}\n{}", rolled_up_in(&server, "checked"), server.printed());
+    assert_eq!(metric(&server, "tallystone_late_rows_total"), 1.0);
+    assert_eq!(metric(&server, "tallystone_repairs_total"), 1.0);
+    assert_eq!(metric(&server, "tallystone_buckets_rechecked_total"), 0.0, "nobody asked");
+    let sealed = metric(&server, "tallystone_buckets_sealed_total");
+    assert!(sealed >= 1.0);
+    make_namespace(&server, "short", (10, 12));
+    add(&server, "short");
+    let dropped = || metric(&server, "tallystone_slices_dropped_total") >= 1.0;
+    assert!(eventually(WITHIN * 2, dropped), "{}", server.printed());
+    assert!(metric(&server, "tallystone_buckets_sealed_total") > sealed, "its bucket was sealed before it was dropped");
+    assert_eq!(count(&rolled_up_in(&server, "short")), 1, "the count stays");
+    assert!(server.stop().success());
+}
+
 /// Writes an event as a server does that does not know how far the dataset is closed.
-fn write_late(keyspace: &str, name: &str, token: &Uuid, change: Change) {
+fn write_late(keyspace: &str, (namespace, dataset): (NamespaceId, DatasetId), name: &str, token: &Uuid, change: Change) {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let options = Options {
         servers: vec![node.to_string()],
@@ -322,13 +383,13 @@ fn write_late(keyspace: &str, name: &str, token: &Uuid, change: Change) {
     let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
     let key = EventKey { time: Timestamp::from_millis(millis), id: EventId::Uuid(token.into_bytes()) };
     let event = Event { key, change, provenance: Provenance::default() };
-    let counter = Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"));
+    let counter = Counter::new(namespace, CounterName::new(name).expect("a valid name"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let clock = std::sync::Arc::new(SystemClock);
         let opened = Cassandra::open(&options, None, clock.clone()).await.expect("the keyspace opens");
         let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
-        let written = stores.log.append(DatasetId(1), vec![NewEvent { counter, event }], Box::new(())).await;
+        let written = stores.log.append(dataset, vec![NewEvent { counter, event }], Box::new(())).await;
         assert!(written.iter().all(Result::is_ok), "{written:?}");
         opened.close().await;
     });

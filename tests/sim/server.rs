@@ -46,6 +46,8 @@ pub struct Plan {
     /// What the server of each machine does.
     pub roles: Vec<Roles>,
     pub seed: u64,
+    /// How long after its end a time bucket is sealed.
+    pub seal_delay: Option<Duration>,
 }
 
 /// A server that takes calls.
@@ -258,6 +260,7 @@ impl Machines {
             namespaces,
             profile: Profile { roles: plan.roles[machine], address: machine.to_string() },
             signals: Some(Arc::new(signals)),
+            seal_delay: plan.seal_delay,
             rules: plan.rules,
         };
         let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);

@@ -143,6 +143,7 @@ impl SimStore {
         let (reading, values) = (Arc::clone(reading), Arc::new(data_of(values)));
         let all = match level {
             Level::Quorum | Level::Serial => false,
+            Level::All => true,
         };
         let answered =
             self.request(move |cluster, node| async move { cluster.read(node, &reading, &values, all).await });

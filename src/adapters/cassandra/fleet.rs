@@ -11,8 +11,8 @@ use crate::adapters::cassandra::place::{bucket_width, stored_counter, stored_dat
 use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::scan::Scanning;
 use crate::adapters::cassandra::slices::Slices;
-use crate::adapters::cassandra::store::Decision;
-use crate::adapters::cassandra::touches::stored_bucket;
+use crate::adapters::cassandra::store::{Decision, Level};
+use crate::adapters::cassandra::touches::{by_shard, stored_bucket};
 use crate::adapters::cassandra::touching::Touching;
 use crate::adapters::stored;
 use crate::domain::Timestamp;
@@ -20,7 +20,7 @@ use crate::domain::counter::{Counter, DatasetId, Event};
 use crate::domain::fleet::{Beat, MemberId};
 use crate::domain::limits::STEP;
 use crate::domain::rollup::Sealed;
-use crate::ports::{FleetStore, StoreError};
+use crate::ports::{Copies, FleetStore, StoreError};
 
 /// The part of a keyspace that only servers among each other use.
 pub struct Fleet {
@@ -106,12 +106,28 @@ impl FleetStore for Fleet {
         dataset: DatasetId,
         counter: &Counter,
         start: Timestamp,
+        copies: Copies,
     ) -> Result<Option<Vec<Event>>, StoreError> {
-        self.scanning.whole_bucket(dataset, counter, start).await
+        let level = match copies {
+            Copies::Quorum => Level::Quorum,
+            Copies::All => Level::All,
+        };
+        self.scanning.whole_bucket(dataset, counter, start, level).await
     }
 
     async fn look_again(&self, dataset: DatasetId) -> Result<(), StoreError> {
         self.slices.forget_steps(dataset).await
+    }
+
+    async fn sealed_to(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        let rows = self.link.rows("read sealing", self.link.statement("list_sealing"), (stored_dataset(dataset),));
+        Ok(by_shard(rows.await?))
+    }
+
+    async fn put_sealed(&self, dataset: DatasetId, shard: u32, to: Timestamp) -> Result<(), StoreError> {
+        let at = self.link.register_time(to.micros());
+        let values = (at, to.micros(), stored_dataset(dataset), stored_shard(shard));
+        self.link.write("note sealing", self.link.statement("set_sealing"), values).await
     }
 
     async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError> {

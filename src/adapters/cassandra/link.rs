@@ -79,7 +79,8 @@ impl Link {
         self.rows_at(Level::Serial, op, statement, values).await
     }
 
-    async fn rows_at<R: FromRow>(
+    /// Reads rows from so many replicas.
+    pub async fn rows_at<R: FromRow>(
         &self,
         level: Level,
         op: &'static str,

@@ -10,6 +10,7 @@ use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{Place, bucket_width, place_of, stored_counter};
 use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::store::Level;
 use crate::adapters::cassandra::value::{FromRow, Row};
 use crate::adapters::stored;
 use crate::domain::Timestamp;
@@ -35,6 +36,13 @@ struct Listing {
     above: Option<Counter>,
     counters: Arc<Vec<Counter>>,
     is_last: bool,
+}
+
+/// How partitions are read.
+#[derive(Clone, Copy)]
+struct Way {
+    order: Order,
+    level: Level,
 }
 
 /// Both ends of a range as places in the order of keys, each excluded: (time, id).
@@ -122,10 +130,11 @@ impl Scanning {
             buckets.reverse();
         }
         let event_buckets = settings.partition.buckets_per_id;
+        let way = Way { order: range.order, level: Level::Quorum };
         let ends = ends_of(range);
         let reading = buckets
             .into_iter()
-            .map(|time_bucket| self.read_bucket(slice, counter, time_bucket, event_buckets, range.order, &ends, limit));
+            .map(|time_bucket| self.read_bucket(slice, counter, time_bucket, event_buckets, way, &ends, limit));
         let mut reading = stream::iter(reading).buffered(TIME_BUCKETS_AT_ONCE_MAX);
         let mut found = Vec::new();
         while let Some(events) = reading.next().await {
@@ -146,7 +155,7 @@ impl Scanning {
         counter: &Counter,
         time_bucket: Timestamp,
         event_buckets: u32,
-        order: Order,
+        way: Way,
         ends: &Ends,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
@@ -154,10 +163,10 @@ impl Scanning {
             time_bucket,
             event_bucket: i32::try_from(bucket).expect("there are at most a few hundred event buckets"),
         });
-        let reading = places.map(|place| self.read_partition(slice, counter, place, order, ends.clone(), limit));
+        let reading = places.map(|place| self.read_partition(slice, counter, place, way, ends.clone(), limit));
         let read: Vec<Vec<Event>> = stream::iter(reading).buffered(PARTITION_READS_AT_ONCE_MAX).try_collect().await?;
         let mut events: Vec<Event> = read.into_iter().flatten().collect();
-        match order {
+        match way.order {
             Order::OldestFirst => events.sort_by(|a, b| a.key.cmp(&b.key)),
             Order::NewestFirst => events.sort_by(|a, b| b.key.cmp(&a.key)),
         }
@@ -170,13 +179,14 @@ impl Scanning {
         dataset: DatasetId,
         counter: &Counter,
         start: Timestamp,
+        level: Level,
     ) -> Result<Option<Vec<Event>>, StoreError> {
         let covering = self.slices.covering(dataset, start).await?;
         let Some(slice) = covering.filter(|slice| !slice.is_dropped()) else { return Ok(None) };
         let event_buckets = self.slices.settings(&slice, counter.namespace()).await?.partition.buckets_per_id;
         let ends = ((i64::MIN, Vec::new()), (i64::MAX, Vec::new()));
-        let order = Order::OldestFirst;
-        let read = self.read_bucket(&slice, counter, start, event_buckets, order, &ends, usize::MAX).await;
+        let way = Way { order: Order::OldestFirst, level };
+        let read = self.read_bucket(&slice, counter, start, event_buckets, way, &ends, usize::MAX).await;
         if slice.is_dropped() { Ok(None) } else { read.map(Some) }
     }
 
@@ -186,7 +196,7 @@ impl Scanning {
         slice: &Slice,
         counter: &Counter,
         place: Place,
-        order: Order,
+        Way { order, level }: Way,
         (mut low, mut high): Ends,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
@@ -204,7 +214,7 @@ impl Scanning {
             let of_partition = (ns, name, place.time_bucket.micros(), place.event_bucket);
             let values =
                 (of_partition.0, of_partition.1, of_partition.2, of_partition.3, low.0, &low.1, high.0, &high.1, most);
-            let rows: Vec<(i64, Vec<u8>, Vec<u8>)> = self.link.rows(OP, statement, values).await?;
+            let rows: Vec<(i64, Vec<u8>, Vec<u8>)> = self.link.rows_at(level, OP, statement, values).await?;
             let read = rows.len();
             if let Some((time, id, _)) = rows.last() {
                 let beyond = (*time, id.clone());

@@ -27,8 +27,10 @@ pub struct Migration {
 }
 
 /// The schema that this binary is made for.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") }];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") },
+    Migration { number: 2, name: "sealing", text: include_str!("../../../cql/schema/0002_sealing.cql") },
+];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS {keyspace}.schema_migrations (slot int, number int, name \
                                 text, digest bigint, PRIMARY KEY ((slot), number)) WITH id = '{schema_migrations_id}'";

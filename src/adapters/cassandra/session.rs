@@ -32,6 +32,8 @@ struct Statement {
     quorum: PreparedStatement,
     /// A read that sees every conditional write that was answered.
     serial: PreparedStatement,
+    /// A read of every copy.
+    all: PreparedStatement,
 }
 
 impl CqlStore {
@@ -46,6 +48,7 @@ fn at(statement: &Prepared, level: Level) -> &PreparedStatement {
     match level {
         Level::Quorum => &statement.quorum,
         Level::Serial => &statement.serial,
+        Level::All => &statement.all,
     }
 }
 
@@ -58,7 +61,9 @@ impl WideStore for CqlStore {
         quorum.set_is_idempotent(!text.contains(" IF "));
         let mut serial = quorum.clone();
         serial.set_consistency(Consistency::LocalSerial);
-        Ok(Prepared::new(text, Statement { quorum, serial }))
+        let mut all = quorum.clone();
+        all.set_consistency(Consistency::All);
+        Ok(Prepared::new(text, Statement { quorum, serial, all }))
     }
 
     async fn define(&self, text: &str) -> Result<(), Fault> {

@@ -59,6 +59,8 @@ pub enum Level {
     Quorum,
     /// A quorum, after what is being decided on the partition is decided.
     Serial,
+    /// All of them, in every data centre.
+    All,
 }
 
 /// A statement that a store has prepared.

@@ -103,13 +103,7 @@ impl Touches for TouchIndex {
         let statement = self.link.statement("list_watermarks");
         let rows: Vec<(i32, Option<i64>)> =
             self.link.rows("read watermarks", statement, (stored_dataset(dataset),)).await?;
-        let mut watermarks = vec![None; TOUCH_SHARDS as usize];
-        for (shard, rolled_to) in rows {
-            if let Some(watermark) = usize::try_from(shard).ok().and_then(|shard| watermarks.get_mut(shard)) {
-                *watermark = rolled_to.map(Timestamp::from_micros);
-            }
-        }
-        Ok(watermarks)
+        Ok(by_shard(rows))
     }
 
     async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
@@ -126,6 +120,17 @@ impl Touches for TouchIndex {
         }
         Ok(())
     }
+}
+
+/// A time of each touch shard, of rows (shard, time).
+pub fn by_shard(rows: Vec<(i32, Option<i64>)>) -> Vec<Option<Timestamp>> {
+    let mut times = vec![None; TOUCH_SHARDS as usize];
+    for (shard, time) in rows {
+        if let Some(at) = usize::try_from(shard).ok().and_then(|shard| times.get_mut(shard)) {
+            *at = time.map(Timestamp::from_micros);
+        }
+    }
+    times
 }
 
 /// The column that says whether a touch is a recheck mark, and of which time bucket.

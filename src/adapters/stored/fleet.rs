@@ -43,6 +43,7 @@ pub fn encode_sealed(sealed: &Sealed) -> Vec<u8> {
     StoredSealed {
         checkpoint: Some(checkpoint_of(&sealed.checkpoint)),
         repaired: sealed.repaired.iter().map(bucket_of).collect(),
+        verified_to: Some(sealed.verified_to.micros()).filter(|_| sealed.verified_to > Timestamp::MIN),
     }
     .encode_to_vec()
 }
@@ -53,7 +54,8 @@ pub fn decode_sealed(bytes: &[u8]) -> Result<Sealed, Damaged> {
     let stored: StoredSealed = decode(WHAT, bytes)?;
     let checkpoint = stored.checkpoint.ok_or_else(|| Damaged::new(WHAT, "no checkpoint"))?;
     let repaired = stored.repaired.into_iter().map(bucket_from).collect::<Result<_, _>>()?;
-    Ok(Sealed { checkpoint: checkpoint_from(checkpoint)?, repaired })
+    let verified_to = stored.verified_to.map_or(Timestamp::MIN, Timestamp::from_micros);
+    Ok(Sealed { checkpoint: checkpoint_from(checkpoint)?, repaired, verified_to })
 }
 
 #[cfg(test)]
@@ -83,11 +85,13 @@ mod tests {
         let start = Timestamp::from_secs(600);
         let repaired = vec![BucketRecord { rows: 3, sum: -5, digest: 9, ..BucketRecord::empty(start) }];
         let checkpoint = Checkpoint { count: -5, repairs: 2, ..Checkpoint::empty(Timestamp::from_secs(900)) };
-        let sealed = Sealed { checkpoint, repaired };
-        let bytes = encode_sealed(&sealed);
-        let back = decode_sealed(&bytes).expect("our own bytes");
-        assert_eq!(encode_sealed(&back), bytes);
-        assert_eq!(back, sealed);
+        for verified_to in [Timestamp::MIN, Timestamp::from_secs(1_200)] {
+            let sealed = Sealed { checkpoint: checkpoint.clone(), repaired: repaired.clone(), verified_to };
+            let bytes = encode_sealed(&sealed);
+            let back = decode_sealed(&bytes).expect("our own bytes");
+            assert_eq!(encode_sealed(&back), bytes);
+            assert_eq!(back, sealed);
+        }
         assert!(decode_sealed(&[]).is_err(), "a value without a checkpoint is none");
     }
 }

@@ -20,6 +20,9 @@ pub struct Sealed {
     /// The records of finished buckets that repairs have changed, by their beginning. They count instead of those that
     /// the rolls wrote.
     pub repaired: Vec<BucketRecord>,
+    /// Every time bucket that ends at or before this time was read again from all replicas and compared; the least time if
+    /// that was not done, or only with some of them.
+    pub verified_to: Timestamp,
 }
 
 /// A bucket of a counter as it was folded and as the log holds it.

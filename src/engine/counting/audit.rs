@@ -10,7 +10,7 @@ use crate::engine::core::Scope;
 use crate::engine::counting::{
     BucketDifference, Counting, CountingError, EventsQuestion, Freshness, ReadOptions, Recount, Repair,
 };
-use crate::ports::{Order, ScanRange, StoreError};
+use crate::ports::{Copies, Order, ScanRange, StoreError};
 
 /// A counter recomputed from its log.
 struct Recomputed {
@@ -101,7 +101,7 @@ impl Counting {
     ) -> Result<bool, CountingError> {
         let Some(fleet) = &self.core.fleet else { return Ok(false) };
         for difference in differences {
-            self.core.recheck(fleet, scope, counter, difference.start).await?;
+            self.core.recheck(fleet, scope, counter, difference.start, Copies::Quorum).await?;
         }
         Ok(!differences.is_empty())
     }

@@ -8,6 +8,7 @@ mod life;
 mod recheck;
 mod rounds;
 mod routes;
+mod sealing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
 use crate::domain::rollup::{BucketRecord, Compared, Remedy, Rolled, Sealed, SliceStatus};
 use crate::engine::core::{Core, Scope};
 use crate::engine::fleet::Fleet;
-use crate::ports::{Outcome, RollWrite, StoreError, StoreErrorKind};
+use crate::ports::{Copies, Outcome, RollWrite, StoreError, StoreErrorKind};
 
 const OP: &str = "recheck a bucket";
 
@@ -55,13 +55,14 @@ impl Core {
         fleet.store.mark(scope.dataset.id(), counter, found.time, time).await
     }
 
-    /// Compares a time bucket with its record and repairs the counter if they differ.
+    /// Compares a time bucket, as so many copies have it, with its record and repairs the counter if they differ.
     pub async fn recheck(
         &self,
         fleet: &Fleet,
         scope: &Scope,
         counter: &Counter,
         bucket: Timestamp,
+        copies: Copies,
     ) -> Result<(), StoreError> {
         match self.slice_of(scope, bucket).await? {
             Some(SliceStatus::Dropped) => return Ok(()),
@@ -73,7 +74,7 @@ impl Core {
             }
         }
         for _ in 0..REPAIR_ATTEMPTS_MAX {
-            if self.recheck_once(fleet, scope, counter, bucket).await? {
+            if self.recheck_once(fleet, scope, counter, bucket, copies).await? {
                 return Ok(());
             }
         }
@@ -99,11 +100,12 @@ impl Core {
         scope: &Scope,
         counter: &Counter,
         bucket: Timestamp,
+        copies: Copies,
     ) -> Result<bool, StoreError> {
         let dataset = scope.dataset.id();
         let Some(current) = self.roll_in_any_case(fleet, scope, counter).await? else { return Ok(false) };
         let checkpoint = &current.rolled.checkpoint;
-        let Some(events) = fleet.store.bucket(dataset, counter, bucket).await? else { return Ok(true) };
+        let Some(events) = fleet.store.bucket(dataset, counter, bucket, copies).await? else { return Ok(true) };
         let recorded = self.recorded_bucket(scope, counter, &current, bucket).await?;
         let width = scope.rules.at(bucket).bucket;
         let compared = Compared::new(checkpoint, (bucket, width), recorded, &events);
@@ -121,7 +123,8 @@ impl Core {
             repaired.push(compared.found.clone());
         }
         self.forget_dropped(scope, &mut repaired);
-        let sealed = Sealed { checkpoint: next.clone(), repaired };
+        let verified_to = current.sealed.as_ref().map_or(Timestamp::MIN, |sealed| sealed.verified_to);
+        let sealed = Sealed { checkpoint: next.clone(), repaired, verified_to };
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);
         }

@@ -1,7 +1,7 @@
 //! The life of slices: made ahead, opened, closed, exported and dropped.
 //!
-//! A slice is dropped only when every touch shard's watermark is past its end and its export, where one is asked for, is
-//! done; otherwise it stays, loudly.
+//! A slice is dropped only when every touch shard's watermark is past its end, its buckets are sealed where that is done,
+//! and its export, where one is asked for, is done; otherwise it stays, loudly.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct RetentionLoop {
 enum Obstacle {
     /// Watermarks have not passed its end.
     Behind,
+    /// Its buckets are not all sealed.
+    Unsealed,
     /// It must be exported and there is nowhere to export it to.
     NoExport,
 }
@@ -100,6 +102,17 @@ impl RetentionLoop {
                 }
                 "counters in it are not rolled up yet"
             }
+            Obstacle::Unsealed => {
+                // It follows the watermarks, by its delay.
+                self.dataset.want_limit();
+                let elapsed = self.core.clock.elapsed();
+                let since = *self.behind.entry(row.start).or_insert(elapsed);
+                let patience = WATERMARK_PATIENCE + self.core.seal_delay.unwrap_or_default();
+                if elapsed.saturating_sub(since) < patience {
+                    return;
+                }
+                "its time buckets are not compared on all replicas yet; is one of them away?"
+            }
         };
         self.core.stats.slices_kept_back.one();
         tracing::warn!(
@@ -111,6 +124,13 @@ impl RetentionLoop {
     async fn obstacle(&self, row: &TimeSlice) -> Result<Option<Obstacle>, StoreError> {
         if (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end) {
             return Ok(Some(Obstacle::Behind));
+        }
+        if let (Some(fleet), Some(_)) = (&self.core.fleet, self.core.seal_delay) {
+            let sealed = fleet.store.sealed_to(self.dataset.id()).await?;
+            let is_sealed = |shard: usize| sealed.get(shard).copied().flatten().is_some_and(|to| to >= row.end);
+            if !(0..TOUCH_SHARDS as usize).all(is_sealed) {
+                return Ok(Some(Obstacle::Unsealed));
+            }
         }
         if !self.dataset.dataset.settings.export_before_drop {
             return Ok(None);

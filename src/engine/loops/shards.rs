@@ -19,7 +19,7 @@ use crate::engine::fleet::Fleet;
 use crate::engine::loops::driver::{Activity, Next, Stage};
 use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
 use crate::engine::loops::watermarks::put_moved;
-use crate::ports::{StoreError, Touch};
+use crate::ports::{Copies, StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct ShardLoop {
@@ -137,7 +137,7 @@ impl ShardLoop {
         let Some(scope) = self.scope_of(touch).await? else { return Ok(()) };
         if let Some(bucket) = touch.recheck {
             self.core.stats.buckets_rechecked.one();
-            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket).await;
+            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, Copies::Quorum).await;
         }
         // The limit has passed the step, so the next roll takes it in. Here, whoever owns the shard by now: the watermark
         // of this process waits for it.

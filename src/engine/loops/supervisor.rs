@@ -12,7 +12,7 @@ use crate::domain::counter::DatasetId;
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::{Activity, Driver, Next};
-use crate::engine::loops::{LimitLoop, RetentionLoop, ShardLoop, WatermarkLoop};
+use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
 use crate::engine::rolling::QueueLoop;
 use crate::ports::StoreError;
 
@@ -76,8 +76,13 @@ impl Supervisor {
         match &self.core.fleet {
             None => self.driver.start(WatermarkLoop::new(Arc::clone(&self.core), Arc::clone(&dataset))),
             Some(fleet) => {
-                let (core, fleet, dataset) = (Arc::clone(&self.core), Arc::clone(fleet), Arc::clone(&dataset));
+                let parts = || (Arc::clone(&self.core), Arc::clone(fleet), Arc::clone(&dataset));
+                let (core, fleet, dataset) = parts();
                 self.driver.start(ShardLoop::new(core, fleet, dataset));
+                if let Some(delay) = self.core.seal_delay {
+                    let (core, fleet, dataset) = parts();
+                    self.driver.start(SealLoop::new(core, fleet, dataset, delay));
+                }
             }
         }
         self.driver.start(RetentionLoop::new(Arc::clone(&self.core), dataset));

@@ -89,8 +89,18 @@ impl Wire {
         let entropy = Arc::new(SystemEntropy);
         let queue_stores = memory::queue_stores(Arc::clone(&clock));
         let (profile, rules) = (Profile::default(), Rules::default());
-        let parts =
-            Parts { stores, queue_stores, clock, entropy, export: None, namespaces, profile, signals: None, rules };
+        let parts = Parts {
+            stores,
+            queue_stores,
+            clock,
+            entropy,
+            export: None,
+            namespaces,
+            profile,
+            signals: None,
+            seal_delay: None,
+            rules,
+        };
         let engine = Engine::start(parts).await.expect("the engine starts");
         Self { address, gateway, engine, gate, stop, serving }
     }

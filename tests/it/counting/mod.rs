@@ -89,6 +89,7 @@ impl House {
             namespaces,
             profile: Profile::default(),
             signals: None,
+            seal_delay: None,
             rules: Rules::default(),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");

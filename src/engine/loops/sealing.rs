@@ -1,0 +1,185 @@
+//! Seals time buckets: once one is over for longer than the seal delay, it is read again from every replica and compared
+//! with its record. A row that came late, and that nobody asked about, is found so and counted.
+//!
+//! The owner of a touch shard goes over the steps of the shard in their order, behind the limit by the delay and never
+//! beyond the watermark: a bucket whose counters are not rolled up has no record yet. All buckets of LOW namespaces are
+//! compared, of the others one in `SEAL_SAMPLE_EVERY`. How far a shard has come is stored, and a slice is kept until it is
+//! sealed. Two owners at once only compare twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::Counter;
+use crate::domain::limits::{
+    LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, SEAL_BUCKETS_NOTED_MAX, SEAL_INTERVAL, STEP, TOUCH_SHARDS,
+};
+use crate::domain::namespace::Cardinality;
+use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
+use crate::engine::core::Core;
+use crate::engine::datasets::DatasetState;
+use crate::engine::fleet::Fleet;
+use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::replay::PAGE_PAUSE;
+use crate::ports::{StoreError, Touch};
+
+/// The loop of one dataset.
+pub struct SealLoop {
+    core: Arc<Core>,
+    fleet: Arc<Fleet>,
+    dataset: Arc<DatasetState>,
+    delay: Duration,
+    /// How far each shard is sealed; none where the shard is another member's.
+    sealed: Vec<Option<Timestamp>>,
+}
+
+/// Buckets that were compared in one go, so that the touches of their further steps are passed over.
+#[derive(Default)]
+struct Noted(BTreeSet<(Timestamp, Counter)>);
+
+impl Noted {
+    /// Notes a bucket; answers whether it is new. Forgets some when there are too many, which are then compared twice.
+    fn note(&mut self, bucket: Timestamp, counter: &Counter) -> bool {
+        if self.0.len() == SEAL_BUCKETS_NOTED_MAX {
+            self.0.pop_first();
+        }
+        self.0.insert((bucket, counter.clone()))
+    }
+}
+
+impl SealLoop {
+    /// Makes the loop of a dataset; it owns nothing yet.
+    pub fn new(core: Arc<Core>, fleet: Arc<Fleet>, dataset: Arc<DatasetState>, delay: Duration) -> Self {
+        Self { core, fleet, dataset, delay, sealed: vec![None; TOUCH_SHARDS as usize] }
+    }
+
+    /// Answers whether every owned shard is sealed as far as it can be.
+    async fn step(&mut self) -> Result<bool, StoreError> {
+        self.take_over().await?;
+        // The limit first: what is acknowledged at or below it is in the touches that are read from here on.
+        let due = self.dataset.limit() - self.delay;
+        let mut is_looked_again = false;
+        let mut failed = false;
+        for shard in 0..TOUCH_SHARDS {
+            let Some(from) = self.sealed[shard as usize] else { continue };
+            let watermark = self.dataset.watermark(shard);
+            let Some((from, to)) = self.next_range(from, due.min(watermark.just_after())).await? else { continue };
+            if from < to {
+                if !is_looked_again {
+                    // Steps that held nothing when they were looked at may hold rows that came late.
+                    self.fleet.store.look_again(self.dataset.id()).await?;
+                    is_looked_again = true;
+                }
+                if let Err(error) = self.seal(shard, from, to).await {
+                    failed = true;
+                    self.core.stats.seals_failed.one();
+                    let dataset = &self.dataset.dataset.name;
+                    tracing::warn!(%error, %dataset, shard, "time buckets cannot be sealed; it is tried again");
+                    continue;
+                }
+            }
+            self.fleet.store.put_sealed(self.dataset.id(), shard, to).await?;
+            self.sealed[shard as usize] = Some(to);
+        }
+        let slowest = self.sealed.iter().flatten().min();
+        self.dataset.note_seal_lag(slowest.map_or(Duration::ZERO, |slowest| due.since(*slowest)));
+        Ok(!is_looked_again && !failed)
+    }
+
+    /// Begins with shards that have become this member's, where their last owner has stopped.
+    async fn take_over(&mut self) -> Result<(), StoreError> {
+        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
+        let is_new = owned.iter().zip(&self.sealed).any(|(owned, sealed)| *owned && sealed.is_none());
+        let stored = if is_new { self.fleet.store.sealed_to(self.dataset.id()).await? } else { Vec::new() };
+        let first = self.dataset.slices.rows().first().map_or(Timestamp::MIN, |row| row.start);
+        for (shard, owned) in owned.into_iter().enumerate() {
+            let sealed = &mut self.sealed[shard];
+            match (owned, *sealed) {
+                (true, None) => *sealed = Some(stored.get(shard).copied().flatten().unwrap_or(first)),
+                (false, Some(_)) => *sealed = None,
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be sealed next from a time on: within one slice, up to where every bucket of it is over. An empty range
+    /// passes a slice that is gone. None if nothing is due.
+    async fn next_range(&self, from: Timestamp, due: Timestamp) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
+        let rows = self.dataset.slices.rows();
+        let Some(row) = rows.iter().find(|row| from < row.end) else { return Ok(None) };
+        let from = from.max(row.start);
+        if row.status == SliceStatus::Dropped {
+            return Ok(Some((row.end, row.end)));
+        }
+        let widths = self.widths(row).await?;
+        let to = sealable_to(due.min(row.end), widths);
+        Ok((from < to).then_some((from, to)))
+    }
+
+    /// The widths of time buckets in a slice.
+    async fn widths(&self, row: &TimeSlice) -> Result<BTreeSet<Duration>, StoreError> {
+        let mut widths = BTreeSet::new();
+        for namespace in self.core.namespaces.all().iter().filter(|one| one.dataset_id == self.dataset.id()) {
+            if let Some(scope) = self.core.scope_by_id(namespace.id).await? {
+                widths.insert(scope.rules.at(row.start).bucket);
+            }
+        }
+        Ok(widths)
+    }
+
+    /// Compares the buckets of a shard that hold touched steps of `from..to`.
+    async fn seal(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
+        let touches = &self.core.stores.touches;
+        let last = to.just_before().floor_to(STEP);
+        let mut noted = Noted::default();
+        let mut beyond: Option<Touch> = None;
+        let mut complete: BTreeSet<Counter> = BTreeSet::new();
+        loop {
+            let page = touches.touched(self.dataset.id(), shard, from, last, beyond.as_ref(), PAGE_ROWS_MAX).await?;
+            for touch in page.iter().filter(|touch| touch.recheck.is_none()) {
+                // A namespace is in the catalog before anything of it is kept: one that is not there was deleted.
+                let Some(scope) = self.core.scope_by_id(touch.counter.namespace()).await? else { continue };
+                let bucket = touch.step.floor_to(scope.rules.at(touch.step).bucket);
+                let cardinality = scope.namespace.spec.cardinality;
+                if is_sampled(cardinality, &touch.counter, bucket) && noted.note(bucket, &touch.counter) {
+                    self.core.seal_bucket(&self.fleet, &scope, &touch.counter, bucket).await?;
+                    if cardinality == Cardinality::Low {
+                        complete.insert(touch.counter.clone());
+                    }
+                }
+            }
+            if page.len() < PAGE_ROWS_MAX {
+                break;
+            }
+            beyond = page.into_iter().next_back();
+            self.core.clock.sleep(PAGE_PAUSE).await;
+        }
+        for counter in complete {
+            let Some(scope) = self.core.scope_by_id(counter.namespace()).await? else { continue };
+            self.core.note_verified(&self.fleet, &scope, &counter, to).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Activity for SealLoop {
+    fn name(&self) -> &'static str {
+        "sealing"
+    }
+
+    async fn activate(&mut self) -> Next {
+        match self.step().await {
+            Ok(true) => Next::After(SEAL_INTERVAL),
+            Ok(false) => Next::After(LIMIT_PUBLISH_INTERVAL),
+            Err(error) => {
+                tracing::warn!(%error, dataset = %self.dataset.dataset.name, "time buckets cannot be sealed yet");
+                Next::After(SEAL_INTERVAL)
+            }
+        }
+    }
+}
