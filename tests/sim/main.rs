@@ -15,6 +15,7 @@ mod ledger;
 mod process;
 mod run;
 mod server;
+mod settings;
 mod signals;
 mod store;
 mod watch;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tallystone::adapters::cassandra::schema::MIGRATIONS;
-use tallystone::adapters::{manual::ManualClock, memory};
+use tallystone::adapters::manual::ManualClock;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{Roles, Rules};
@@ -22,6 +22,7 @@ use crate::cluster::net::Net;
 use crate::cql::parse::{self, Definition};
 use crate::ledger::{Ledger, Number};
 use crate::server::{Machines, Plan};
+use crate::settings::{self, SharedCatalog};
 use crate::watch;
 use crate::weather::{self, Climate};
 use crate::world::{Turner, World};
@@ -83,6 +84,10 @@ struct Stage {
     trouble_until: Duration,
     /// What wall clocks show at the beginning, about.
     begins: Timestamp,
+    seed: u64,
+    spec: NamespaceSpec,
+    /// The mean time between two changes of the settings; none where there are none.
+    settings_change: Option<Duration>,
 }
 
 impl Stage {
@@ -117,7 +122,6 @@ impl Stage {
             // Also before all hints have come: what is sealed too early may still be found by its token.
             seal_delay: [None, Some(SECOND * 5), Some(SECOND * 60)][chance.index(3)],
             seed,
-            spec: spec.clone(),
         };
         let machines = Machines::new(world, plan, ledger, Chance::new(seed, 4));
         let pause = chance.between(SECOND / 4, SECOND * 2);
@@ -135,9 +139,24 @@ impl Stage {
         };
         let clients = (0..CLIENTS).map(|number| client(number, &mut chance)).collect();
         let trouble_until = chance.between(SECOND * 15, SECOND * 50);
+        let settings_change = [None, Some(SECOND * 4), Some(SECOND * 20)][chance.index(3)];
         let (world, ledger) = (world.clone(), ledger.clone());
         let chance = Chance::new(seed, 5);
-        Self { world, ledger, machines, clients, cluster, net, climate, chance, trouble_until, begins }
+        Self {
+            world,
+            ledger,
+            machines,
+            clients,
+            cluster,
+            net,
+            climate,
+            chance,
+            trouble_until,
+            begins,
+            seed,
+            spec,
+            settings_change,
+        }
     }
 
     /// Trouble, then rest, then the questions.
@@ -155,6 +174,12 @@ impl Stage {
             until,
         );
         world.spawn(blowing);
+        if let Some(mean) = self.settings_change {
+            let chance = Chance::new(self.seed, 6);
+            let changing =
+                settings::change(world.clone(), self.machines.clone(), self.spec.clone(), chance, (mean, until));
+            world.spawn(changing);
+        }
         world.spawn(watch::watch(world.clone(), self.cluster.clone(), self.ledger.clone(), until + REST));
         world.until(until).await;
         self.machines.calm();
@@ -258,10 +283,7 @@ fn spec_of(chance: &mut Chance) -> NamespaceSpec {
     let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
     spec.dataset.accept_limit = [SECOND / 2, SECOND, SECOND * 5][chance.index(3)];
     spec.dataset.seconds_per_slice = [60, 300][chance.index(2)];
-    spec.rollup.coalesce_ms = [500, 2_000][chance.index(2)];
-    spec.rollup.num_queues = 2;
-    spec.partition.buckets_per_id = [1, 2][chance.index(2)];
-    spec.partition.seconds_per_bucket = [10, 60][chance.index(2)];
+    settings::vary(&mut spec, chance);
     spec
 }
 
@@ -277,12 +299,13 @@ fn roles_of(chance: &mut Chance) -> Vec<Roles> {
 }
 
 /// A catalog that holds the namespace, the same for all servers.
-fn catalog_with(spec: &NamespaceSpec) -> Arc<dyn Catalog> {
-    let catalog: Arc<dyn Catalog> = Arc::new(memory::Catalog::default());
+fn catalog_with(spec: &NamespaceSpec) -> Arc<SharedCatalog> {
+    let catalog: Arc<SharedCatalog> = Arc::default();
+    let shared = Arc::clone(&catalog) as Arc<dyn Catalog>;
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(SLICE));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
     runtime.block_on(async {
-        let namespaces = Namespaces::open(Arc::clone(&catalog), clock).await.expect("memory opens");
+        let namespaces = Namespaces::open(shared, clock).await.expect("memory opens");
         namespaces.create(spec.clone(), Author::default()).await.expect("a valid namespace");
     });
     catalog

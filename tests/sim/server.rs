@@ -4,25 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
-use tallystone::adapters::cassandra::{Cassandra, RowSettings, SettingsSource};
+use tallystone::adapters::cassandra::{Cassandra, SettingsSource};
 use tallystone::adapters::manual::SeededEntropy;
 use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
-use tallystone::domain::counter::NamespaceId;
 use tallystone::domain::fleet::{Roles, Rules};
-use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::engine::counting::Counting;
 use tallystone::engine::namespaces::Namespaces;
 use tallystone::engine::{Engine, Parts, Profile};
-use tallystone::ports::{Catalog, Clock, StoreError};
+use tallystone::ports::{Catalog, Clock};
 
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::cluster::net::Net;
 use crate::ledger::Ledger;
 use crate::process::ProcessClock;
+use crate::settings::SharedCatalog;
 use crate::signals::SimSignals;
 use crate::store::{Pauses, SimStore};
 use crate::world::{ProcessId, World};
@@ -35,8 +33,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub struct Plan {
     pub cluster: Cluster,
     pub net: Net,
-    pub catalog: Arc<dyn Catalog>,
-    pub spec: NamespaceSpec,
+    pub catalog: Arc<SharedCatalog>,
     pub rules: Rules,
     pub pauses: Pauses,
     /// Whether the trouble is over.
@@ -79,16 +76,6 @@ pub struct Machines {
 struct Server {
     process: ProcessId,
     standing: Arc<Mutex<Standing>>,
-}
-
-/// The settings of the one namespace.
-struct Settings(RowSettings);
-
-#[async_trait]
-impl SettingsSource for Settings {
-    async fn settings(&self, _: NamespaceId, _: u64) -> Result<RowSettings, StoreError> {
-        Ok(self.0.clone())
-    }
 }
 
 impl Machines {
@@ -231,18 +218,18 @@ impl Machines {
             pauses: plan.pauses,
             is_calm: Arc::clone(&plan.is_calm),
         };
-        let settings = RowSettings { partition: plan.spec.partition, series: plan.spec.series.clone() };
+        let catalog = Arc::clone(&plan.catalog) as Arc<dyn Catalog>;
         let opening = Cassandra::on(
             Arc::new(store),
             crate::KEYSPACE,
-            Some(Arc::new(Settings(settings))),
+            Some(Arc::clone(&plan.catalog) as Arc<dyn SettingsSource>),
             Arc::clone(&clock),
             plan.rules,
         );
         let cassandra = Arc::new(opening.await.map_err(|error| error.to_string())?);
         let mut stores = cassandra.stores(Arc::new(memory::FastTable::new(Arc::clone(&clock), 1 << 20)));
-        stores.catalog = Arc::clone(&plan.catalog);
-        let namespaces = Namespaces::open(Arc::clone(&plan.catalog), Arc::clone(&clock)).await;
+        stores.catalog = Arc::clone(&catalog);
+        let namespaces = Namespaces::open(catalog, Arc::clone(&clock)).await;
         let namespaces = namespaces.map_err(|error| error.to_string())?;
         let signals = SimSignals {
             machine,

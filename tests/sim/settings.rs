@@ -1,0 +1,95 @@
+//! The settings of the one namespace: a catalog that all servers share, and an operator who changes them under load.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tallystone::adapters::cassandra::{RowSettings, SettingsSource};
+use tallystone::adapters::memory;
+use tallystone::domain::counter::{NamespaceId, NamespaceName};
+use tallystone::domain::namespace::{Cardinality, NamespaceSpec};
+use tallystone::engine::namespaces::Author;
+use tallystone::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+
+use crate::chance::Chance;
+use crate::server::Machines;
+use crate::world::World;
+
+/// The catalog: always there, because what is tried here is what servers make of its changes.
+#[derive(Default)]
+pub struct SharedCatalog {
+    inner: memory::Catalog,
+    commits: AtomicI64,
+}
+
+#[async_trait]
+impl Catalog for SharedCatalog {
+    async fn load(&self) -> Result<CatalogState, StoreError> {
+        self.inner.load().await
+    }
+
+    async fn revision(&self) -> Result<i64, StoreError> {
+        Ok(self.commits.load(Ordering::Relaxed))
+    }
+
+    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
+        self.inner.commit(record).await?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        self.inner.version_of(namespace, version).await
+    }
+
+    async fn history(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError> {
+        self.inner.history(name, beyond, limit).await
+    }
+}
+
+#[async_trait]
+impl SettingsSource for SharedCatalog {
+    async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
+        let missing = || StoreError::not_applied(StoreErrorKind::Corrupt, "read frozen settings");
+        let spec = self.inner.version_of(namespace, version).await?.ok_or_else(missing)?;
+        Ok(RowSettings { partition: spec.partition, series: spec.series })
+    }
+}
+
+/// Chooses what may change at run time. None of it changes what counts.
+pub fn vary(spec: &mut NamespaceSpec, chance: &mut Chance) {
+    spec.rollup.coalesce_ms = [500, 2_000][chance.index(2)];
+    spec.rollup.num_queues = [1, 2, 3][chance.index(3)];
+    spec.cardinality = [Cardinality::Low, Cardinality::Medium][chance.index(2)];
+    spec.partition.buckets_per_id = [1, 2][chance.index(2)];
+    spec.partition.seconds_per_bucket = [10, 20, 60][chance.index(3)];
+}
+
+/// Changes settings now and then, on some server, until a time.
+pub async fn change(
+    world: World,
+    machines: Machines,
+    mut spec: NamespaceSpec,
+    mut chance: Chance,
+    (mean, until): (Duration, Duration),
+) {
+    loop {
+        let pause = chance.between(Duration::ZERO, mean * 2);
+        if world.now() + pause >= until {
+            return;
+        }
+        world.sleep(pause).await;
+        vary(&mut spec, &mut chance);
+        let Some((process, running)) = machines.running(chance.index(machines.count())) else { continue };
+        let (namespaces, wanted) = (running.engine.namespaces(), spec.clone());
+        world.run_in(process, async move {
+            // A change that does not come through is none; another follows.
+            let _ = namespaces.update(wanted, None, Author::default()).await;
+        });
+    }
+}
