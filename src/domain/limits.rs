@@ -37,6 +37,8 @@ pub const TOP_COUNTERS_MAX: usize = 1_000;
 pub const TOP_COUNTERS_DEFAULT: usize = 10;
 /// The counters that each shard of a ranking keeps; more than are asked for, so that small changes need no new walk.
 pub const TOP_COUNTERS_KEPT_MAX: usize = 1_250;
+/// How long a ranking of counters is answered where other servers roll as well; then it is built anew.
+pub const SHARED_RANKING_AGE_MAX: Duration = Duration::from_secs(10);
 /// The most counters of one watch.
 pub const WATCH_COUNTERS_MAX: usize = 100;
 /// The most rows of one series answer.

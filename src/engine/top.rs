@@ -1,7 +1,8 @@
 //! The greatest counters of a namespace, ranked by what the roller writes.
 //!
 //! A ranking is built by one walk over the checkpoints when it is first asked for, and kept by every roll afterwards; until
-//! the walk is done it answers nothing. Each touch shard keeps a bounded heap; a counter that sinks below what was once pushed out makes the shard incomplete, and
+//! the walk is done it answers nothing. In a fleet other servers roll as well, so there a ranking holds for the time at
+//! which its walk began, and is built anew when it is asked for later. Each touch shard keeps a bounded heap; a counter that sinks below what was once pushed out makes the shard incomplete, and
 //! the ranking is then built anew.
 
 use std::cmp::Reverse;
@@ -30,6 +31,17 @@ pub struct TopTables {
 pub struct TopTable {
     shards: Vec<Mutex<Heap>>,
     complete: AtomicBool,
+    /// When its walk began.
+    pub begun: Begun,
+}
+
+/// The beginning of a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// By elapsed time.
+    pub elapsed: Duration,
+    /// Every checkpoint that is read from then on holds all that was acknowledged up to here.
+    pub as_of: Timestamp,
 }
 
 #[derive(Default)]
@@ -76,10 +88,11 @@ impl TopTables {
     }
 
     /// Begins a ranking, in which rolls are noted from now on; none while another one is being built.
-    pub fn begin(&self, namespace: NamespaceId) -> Option<Arc<TopTable>> {
+    pub fn begin(&self, namespace: NamespaceId, begun: Begun) -> Option<Arc<TopTable>> {
         let table = Arc::new(TopTable {
             shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect(),
             complete: AtomicBool::new(false),
+            begun,
         });
         match self.tables.entry(namespace) {
             Entry::Occupied(held) if !held.get().complete.load(Ordering::Acquire) => return None,
@@ -184,6 +197,8 @@ impl Heap {
 mod tests {
     use super::*;
 
+    const BEGUN: Begun = Begun { elapsed: Duration::ZERO, as_of: Timestamp::MIN };
+
     fn counter(i: usize) -> Counter {
         Counter::new(NamespaceId(1), CounterName::new(&format!("c{i}")).expect("a valid name"))
     }
@@ -200,7 +215,7 @@ mod tests {
     #[test]
     fn the_greatest_come_first_and_an_older_value_changes_nothing() {
         let tables = TopTables::default();
-        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("no other is being built");
         table.complete();
         tables.note(&counter(1), &checkpoint(5, 10));
         tables.note(&counter(2), &checkpoint(7, 10));
@@ -213,21 +228,21 @@ mod tests {
     #[test]
     fn a_ranking_is_answered_only_when_its_walk_is_done_and_built_by_one_walk_at_once() {
         let tables = TopTables::default();
-        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("no other is being built");
         tables.note(&counter(1), &checkpoint(5, 10));
         assert_eq!(table.top(10, at(10), None), None, "others may be greater");
-        assert!(tables.begin(NamespaceId(1)).is_none());
+        assert!(tables.begin(NamespaceId(1), BEGUN).is_none());
         tables.give_up(NamespaceId(1), &table);
-        let table = tables.begin(NamespaceId(1)).expect("the first was given up");
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("the first was given up");
         table.complete();
         assert_eq!(table.top(10, at(10), None), Some(Vec::new()));
-        assert!(tables.begin(NamespaceId(1)).is_some(), "a finished one may be built anew");
+        assert!(tables.begin(NamespaceId(1), BEGUN).is_some(), "a finished one may be built anew");
     }
 
     #[test]
     fn a_counter_silent_for_longer_than_the_ttl_counts_nothing() {
         let tables = TopTables::default();
-        let table = tables.begin(NamespaceId(1)).expect("no other is being built");
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("no other is being built");
         table.complete();
         tables.note(&counter(1), &checkpoint(9, 1_000));
         tables.note(&counter(2), &checkpoint(2, 5_000));

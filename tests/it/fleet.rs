@@ -197,6 +197,17 @@ fn a_watch_sees_what_other_servers_write_and_roll_up() {
         tokio::task::block_in_place(|| (0..4).for_each(|_| add(&other, "views", 10)));
         while next().await.reading.expect("a watch shows readings").count != 41 {}
     });
+    // The same of rankings.
+    for server in [&one, &other] {
+        let ranked = || {
+            let path = "/tallystone.counter.v1.CounterService/TopCounters";
+            let answer = server.post(path, r#"{"namespace": "default", "n": 1}"#);
+            // 429 while the walk is under way.
+            let parsed: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+            parsed["counters"][0]["count"] == Value::from("41")
+        };
+        assert!(eventually(WITHIN, ranked), "{}", server.printed());
+    }
     assert!(one.stop().success());
     assert!(other.stop().success());
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX};
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX, TOUCH_SHARDS};
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{
     CounterSummary, Counting, CountingError, Freshness, ReadOptions, Reading, TopAnswer, is_best_effort,
 };
-use crate::engine::top::TopTable;
+use crate::engine::top::{Begun, TopTable};
 use crate::ports::StoreError;
 
 /// How long a first question waits for its ranking.
@@ -51,15 +51,24 @@ impl Counting {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
         // The time first: a value that is read later holds for it too.
         let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
-        let as_of = (0..crate::domain::limits::TOUCH_SHARDS)
-            .map(|shard| scope.dataset.pending.rolled_up_to(shard, limit))
-            .min()
-            .unwrap_or(limit)
-            .max(scope.least_as_of(limit));
-        let of = |table: Arc<TopTable>| table.top(n, as_of, scope.ttl_at(as_of));
-        let ranked = match self.core.top.get(scope.namespace.id).and_then(of) {
+        let is_shared = self.core.fleet.is_some();
+        // What other members have rolled up is known by their watermarks.
+        let rolled_up_to = |shard: u32| match is_shared {
+            true => scope.dataset.watermark(shard),
+            false => scope.dataset.pending.rolled_up_to(shard, limit),
+        };
+        let as_of = (0..TOUCH_SHARDS).map(rolled_up_to).min().unwrap_or(limit).max(scope.least_as_of(limit));
+        let begun = Begun { elapsed: self.core.clock.elapsed(), as_of };
+        let is_recent = |table: &Arc<TopTable>| {
+            !is_shared || begun.elapsed.saturating_sub(table.begun.elapsed) < SHARED_RANKING_AGE_MAX
+        };
+        let of = |table: Arc<TopTable>| {
+            let as_of = if is_shared { table.begun.as_of } else { as_of };
+            Some((table.top(n, as_of, scope.ttl_at(as_of))?, as_of))
+        };
+        let (ranked, as_of) = match self.core.top.get(scope.namespace.id).filter(is_recent).and_then(of) {
             Some(ranked) => ranked,
-            None => of(self.rank(&scope).await?).ok_or_else(being_ranked)?,
+            None => of(self.rank(&scope, begun).await?).ok_or_else(being_ranked)?,
         };
         let summary = |ranked: crate::engine::top::Ranked| {
             let (count, saturated) = clamp_count(ranked.value);
@@ -69,8 +78,8 @@ impl Counting {
     }
 
     /// Ranks a namespace by a walk over its checkpoints; rolls that end meanwhile are noted as well.
-    async fn rank(&self, scope: &Arc<Scope>) -> Result<Arc<TopTable>, CountingError> {
-        let Some(table) = self.core.top.begin(scope.namespace.id) else { return Err(being_ranked()) };
+    async fn rank(&self, scope: &Arc<Scope>, begun: Begun) -> Result<Arc<TopTable>, CountingError> {
+        let Some(table) = self.core.top.begin(scope.namespace.id, begun) else { return Err(being_ranked()) };
         let (done, finished) = tokio::sync::oneshot::channel();
         let ranking = Ranking { core: Arc::clone(&self.core), scope: Arc::clone(scope), table };
         self.driver.start_once(async move {
