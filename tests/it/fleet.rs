@@ -269,7 +269,7 @@ fn a_clear_that_comes_late_is_acknowledged_once_it_shows() {
         count(&read) == 8 && read["behind"] != Value::Bool(true)
     };
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
-    write_late("late_clear", "views", &late, Change::Clear);
+    write_late("late_clear", FIRST, "views", &late, Change::Clear);
     let body =
         format!(r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#);
     let is_acknowledged = || {
@@ -391,7 +391,13 @@ fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slic
 }
 
 /// Writes an event as a server does that does not know how far the dataset is closed.
-fn write_late(keyspace: &str, (namespace, dataset): (NamespaceId, DatasetId), name: &str, token: &Uuid, change: Change) {
+fn write_late(
+    keyspace: &str,
+    (namespace, dataset): (NamespaceId, DatasetId),
+    name: &str,
+    token: &Uuid,
+    change: Change,
+) {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let options = Options {
         servers: vec![node.to_string()],
