@@ -214,7 +214,7 @@ fn a_watch_sees_what_other_servers_write_and_roll_up() {
             let answer = server.post(path, r#"{"namespace": "default", "n": 1}"#);
             // 429 while the walk is under way.
             let parsed: Value = serde_json::from_str(&answer.body).unwrap_or_default();
-            parsed["counters"][0]["count"] == Value::from("41")
+            parsed["counters"][0]["count"] == "41"
         };
         assert!(eventually(WITHIN, ranked), "{}", server.printed());
     }
