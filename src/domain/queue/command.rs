@@ -46,7 +46,7 @@ pub struct NewMessage {
 pub enum MessageRef {
     /// By its key.
     Key(MessageKey),
-    /// By its id and what routed it.
+    /// By its id; where what routed it is said, only a message that this has routed.
     Id(MessageId, Option<Routing>),
 }
 
