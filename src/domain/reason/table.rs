@@ -98,7 +98,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Correct the setting that the message names; docs/configuration.md lists the settings of a namespace with their ranges.",
+        help: "Correct the setting that the message names; docs/configuration.md lists the settings of a namespace with their ranges, docs/queues.md those of a queue.",
     },
     ReasonInfo {
         name: "INVALID_DOCUMENT",
