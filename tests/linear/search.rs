@@ -100,6 +100,12 @@ impl Search<'_> {
         answer.as_ref().is_none_or(|answer| *answer == found)
     }
 
+    /// Whether a call with an answer fits here and leaves the state as it is.
+    fn changes_nothing(&self, list: &List, operation: usize) -> bool {
+        let mut after = list.clone();
+        self.order[operation].answer.is_some() && self.fits(&mut after, operation) && after == *list
+    }
+
     /// What may come next, that which ended first in front.
     fn point(&self, list: List, by: Option<usize>) -> Point {
         let first_word = self.done.iter().position(|word| *word != u64::MAX).unwrap_or(0);
@@ -115,6 +121,10 @@ impl Search<'_> {
         }
         next.retain(|operation| self.order[*operation].began <= earliest_end);
         next.sort_by_key(|operation| self.order[*operation].ended);
+        if let Some(free) = next.iter().copied().find(|operation| self.changes_nothing(&list, *operation)) {
+            // It may as well come here: in any order that has it later it can be moved to this place.
+            return Point { list, choices: vec![Choice { operation: free, applied: true }], tried: 0, by };
+        }
         let ways = |operation: usize| {
             let Operation { answer, ended, .. } = self.order[operation];
             // What never was applied holds nobody up before its end, so it is given up there and at no other point: each

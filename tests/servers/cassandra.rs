@@ -104,7 +104,9 @@ pub struct Ports {
 /// The node that the tests of this process share.
 pub fn shared() -> Result<SocketAddr, String> {
     static SHARED: OnceLock<Result<Cassandra, String>> = OnceLock::new();
-    let node = SHARED.get_or_init(|| Cassandra::start(|settings| settings.survives_kills = false));
+    // Each test has tables of its own, hundreds together, and each table takes memory while it is there.
+    let node = SHARED
+        .get_or_init(|| Cassandra::start(|settings| (settings.survives_kills, settings.heap_mib) = (false, 1_536)));
     node.as_ref().map(Cassandra::address).map_err(Clone::clone)
 }
 
