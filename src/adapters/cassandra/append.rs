@@ -5,7 +5,6 @@
 //! row is durable or `HOLD_GIVEN_UP_AFTER` is over. Then limits may pass a row that still appears: it was acknowledged to
 //! nobody, and a verdict that finds it has its bucket compared.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,12 +17,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::lanes::{EventRow, Lanes, Partition};
+use crate::adapters::cassandra::lanes::{Lanes, Rows};
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{place_of, stored_counter, stored_dataset, stored_key};
+use crate::adapters::cassandra::place::{Place, place_of, stored_counter, stored_dataset, stored_key};
 use crate::adapters::cassandra::slices::{Slice, Slices};
 use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::cassandra::value::Bind;
 use crate::adapters::stored;
+use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
 use crate::domain::limits::{
     CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
@@ -48,18 +49,43 @@ pub struct Appending {
     link: Arc<Link>,
     slices: Arc<Slices>,
     touching: Arc<Touching>,
-    lanes: Lanes,
+    lanes: Lanes<Partition>,
     recent: Cache<Token, Recent>,
     held_bytes: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
     stop: CancellationToken,
 }
 
+/// A partition of a slice's events.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Partition {
+    /// The dataset.
+    dataset: DatasetId,
+    /// The beginning of the slice.
+    slice_start: Timestamp,
+    /// The counter.
+    counter: Counter,
+    /// The buckets.
+    place: Place,
+}
+
+/// The columns of an event that are not those of its partition, and the cell timestamp.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventRow {
+    /// Microseconds since 1970.
+    pub event_time: i64,
+    /// The event id.
+    pub event_id: Vec<u8>,
+    /// The value cell.
+    pub value: Vec<u8>,
+    /// The cell timestamp.
+    pub timestamp: i64,
+}
+
 /// Events of one call that share a partition.
 struct Group {
     slice: Arc<Slice>,
     partition: Partition,
-    rows: Arc<Vec<EventRow>>,
     events: Vec<NewEvent>,
     /// Where their answers stand in the call's.
     at: Vec<usize>,
@@ -140,27 +166,41 @@ impl Appending {
         let mut answers: Vec<Option<Result<Appended, StoreError>>> = events.iter().map(|_| None).collect();
         let groups = self.admit(dataset, events, &mut answers).await;
         let began = self.link.elapsed();
-        let answer_at = began + CASSANDRA_ANSWER_WITHIN;
-        let writing = groups.into_iter().map(|group| self.write(group, answer_at));
-        let mut writing = stream::iter(writing).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
         let mut open = Vec::new();
-        while let Some((group, standing)) = writing.next().await {
+        for (group, standing) in self.write_all(groups, began + CASSANDRA_ANSWER_WITHIN).await {
             for at in &group.at {
                 answers[*at] = Some(answer(&standing));
             }
-            match standing {
-                Standing::Durable | Standing::Refused(_) => self.conclude(&group, &standing),
-                Standing::Open(_) => open.push(group),
+            if let Standing::Open(_) = standing {
+                open.push(group);
             }
         }
-        drop(writing);
         let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
         // Nobody may be waiting any more.
         let _ = told.send(answers.into_iter().map(|answer| answer.unwrap_or_else(closed)).collect());
-        let rest = open.into_iter().map(|group| self.write(group, began + HOLD_GIVEN_UP_AFTER));
-        let mut rest = stream::iter(rest).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
-        while let Some((group, standing)) = rest.next().await {
-            self.conclude(&group, &standing);
+        if !open.is_empty() {
+            // Boxed, like every write: it is rare, and most tasks are spared its room.
+            Box::pin(self.write_all(open, began + HOLD_GIVEN_UP_AFTER)).await;
+        }
+    }
+
+    /// Writes groups until the outcome of each is known, or until a time at which it may still be open.
+    async fn write_all(&self, mut groups: Vec<Group>, until: Duration) -> Vec<(Group, Standing)> {
+        let one = |group| {
+            Box::pin(async move {
+                let (group, standing) = self.write(group, until).await;
+                self.conclude(&group, &standing);
+                (group, standing)
+            })
+        };
+        match groups.pop() {
+            // A single add needs no set of writes.
+            Some(only) if groups.is_empty() => vec![one(only).await],
+            Some(last) => {
+                groups.push(last);
+                stream::iter(groups).map(one).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX).collect().await
+            }
+            None => Vec::new(),
         }
     }
 
@@ -171,7 +211,7 @@ impl Appending {
         events: Vec<NewEvent>,
         answers: &mut [Option<Result<Appended, StoreError>>],
     ) -> Vec<Group> {
-        let mut groups: BTreeMap<Partition, Group> = BTreeMap::new();
+        let mut placed = Vec::with_capacity(events.len());
         for (at, new) in events.into_iter().enumerate() {
             let (slice, partition) = match self.place(dataset, &new).await {
                 Ok(placed) => placed,
@@ -184,19 +224,21 @@ impl Appending {
                 answers[at] = Some(Ok(Appended::Existing(change)));
                 continue;
             }
-            let group = groups.entry(partition.clone()).or_insert_with(|| Group {
-                slice,
-                partition,
-                rows: Arc::default(),
-                events: Vec::new(),
-                at: Vec::new(),
-                sent: false,
-            });
-            Arc::make_mut(&mut group.rows).push(row_of(&new)); // nobody else has them yet
-            group.events.push(new);
-            group.at.push(at);
+            placed.push((partition, slice, at, new));
         }
-        groups.into_values().collect()
+        // Stable: the events of a partition keep their order.
+        placed.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut groups: Vec<Group> = Vec::with_capacity(placed.len());
+        for (partition, slice, at, new) in placed {
+            match groups.last_mut().filter(|group| group.partition == partition) {
+                Some(group) => {
+                    group.events.push(new);
+                    group.at.push(at);
+                }
+                None => groups.push(Group { slice, partition, events: vec![new], at: vec![at], sent: false }),
+            }
+        }
+        groups
     }
 
     async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
@@ -224,10 +266,11 @@ impl Appending {
     /// Writes a group until its outcome is known, or until a time at which it may still be open.
     async fn write(&self, mut group: Group, until: Duration) -> (Group, Standing) {
         let was_sent = group.sent;
+        let rows = rows_of(&group);
         let mut open: Option<Fault> = None;
         let mut attempt = 1;
         loop {
-            let fault = match self.attempt(&mut group).await {
+            let fault = match self.attempt(&mut group, &rows).await {
                 Ok(()) => return (group, Standing::Durable),
                 Err(fault) => fault,
             };
@@ -256,7 +299,7 @@ impl Appending {
     }
 
     /// Touch first, so that no row is ever there without one; then the rows; a clear shows before it is acknowledged.
-    async fn attempt(&self, group: &mut Group) -> Result<(), Fault> {
+    async fn attempt(&self, group: &mut Group, rows: &Rows) -> Result<(), Fault> {
         let (dataset, counter) = (group.partition.dataset, &group.partition.counter);
         let unsent = group.sent;
         let beside = |error: StoreError| Fault {
@@ -268,8 +311,7 @@ impl Appending {
         }
         let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
         group.sent = true;
-        let rows = Arc::clone(&group.rows);
-        self.lanes.write(&self.link, tables.named("insert_event"), &group.partition, rows).await?;
+        self.lanes.write(&self.link, tables.named("insert_event"), &group.partition, Arc::clone(rows)).await?;
         if self.touching.is_forgotten(counter.namespace()) {
             return Ok(());
         }
@@ -308,6 +350,18 @@ fn answer(standing: &Standing) -> Result<Appended, StoreError> {
         Standing::Durable => Ok(Appended::Inserted),
         Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
     }
+}
+
+/// The values of `insert_event` for each event of a group.
+fn rows_of(group: &Group) -> Rows {
+    let Partition { counter, place, .. } = &group.partition;
+    let (ns, name) = stored_counter(counter);
+    let values = |new: &NewEvent| {
+        let row = row_of(new);
+        let (bucket, event_bucket) = (place.time_bucket.micros(), place.event_bucket);
+        (ns, name, bucket, event_bucket, row.event_time, row.event_id, row.value, row.timestamp).bind()
+    };
+    Arc::new(group.events.iter().map(values).collect())
 }
 
 /// The row of an event; its cell timestamp is the event time, so sending it again changes nothing.

@@ -4,6 +4,7 @@
 //! the lane free writes at once; others wait in its queue, and the first of them leads the next batch. A lane knows one
 //! attempt only: repeating is up to whoever asked.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use dashmap::DashMap;
@@ -12,91 +13,59 @@ use tokio::sync::oneshot;
 
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{Place, stored_counter};
 use crate::adapters::cassandra::store::Prepared;
-use crate::adapters::cassandra::value::{Bind, Value};
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId};
+use crate::adapters::cassandra::value::Value;
 use crate::domain::limits::PARTITION_BATCH_ROWS_MAX;
 
-/// A partition of a slice's events.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Partition {
-    /// The dataset.
-    pub dataset: DatasetId,
-    /// The beginning of the slice.
-    pub slice_start: Timestamp,
-    /// The counter.
-    pub counter: Counter,
-    /// The buckets.
-    pub place: Place,
-}
-
-/// The columns of an event that are not those of its partition, and the cell timestamp.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EventRow {
-    /// Microseconds since 1970.
-    pub event_time: i64,
-    /// The event id.
-    pub event_id: Vec<u8>,
-    /// The value cell.
-    pub value: Vec<u8>,
-    /// The cell timestamp.
-    pub timestamp: i64,
-}
+/// Rows of one partition, as the values of one statement each.
+pub type Rows = Arc<Vec<Vec<Value>>>;
 
 /// Rows that wait for their partition.
-struct Waiting {
-    rows: Arc<Vec<EventRow>>,
-    told: oneshot::Sender<Told>,
+struct Waiting<P: Clone + Eq + Hash> {
+    rows: Rows,
+    told: oneshot::Sender<Told<P>>,
 }
 
-enum Told {
+enum Told<P: Clone + Eq + Hash> {
     /// Another one wrote them; this came of it.
     Written(Result<(), Fault>),
     /// The one before is done: write these, and your own.
-    Lead(Vec<Waiting>),
+    Lead(LaneHeld<P>),
 }
+
+type Queues<P> = Arc<DashMap<P, Vec<Waiting<P>>>>;
 
 /// The lanes of all partitions that have a write in flight.
-#[derive(Default)]
-pub struct Lanes {
-    queues: DashMap<Partition, Vec<Waiting>>,
+pub struct Lanes<P: Clone + Eq + Hash> {
+    queues: Queues<P>,
 }
 
-impl Lanes {
-    /// Writes rows of a partition once, together with what else waits for it.
-    pub async fn write(
-        &self,
-        link: &Link,
-        statement: &Prepared,
-        partition: &Partition,
-        rows: Arc<Vec<EventRow>>,
-    ) -> Result<(), Fault> {
-        let waiting = match self.queues.entry(partition.clone()) {
-            Entry::Vacant(free) => {
-                free.insert(Vec::new());
-                None
-            }
-            Entry::Occupied(mut taken) => {
-                let (told, answer) = oneshot::channel();
-                taken.get_mut().push(Waiting { rows: Arc::clone(&rows), told });
-                Some(answer)
-            }
-        };
-        let mut others = match waiting {
-            None => Vec::new(),
-            Some(answer) => match answer.await {
+impl<P: Clone + Eq + Hash> Default for Lanes<P> {
+    fn default() -> Self {
+        Self { queues: Arc::default() }
+    }
+}
+
+impl<P: Clone + Eq + Hash> Lanes<P> {
+    /// Writes rows of a partition once, together with what else waits for it. All of them go by the same statement.
+    pub async fn write(&self, link: &Link, statement: &Prepared, partition: &P, rows: Rows) -> Result<(), Fault> {
+        let mut lane = match self.enter(partition, &rows) {
+            Ok(lane) => lane,
+            Err(answer) => match answer.await {
                 Ok(Told::Written(result)) => return result,
-                Ok(Told::Lead(others)) => others,
+                Ok(Told::Lead(lane)) => lane,
                 // The leader was stopped in the middle of a write that may have had these rows in it.
                 Err(_) => return Err(stopped()),
             },
         };
-        let kept = others.split_off(room_beside(rows.len(), &others));
-        let lane = LaneHeld { lanes: self, partition, left: kept };
-        let all: Vec<&EventRow> = rows.iter().chain(others.iter().flat_map(|waiting| waiting.rows.iter())).collect();
-        let result = send(link, statement, partition, &all).await;
+        let fitting = room_beside(rows.len(), &lane.left);
+        let others: Vec<Waiting<P>> = lane.left.drain(..fitting).collect();
+        let result = if others.is_empty() {
+            send(link, statement, &rows).await
+        } else {
+            let all = rows.iter().chain(others.iter().flat_map(|waiting| waiting.rows.iter())).cloned();
+            send(link, statement, &all.collect::<Vec<_>>()).await
+        };
         drop(lane);
         for waiting in others {
             // Whoever waited may have been stopped.
@@ -104,30 +73,60 @@ impl Lanes {
         }
         result
     }
+
+    /// Takes the lane if it is free, else a place in its queue.
+    fn enter(&self, partition: &P, rows: &Rows) -> Result<LaneHeld<P>, oneshot::Receiver<Told<P>>> {
+        match self.queues.entry(partition.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Vec::new());
+                Ok(LaneHeld::new(&self.queues, partition, Vec::new()))
+            }
+            Entry::Occupied(mut taken) => {
+                let (told, answer) = oneshot::channel();
+                taken.get_mut().push(Waiting { rows: Arc::clone(rows), told });
+                Err(answer)
+            }
+        }
+    }
 }
 
-/// The right to write a partition; ends by handing it on.
-struct LaneHeld<'a> {
-    lanes: &'a Lanes,
-    partition: &'a Partition,
-    /// What did not fit into the batch; it goes before what came later.
-    left: Vec<Waiting>,
+/// The right to write a partition; ends by handing it on. It travels to whoever is next, so that it is not lost with one who
+/// is stopped before taking it up.
+struct LaneHeld<P: Clone + Eq + Hash> {
+    /// None once it was given back.
+    lane: Option<(Queues<P>, P)>,
+    /// What was taken out of the queue and is not written; it goes before what came later.
+    left: Vec<Waiting<P>>,
 }
 
-impl Drop for LaneHeld<'_> {
+impl<P: Clone + Eq + Hash> LaneHeld<P> {
+    fn new(queues: &Queues<P>, partition: &P, left: Vec<Waiting<P>>) -> Self {
+        Self { lane: Some((Arc::clone(queues), partition.clone())), left }
+    }
+}
+
+impl<P: Clone + Eq + Hash> Drop for LaneHeld<P> {
     fn drop(&mut self) {
-        let Entry::Occupied(mut lane) = self.lanes.queues.entry(self.partition.clone()) else {
+        let Some((queues, partition)) = self.lane.take() else { return };
+        let is_empty = |_: &P, queue: &mut Vec<Waiting<P>>| queue.is_empty();
+        if self.left.is_empty() && queues.remove_if_mut(&partition, is_empty).is_some() {
+            return;
+        }
+        let Entry::Occupied(mut lane) = queues.entry(partition.clone()) else {
             unreachable!("a lane stays while somebody leads it");
         };
         let mut queue = std::mem::take(&mut self.left);
         queue.append(lane.get_mut());
         let mut queue = queue.into_iter();
         while let Some(next) = queue.next() {
-            let rest: Vec<Waiting> = queue.collect();
-            match next.told.send(Told::Lead(rest)) {
+            let held = Self::new(&queues, &partition, queue.collect());
+            match next.told.send(Told::Lead(held)) {
                 Ok(()) => return,
                 // It was stopped; the one behind it leads.
-                Err(Told::Lead(rest)) => queue = rest.into_iter(),
+                Err(Told::Lead(mut held)) => {
+                    held.lane = None;
+                    queue = std::mem::take(&mut held.left).into_iter();
+                }
                 Err(Told::Written(_)) => unreachable!("a lead was sent"),
             }
         }
@@ -136,7 +135,7 @@ impl Drop for LaneHeld<'_> {
 }
 
 /// How many of those that wait fit into one batch beside a leader's rows.
-fn room_beside(own: usize, others: &[Waiting]) -> usize {
+fn room_beside<P: Clone + Eq + Hash>(own: usize, others: &[Waiting<P>]) -> usize {
     let mut rows = own;
     let fits = others.iter().take_while(|waiting| {
         rows += waiting.rows.len();
@@ -145,19 +144,62 @@ fn room_beside(own: usize, others: &[Waiting]) -> usize {
     fits.count()
 }
 
-async fn send(link: &Link, statement: &Prepared, partition: &Partition, rows: &[&EventRow]) -> Result<(), Fault> {
-    let (ns, name) = stored_counter(&partition.counter);
-    let (bucket, event_bucket) = (partition.place.time_bucket.micros(), partition.place.event_bucket);
-    let values = |row: &&EventRow| {
-        (ns, name, bucket, event_bucket, row.event_time, &row.event_id, &row.value, row.timestamp).bind()
-    };
+async fn send(link: &Link, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
     for rows in rows.chunks(PARTITION_BATCH_ROWS_MAX) {
-        let rows: Vec<Vec<Value>> = rows.iter().map(values).collect();
-        link.write_group_once(statement, &rows).await?;
+        link.write_group_once(statement, rows).await?;
     }
     Ok(())
 }
 
 fn stopped() -> Fault {
-    Fault { outcome: crate::ports::Outcome::Unknown, ..Fault::not_sent("the store is closing") }
+    Fault { outcome: crate::ports::Outcome::Unknown, ..Fault::not_sent("whoever wrote them was stopped") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entered(lanes: &Lanes<u8>) -> Result<LaneHeld<u8>, oneshot::Receiver<Told<u8>>> {
+        lanes.enter(&7, &Rows::default())
+    }
+
+    fn waits(lanes: &Lanes<u8>) -> oneshot::Receiver<Told<u8>> {
+        match entered(lanes) {
+            Ok(_) => panic!("the lane is taken"),
+            Err(answer) => answer,
+        }
+    }
+
+    fn leads(answer: &mut oneshot::Receiver<Told<u8>>) -> LaneHeld<u8> {
+        match answer.try_recv() {
+            Ok(Told::Lead(lane)) => lane,
+            Ok(Told::Written(_)) | Err(_) => panic!("it is its turn"),
+        }
+    }
+
+    #[test]
+    fn a_lane_goes_to_the_first_who_waits_with_all_behind_it_and_is_free_in_the_end() {
+        let lanes = Lanes::default();
+        let first = entered(&lanes).ok().expect("it is free");
+        let (mut second, mut third) = (waits(&lanes), waits(&lanes));
+        drop(first);
+        let lane = leads(&mut second);
+        assert_eq!(lane.left.len(), 1, "the third waits for what the second leads");
+        drop(lane);
+        drop(leads(&mut third));
+        assert!(lanes.queues.is_empty());
+        assert!(entered(&lanes).is_ok());
+    }
+
+    #[test]
+    fn a_lane_is_not_lost_with_those_who_are_stopped() {
+        let lanes = Lanes::default();
+        let first = entered(&lanes).ok().expect("it is free");
+        let (second, third, mut fourth) = (waits(&lanes), waits(&lanes), waits(&lanes));
+        drop(third);
+        drop(first);
+        drop(second); // it was given the lane and has not looked
+        drop(leads(&mut fourth));
+        assert!(lanes.queues.is_empty());
+    }
 }

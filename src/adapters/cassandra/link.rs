@@ -117,9 +117,17 @@ impl Link {
     /// Writes, again and again up to the bound; the statement carries its own timestamp.
     pub async fn write(&self, op: &'static str, statement: &Prepared, values: impl Bind) -> Result<(), StoreError> {
         let values = values.bind();
+        self.repeat(op, || self.store.write(statement, &values)).await
+    }
+
+    /// Makes an attempt to write, again and again up to the bound; its statements carry their own timestamps.
+    pub async fn repeat<F>(&self, op: &'static str, attempt: impl Fn() -> F) -> Result<(), StoreError>
+    where
+        F: Future<Output = Result<(), Fault>>,
+    {
         let mut tries = Tries::default();
         loop {
-            match self.store.write(statement, &values).await {
+            match attempt().await {
                 Ok(()) => return Ok(()),
                 Err(fault) => tries.again(self, fault).await.map_err(|fault| fault.during(op))?,
             }

@@ -9,9 +9,11 @@ use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
+use crate::adapters::cassandra::lanes::Lanes;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_namespace, stored_shard};
 use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::value::Bind;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::limits::{NAMES_REMEMBERED_MAX, STEP, TOUCHES_REMEMBERED_MAX};
@@ -24,7 +26,11 @@ pub struct Touching {
     touched: Cache<(DatasetId, Counter, Timestamp), ()>,
     named: Cache<Counter, ()>,
     kept: RwLock<std::collections::BTreeMap<NamespaceId, Kept>>,
+    lanes: Lanes<TouchPartition>,
 }
+
+/// A partition of touches: dataset, beginning of the slice, shard, step.
+type TouchPartition = (DatasetId, Timestamp, i32, i64);
 
 /// What is known of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -44,6 +50,7 @@ impl Touching {
             touched: Cache::new(TOUCHES_REMEMBERED_MAX),
             named: Cache::new(NAMES_REMEMBERED_MAX),
             kept: RwLock::default(),
+            lanes: Lanes::default(),
         };
         this.follow().await?;
         Ok(this)
@@ -94,7 +101,12 @@ impl Touching {
     ) -> Result<(), StoreError> {
         let step = time.floor_to(STEP);
         let key = (dataset, counter.clone(), step);
-        self.touched.get_or_insert_async(&key, self.store_touch(dataset, slice, counter, step)).await
+        if self.touched.get(&key).is_some() {
+            return Ok(());
+        }
+        // Boxed, because most adds find their step touched and are spared the room of it.
+        let storing = Box::pin(self.store_touch(dataset, slice, counter, step));
+        self.touched.get_or_insert_async(&key, storing).await
     }
 
     async fn store_touch(
@@ -108,7 +120,11 @@ impl Touching {
         let tables = self.slices.tables(slice, OP).await?;
         let shard = stored_shard(counter.touch_shard());
         let (ns, name) = stored_counter(counter);
-        let dirty = self.link.write(OP, tables.named("insert_touch"), (shard, step.micros(), ns, name));
+        // Counters of a shard share the partition of a step: those that come together go together.
+        let (partition, row) =
+            ((dataset, slice.start(), shard, step.micros()), (shard, step.micros(), ns, name).bind());
+        let (statement, rows) = (tables.named("insert_touch"), Arc::new(vec![row]));
+        let dirty = self.link.repeat(OP, || self.lanes.write(&self.link, statement, &partition, Arc::clone(&rows)));
         let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> = vec![dirty.boxed()];
         if !slice.knows_step(step) {
             writes.push(self.store_step(dataset, slice, step).boxed());
