@@ -63,10 +63,16 @@ pub struct RollWrite {
 /// 7. `namespaces` answers every namespace that anything is kept of beside events, forgotten or not, in the order of
 ///    numbers, each once, up to the limit.
 /// 8. `series_resolutions` answers every resolution that finished steps are kept of, finest first.
+/// 9. What `rolled_to` answers was the `as_of` of a checkpoint that was stored or read by this process.
 #[async_trait]
 pub trait RollupStore: Send + Sync + 'static {
     /// Reads what is kept of a counter.
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError>;
+
+    /// How far this process knows a counter to be rolled up, without asking anybody; none if it does not know.
+    fn rolled_to(&self, _dataset: DatasetId, _counter: &Counter) -> Option<Timestamp> {
+        None
+    }
 
     /// Writes rolls. All or nothing for each counter.
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError>;

@@ -107,6 +107,23 @@ async fn rollup_store_law_1_every_field_of_a_checkpoint_comes_back() {
 }
 
 #[tokio::test]
+async fn rollup_store_law_9_nobody_knows_more_than_what_is_stored() {
+    on_every_backend(async |bench| {
+        let views = counter("views");
+        let known = || bench.stores.rollups.rolled_to(DATASET, &views);
+        assert!(known().is_none(), "nothing was rolled up");
+        for (as_of, stored) in [(5_000, 5_000), (9_000, 9_000), (7_000, 9_000)] {
+            put(&bench.stores, roll(&views, checkpoint(as_of, 1))).await;
+            assert!(known().is_none_or(|known| known <= at(stored)), "after as_of {as_of}");
+            let held = read(&bench.stores, &views).await.checkpoint.expect("a checkpoint").as_of;
+            assert!(known().is_none_or(|known| known == held), "after it was read");
+        }
+        assert!(bench.stores.rollups.rolled_to(OTHER_DATASET, &views).is_none(), "rows of datasets are apart");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn rollup_store_law_2_finished_records_come_with_their_checkpoint() {
     on_every_backend(async |bench| {
         let (views, other) = (counter("views"), counter("views2"));

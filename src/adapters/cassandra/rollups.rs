@@ -295,6 +295,10 @@ impl RollupStore for Rollups {
         Ok(row)
     }
 
+    fn rolled_to(&self, dataset: DatasetId, counter: &Counter) -> Option<Timestamp> {
+        self.heads.get(&(dataset, counter.clone())).map(|(_, as_of)| as_of)
+    }
+
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
         let mut by_counter: BTreeMap<Counter, Vec<RollWrite>> = BTreeMap::new();
         for write in writes {

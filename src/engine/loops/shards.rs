@@ -139,9 +139,15 @@ impl ShardLoop {
             self.core.stats.buckets_rechecked.one();
             return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, Copies::Quorum).await;
         }
+        let end = (touch.step + STEP).just_before();
+        // A roll of this server has been there: a checkpoint beyond the step is what the watermark waits for. One that a
+        // repair has replaced since counts too, because the first roll on the repaired value goes as far.
+        if self.core.stores.rollups.rolled_to(self.dataset.id(), &touch.counter).is_some_and(|as_of| as_of >= end) {
+            return Ok(());
+        }
         // The limit has passed the step, so the next roll takes it in. Here, whoever owns the shard by now: the watermark
         // of this process waits for it.
-        scope.offer(&self.core, &touch.counter, touch.step, (touch.step + STEP).just_before());
+        scope.offer(&self.core, &touch.counter, touch.step, end);
         Ok(())
     }
 
