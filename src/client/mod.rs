@@ -14,6 +14,7 @@ mod budget;
 mod call;
 mod endpoints;
 mod error;
+mod gather;
 pub mod queues;
 mod reads;
 mod retry;
@@ -32,6 +33,7 @@ use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
+pub use gather::Gathering;
 pub use retry::RetryPolicy;
 pub use writes::BatchError;
 

@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::client::call::Hedge;
-use crate::client::error::{CallError, RETRYABLE, WriteError};
+use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 use crate::client::retry::{Progress, Work};
 use crate::client::{Client, counters_on};
 use crate::proto::counter::v1::{
@@ -18,7 +18,7 @@ use crate::proto::counter::v1::{
 };
 
 /// The most items that one call carries; the service takes no more.
-const BATCH_ITEMS_MAX: usize = 1_000;
+pub(super) const BATCH_ITEMS_MAX: usize = 1_000;
 
 /// A write that carries an idempotency token.
 trait Tokened: Clone {
@@ -95,7 +95,10 @@ impl Client {
             // What is known of the others stays known when this fails.
             let Ok(repeated) = self.batch_once(&repeat).await else { break };
             for (at, result) in again.into_iter().zip(repeated) {
-                results[at] = result;
+                // What may have been applied before still may, unless this try has settled it.
+                if !leaves_it_open(&results[at]) || settles(&result) {
+                    results[at] = result;
+                }
             }
         }
         Ok(results)
@@ -161,6 +164,16 @@ impl std::fmt::Display for BatchError {
 }
 
 impl std::error::Error for BatchError {}
+
+/// Whether an item may have been applied although it was refused.
+fn leaves_it_open(result: &AddResult) -> bool {
+    result.error.as_ref().is_some_and(|error| EFFECT_UNKNOWN.contains(&error.reason.as_str()))
+}
+
+/// Whether a try has said for good what became of an item, whatever was unknown before.
+fn settles(result: &AddResult) -> bool {
+    result.error.as_ref().is_none_or(|error| error.reason == "NOT_APPLIED" || error.reason == "ALREADY_EXISTS")
+}
 
 /// Whether an item may be taken under its token later.
 fn is_worth_it(result: &AddResult) -> bool {

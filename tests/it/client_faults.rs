@@ -1,8 +1,10 @@
 //! The client library on a real server behind proxies that lose answers, cut and hang connections: every add counts once or
 //! is known not to, and calls go on over another way.
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::counter::v1 as pb;
 use tempfile::TempDir;
@@ -169,6 +171,37 @@ async fn a_batch_of_any_size_is_sent_in_parts_and_each_item_counts_once() {
     let reasons: Vec<_> =
         results.iter().map(|result| result.error.as_ref().map(|error| error.reason.as_str())).collect();
     assert_eq!(reasons, [None, Some("INVALID_COUNTER_NAME")]);
+}
+
+#[tokio::test]
+async fn gathered_adds_count_once_each_though_an_answer_is_lost_and_callers_go_away() {
+    let house = House::new();
+    let client = house.client(quick());
+    let views = client.gathering("default");
+    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    count(&client).await;
+    house.ways[0].set(Fault::LoseOne);
+    for answer in join_all((0..300).map(|_| views.add(item()))).await {
+        assert!(answer.expect("an add").idempotency_token.is_some());
+    }
+    assert_eq!(count(&client).await, 300);
+
+    let mut going: Vec<_> = (0..8).map(|_| Box::pin(views.add(item()))).collect();
+    for add in &mut going {
+        let is_pending = std::future::poll_fn(|context| Poll::Ready(add.as_mut().poll(context).is_pending()));
+        assert!(is_pending.await, "nobody answers that soon");
+    }
+    let staying = going.split_off(4);
+    drop(going); // those whose calls are under way
+    for answer in join_all(staying).await {
+        answer.expect("an add");
+    }
+    let counted = count(&client).await;
+    assert!((304..=308).contains(&counted), "what was sent for those who went away counts or does not: {counted}");
+
+    let refused = views.add(pb::AddItem { delta: 1, ..Default::default() }).await.expect_err("it has no name");
+    assert_eq!(refused.error.reason().as_deref(), Some("INVALID_COUNTER_NAME"));
+    assert!(!refused.error.may_be_applied);
 }
 
 #[tokio::test]
