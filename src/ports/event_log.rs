@@ -102,7 +102,8 @@ pub struct LogCapabilities {
 ///    time, its name is listed, and `RollupStore::read` answers a `last_write_time` at or above its time (voids apart)
 ///    and, for a clear, a clear register at or above its key. In this order or all at once.
 /// 2. A key holds one event for ever: an append to a held key changes nothing. With `sees_reuse` it answers the change
-///    that is there; two items of one call are two appends in their order.
+///    that is there. Two items of one call are two appends in their order: of those under one key, the later ones answer
+///    the change of the first.
 /// 3. An item refused with `Outcome::NotApplied` left no trace; the other items of the call are not affected by it.
 /// 4. `settle` leaves a row at the key: the event that was there, or a void. What it answers is true for ever: an append
 ///    of the same key that is acknowledged later answers `Existing`, or loses to the void.

@@ -146,10 +146,8 @@ async fn event_log_law_2_two_items_of_one_call_are_two_appends_in_their_order() 
         ];
         let answers = append_all(&bench.stores, items.into_iter().map(|event| of(&views, event)).collect()).await;
         let answers: Vec<Appended> = answers.into_iter().map(|answer| answer.expect("a live slice")).collect();
-        if bench.stores.log.capabilities().sees_reuse {
-            let held = Appended::Existing(Change::Add(1));
-            assert_eq!(answers, [Appended::Inserted, held, Appended::Inserted, held]);
-        }
+        let held = Appended::Existing(Change::Add(1));
+        assert_eq!(answers, [Appended::Inserted, held, Appended::Inserted, held]);
         let events = all_events(&bench.stores, &views).await;
         assert_eq!(events, [event(5_000, "a", Change::Add(1)), event(5_000, "b", Change::Add(3))]);
     })

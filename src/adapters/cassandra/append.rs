@@ -82,6 +82,26 @@ pub struct EventRow {
     pub timestamp: i64,
 }
 
+/// An event with the place it goes to.
+struct Placed {
+    partition: Partition,
+    slice: Arc<Slice>,
+    /// Where its answer stands in the call's.
+    at: usize,
+    new: NewEvent,
+    /// Whether the same change under its token is on its way, in this call or in another one.
+    under_way: bool,
+}
+
+/// What this process knows of a token.
+enum Known {
+    Nothing,
+    /// The same change, not durable yet.
+    UnderWay,
+    /// A durable change, or another one that is on its way.
+    Held(Change),
+}
+
 /// Events of one call that share a partition.
 struct Group {
     slice: Arc<Slice>,
@@ -89,6 +109,8 @@ struct Group {
     events: Vec<NewEvent>,
     /// Where their answers stand in the call's.
     at: Vec<usize>,
+    /// The same of those that repeat one of the events.
+    again: Vec<(usize, Change)>,
     /// Whether the rows were sent, so that they may be there.
     sent: bool,
 }
@@ -169,7 +191,10 @@ impl Appending {
         let mut open = Vec::new();
         for (group, standing) in self.write_all(groups, began + CASSANDRA_ANSWER_WITHIN).await {
             for at in &group.at {
-                answers[*at] = Some(answer(&standing));
+                answers[*at] = Some(answer(&standing, Appended::Inserted));
+            }
+            for (at, change) in &group.again {
+                answers[*at] = Some(answer(&standing, Appended::Existing(*change)));
             }
             if let Standing::Open(_) = standing {
                 open.push(group);
@@ -220,25 +245,17 @@ impl Appending {
                     continue;
                 }
             };
-            if let Some(change) = self.held_already(dataset, &new) {
-                answers[at] = Some(Ok(Appended::Existing(change)));
-                continue;
-            }
-            placed.push((partition, slice, at, new));
-        }
-        // Stable: the events of a partition keep their order.
-        placed.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut groups: Vec<Group> = Vec::with_capacity(placed.len());
-        for (partition, slice, at, new) in placed {
-            match groups.last_mut().filter(|group| group.partition == partition) {
-                Some(group) => {
-                    group.events.push(new);
-                    group.at.push(at);
+            let under_way = match self.known(dataset, &new) {
+                Known::Held(change) => {
+                    answers[at] = Some(Ok(Appended::Existing(change)));
+                    continue;
                 }
-                None => groups.push(Group { slice, partition, events: vec![new], at: vec![at], sent: false }),
-            }
+                Known::UnderWay => true,
+                Known::Nothing => false,
+            };
+            placed.push(Placed { partition, slice, at, new, under_way });
         }
-        groups
+        grouped(placed)
     }
 
     async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
@@ -249,8 +266,8 @@ impl Appending {
         Ok((slice, partition))
     }
 
-    /// The change that this process knows under a token: one that is durable, or another one that is on its way.
-    fn held_already(&self, dataset: DatasetId, new: &NewEvent) -> Option<Change> {
+    /// What is known of the token of an event, which is on its way from now on.
+    fn known(&self, dataset: DatasetId, new: &NewEvent) -> Known {
         let token = (dataset, new.counter.clone(), new.event.key.clone());
         let own = Recent { change: new.event.change, durable: false };
         let mut is_new = false;
@@ -259,8 +276,11 @@ impl Appending {
             Ok::<_, std::convert::Infallible>(own)
         });
         let Ok(recent) = recent;
-        let is_held = !is_new && (recent.durable || recent.change != own.change);
-        is_held.then_some(recent.change)
+        match (is_new, recent.durable || recent.change != own.change) {
+            (true, _) => Known::Nothing,
+            (false, true) => Known::Held(recent.change),
+            (false, false) => Known::UnderWay,
+        }
     }
 
     /// Writes a group until its outcome is known, or until a time at which it may still be open.
@@ -345,9 +365,31 @@ impl Appending {
     }
 }
 
-fn answer(standing: &Standing) -> Result<Appended, StoreError> {
+/// The events of a call by partition. An event that repeats another one of the call is not written twice.
+fn grouped(mut placed: Vec<Placed>) -> Vec<Group> {
+    // Stable: the events of a partition keep their order.
+    placed.sort_by(|a, b| a.partition.cmp(&b.partition));
+    let mut groups: Vec<Group> = Vec::with_capacity(placed.len());
+    for Placed { partition, slice, at, new, under_way } in placed {
+        match groups.last_mut().filter(|group| group.partition == partition) {
+            Some(group) if under_way && group.events.iter().any(|event| event.event.key == new.event.key) => {
+                group.again.push((at, new.event.change));
+            }
+            Some(group) => {
+                group.events.push(new);
+                group.at.push(at);
+            }
+            None => {
+                groups.push(Group { slice, partition, events: vec![new], at: vec![at], again: Vec::new(), sent: false })
+            }
+        }
+    }
+    groups
+}
+
+fn answer(standing: &Standing, durable: Appended) -> Result<Appended, StoreError> {
     match standing {
-        Standing::Durable => Ok(Appended::Inserted),
+        Standing::Durable => Ok(durable),
         Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
     }
 }
