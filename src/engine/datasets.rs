@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::sync::{Notify, OnceCell};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
@@ -14,6 +14,7 @@ use crate::domain::namespace::Dataset;
 use crate::engine::closing::Closing;
 use crate::engine::core::Core;
 use crate::engine::fleet::Fleet;
+use crate::engine::rising::Rising;
 use crate::engine::rolling::pending::Pending;
 use crate::engine::slices::SliceTable;
 use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
@@ -29,7 +30,7 @@ pub struct DatasetState {
     /// Counters that wait for a roll, by touch shard.
     pub pending: Pending,
     watermarks: Vec<AtomicI64>,
-    limit: watch::Sender<Timestamp>,
+    limit: Rising,
     publish: Notify,
     active: AtomicBool,
     seal_lag_micros: AtomicU64,
@@ -55,7 +56,7 @@ impl DatasetState {
             slices,
             pending: Pending::default(),
             watermarks,
-            limit: watch::Sender::new(limit),
+            limit: Rising::new(limit.micros()),
             publish: Notify::new(),
             active: AtomicBool::new(true),
             seal_lag_micros: AtomicU64::new(0),
@@ -70,7 +71,7 @@ impl DatasetState {
 
     /// The published limit: no acknowledged event at or below it can still appear.
     pub fn limit(&self) -> Timestamp {
-        *self.limit.borrow()
+        Timestamp::from_micros(self.limit.get())
     }
 
     /// The watermark of a touch shard: every acknowledged event up to here is in its counter's checkpoint.
@@ -129,11 +130,7 @@ impl DatasetState {
 
     /// Tells whoever waits for it.
     fn tell(&self, limit: Timestamp) -> Timestamp {
-        self.limit.send_if_modified(|known| {
-            let newer = limit > *known;
-            *known = (*known).max(limit);
-            newer
-        });
+        self.limit.raise(limit.micros());
         self.limit()
     }
 
@@ -166,15 +163,10 @@ impl DatasetState {
 
     /// The limit, after waiting within a budget until it reaches a time.
     pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: Duration) -> Timestamp {
-        let mut changes = self.limit.subscribe();
         self.want_limit();
-        let reached = async {
-            // The sender lives as long as `self`, so waiting ends with a change, never with an error.
-            let _ = changes.wait_for(|limit| *limit >= time).await;
-        };
         tokio::select! {
             biased;
-            () = reached => {}
+            () = self.limit.reach(time.micros()) => {}
             () = clock.sleep(budget) => {}
         }
         self.limit()

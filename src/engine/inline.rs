@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::domain::counter::Counter;
 use crate::engine::core::{Core, Scope};
@@ -14,7 +14,8 @@ use crate::engine::loops::driver::Driver;
 /// Inline rolls under way.
 #[derive(Default)]
 pub struct InlineRolls {
-    running: DashMap<Counter, watch::Receiver<()>>,
+    /// The token of a counter is canceled when its roll ends.
+    running: DashMap<Counter, CancellationToken>,
 }
 
 /// Rolls a counter up to the limit, or waits for the roll that is under way; not longer than the budget.
@@ -25,22 +26,22 @@ pub async fn roll_inline(core: &Arc<Core>, driver: &Driver, scope: &Arc<Scope>, 
     if budget.is_zero() {
         return;
     }
-    let mut done = match core.inline.running.entry(counter.clone()) {
+    let ended = match core.inline.running.entry(counter.clone()) {
         Entry::Occupied(running) => running.get().clone(),
         Entry::Vacant(vacant) => {
-            let (ended, done) = watch::channel(());
-            vacant.insert(done.clone());
+            let ended = CancellationToken::new();
+            vacant.insert(ended.clone());
             core.stats.inline_rolls.one();
-            let running = Running { core: Arc::clone(core), counter: counter.clone(), _ended: ended };
+            let running =
+                Running { core: Arc::clone(core), counter: counter.clone(), _ended: ended.clone().drop_guard() };
             let scope = Arc::clone(scope);
             driver.start_once(async move { running.roll(&scope).await });
-            done
+            ended
         }
     };
     tokio::select! {
         biased;
-        // The sender sends nothing: it is dropped when the roll ends.
-        _ = done.changed() => {}
+        () = ended.cancelled() => {}
         () = core.clock.sleep(budget) => {}
     }
 }
@@ -49,7 +50,7 @@ pub async fn roll_inline(core: &Arc<Core>, driver: &Driver, scope: &Arc<Scope>, 
 struct Running {
     core: Arc<Core>,
     counter: Counter,
-    _ended: watch::Sender<()>,
+    _ended: DropGuard,
 }
 
 impl Running {

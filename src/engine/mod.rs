@@ -13,6 +13,7 @@ mod inline;
 pub mod loops;
 pub mod namespaces;
 pub mod queues;
+mod rising;
 pub mod rolling;
 mod slices;
 pub mod stats;

@@ -109,6 +109,17 @@ fn without_any_one_rule_a_law_is_broken() {
     assert!(unnoticed.is_empty(), "nobody notices that these rules are missing: {unnoticed:?}");
 }
 
+/// How many seeds are run twice.
+const SEEDS_RUN_TWICE: u64 = 20;
+
+#[test]
+fn a_run_follows_from_its_seed() {
+    for seed in 0..SEEDS_RUN_TWICE {
+        let (first, again) = (run(seed, Rules::default()), run(seed, Rules::default()));
+        assert_eq!(first, again, "seed {seed}: {:?} and {:?}", first.took, again.took);
+    }
+}
+
 #[test]
 fn one_seed_says_what_it_does_and_does_it_again() {
     let seed = number_of("TALLYSTONE_SEED").unwrap_or(7);

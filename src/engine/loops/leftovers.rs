@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
-use tokio::sync::watch;
 
 use crate::domain::counter::NamespaceId;
 use crate::domain::limits::PAGE_ROWS_MAX;
@@ -23,7 +21,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The loop.
 pub struct LeftoversLoop {
     core: Arc<Core>,
-    changes: Mutex<watch::Receiver<u64>>,
+    /// The changes of the catalog that were followed.
+    seen: i64,
     /// Whether the next activation looks, or only begins the pause before the look.
     due: bool,
 }
@@ -31,8 +30,8 @@ pub struct LeftoversLoop {
 impl LeftoversLoop {
     /// Makes the loop; its first activation looks at once.
     pub fn new(core: Arc<Core>) -> Self {
-        let changes = Mutex::new(core.namespaces.changes());
-        Self { core, changes, due: true }
+        let seen = core.namespaces.changes().get();
+        Self { core, seen, due: true }
     }
 
     /// Forgets what is kept of namespaces that are not in the catalog; answers of how many.
@@ -74,15 +73,13 @@ impl Activity for LeftoversLoop {
     }
 
     async fn woken(&self) {
-        let mut changes = self.changes.lock().clone();
-        // The catalog lives as long as the engine, so this ends with a change.
-        let _ = changes.changed().await;
+        self.core.namespaces.changes().reach(self.seen + 1).await;
     }
 
     async fn activate(&mut self) -> Next {
         if !self.due {
             self.due = true;
-            self.changes.lock().mark_unchanged();
+            self.seen = self.core.namespaces.changes().get();
             return Next::After(PAUSE);
         }
         match self.step().await {

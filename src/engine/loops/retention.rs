@@ -3,7 +3,7 @@
 //! A slice is dropped only when every touch shard's watermark is past its end, its buckets are sealed where that is done,
 //! and its export, where one is asked for, is done; otherwise it stays, loudly.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct RetentionLoop {
     core: Arc<Core>,
     dataset: Arc<DatasetState>,
     /// Slices that wait for watermarks, and since when by elapsed time.
-    behind: HashMap<Timestamp, Duration>,
+    behind: BTreeMap<Timestamp, Duration>,
 }
 
 /// Why a slice cannot be dropped yet.
@@ -45,7 +45,7 @@ enum Obstacle {
 impl RetentionLoop {
     /// Makes the loop of a dataset.
     pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, dataset, behind: HashMap::new() }
+        Self { core, dataset, behind: BTreeMap::new() }
     }
 
     async fn step(&mut self) -> Result<(), StoreError> {
@@ -146,7 +146,7 @@ impl RetentionLoop {
     async fn export(&self, export: &dyn ExportSink, row: &TimeSlice) -> Result<(), StoreError> {
         let name = &self.dataset.dataset.name;
         export.begin(name, row.start).await?;
-        let mut names: HashMap<NamespaceId, String> = HashMap::new();
+        let mut names: BTreeMap<NamespaceId, String> = BTreeMap::new();
         let mut beyond = None;
         loop {
             let log = &self.core.stores.log;
@@ -195,8 +195,8 @@ impl RetentionLoop {
     }
 
     /// How long the steps of each resolution are kept, by the namespace that keeps them longest.
-    fn kept_series(&self) -> HashMap<u32, Duration> {
-        let mut kept: HashMap<u32, Duration> = HashMap::new();
+    fn kept_series(&self) -> BTreeMap<u32, Duration> {
+        let mut kept: BTreeMap<u32, Duration> = BTreeMap::new();
         for namespace in self.core.namespaces.all().iter() {
             for series in &namespace.spec.series {
                 let longest = kept.entry(series.step_seconds).or_default();

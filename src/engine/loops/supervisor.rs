@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
-use tokio::sync::watch;
 
 use crate::domain::counter::DatasetId;
 use crate::domain::limits::TOUCH_SHARDS;
@@ -23,15 +21,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub struct Supervisor {
     core: Arc<Core>,
     driver: Driver,
-    changes: Mutex<watch::Receiver<u64>>,
+    /// The changes of the catalog that were followed.
+    seen: i64,
     datasets: HashSet<DatasetId>,
 }
 
 impl Supervisor {
     /// Makes the supervisor; loops are started through the driver.
     pub fn new(core: Arc<Core>, driver: Driver) -> Self {
-        let changes = Mutex::new(core.namespaces.changes());
-        Self { core, driver, changes, datasets: HashSet::new() }
+        let seen = core.namespaces.changes().get();
+        Self { core, driver, seen, datasets: HashSet::new() }
     }
 
     /// Opens every dataset and starts what is missing. Idempotent.
@@ -110,13 +109,11 @@ impl Activity for Supervisor {
     }
 
     async fn woken(&self) {
-        let mut changes = self.changes.lock().clone();
-        // The catalog lives as long as the engine, so this ends with a change.
-        let _ = changes.changed().await;
+        self.core.namespaces.changes().reach(self.seen + 1).await;
     }
 
     async fn activate(&mut self) -> Next {
-        self.changes.lock().mark_unchanged();
+        self.seen = self.core.namespaces.changes().get();
         match self.follow().await {
             Ok(()) => Next::Woken,
             Err(error) => {

@@ -214,7 +214,7 @@ impl Shared {
     }
 
     fn announce(&self) {
-        self.generation.send_modify(|generation| *generation += 1);
+        self.generation.advance();
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use quick_cache::sync::Cache;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
@@ -29,6 +29,7 @@ use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
+use crate::engine::rising::Rising;
 use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
 
 pub use clusters::{ClusterUse, Clusters, Unlisted};
@@ -137,7 +138,7 @@ struct Shared {
     /// One change at a time: a permit admits it, so no lock is held while the store works.
     changes: Semaphore,
     /// Counts the snapshots.
-    generation: watch::Sender<u64>,
+    generation: Rising,
     /// Changes that are under way, also those whose callers went away.
     tasks: TaskTracker,
     /// The revision of the catalog that `follow` read it at.
@@ -164,7 +165,7 @@ impl Namespaces {
             snapshot: ArcSwap::from_pointee(snapshot),
             versions: Cache::new(NAMESPACE_VERSIONS_CACHED),
             changes: Semaphore::new(1),
-            generation: watch::Sender::new(0),
+            generation: Rising::new(0),
             tasks: TaskTracker::new(),
             followed: AtomicI64::new(i64::MIN),
         };
@@ -260,8 +261,8 @@ impl Namespaces {
     }
 
     /// Tells of changes: the value grows with each new snapshot, whoever made it.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.shared.generation.subscribe()
+    pub fn changes(&self) -> &Rising {
+        &self.shared.generation
     }
 
     /// Reads the catalog again, for what other servers changed.
