@@ -124,7 +124,8 @@ pub const CACHE_ENTRY_SECONDS: u32 = 4;
 pub const CACHE_LEASE_MAX: Duration = Duration::from_secs(1);
 /// A clear whose cache could not be reached is visible everywhere after this time.
 pub const CLEAR_VISIBLE_WITHIN: Duration = Duration::from_secs(10);
-/// The counters whose newest told `as_of` one server remembers where its count cache is shared with others.
+/// The counters whose newest told `as_of` one server remembers where its count cache or its store is shared
+/// with others.
 pub const TOLD_COUNTERS_MAX: usize = 262_144;
 /// The longest time for which memcached may be told to remember the tokens of best-effort adds: a day.
 pub const DEDUPE_SECONDS_MAX: u32 = 86_400;

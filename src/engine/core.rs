@@ -56,7 +56,7 @@ pub struct Core {
     pub watchers: Watchers,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
-    /// What was told of counters whose cache is shared.
+    /// What was told of counters, where somebody else may bring in what makes it look older.
     pub told: Told,
     /// The membership of this process, where several share the store.
     pub fleet: Option<Arc<Fleet>>,
@@ -93,8 +93,9 @@ pub struct Scope {
     pub queues: Arc<NamespaceQueues>,
     /// Its count cache.
     pub cache: Arc<dyn CountCache>,
-    /// Whether other servers fill that cache as well, so that it may be older than what this server told.
-    pub cache_is_shared: bool,
+    /// Whether other servers fill that cache or write that store, so that a later look may find an `as_of` older than what
+    /// this server told: a copy made before, or a row below the limit that was acknowledged to nobody when it was told.
+    pub remembers_told: bool,
     /// Its best-effort counters.
     pub fast: Arc<dyn FastCounts>,
     /// Why calls of it are refused here: it names clusters that this server does not know. Its rolls go on, so that it
@@ -188,12 +189,12 @@ impl Core {
         let rows = dataset.slices.rows();
         let rules = self.rules(&namespace, &rows).await?;
         let queues = self.queues_of(&namespace, &dataset);
-        let cache_is_shared = named.is_some();
+        let remembers_told = named.is_some() || self.fleet.is_some();
         let CacheCluster { cache, fast } = named.unwrap_or_else(|| CacheCluster {
             cache: Arc::clone(&self.stores.cache),
             fast: Arc::clone(&self.stores.fast),
         });
-        Ok(Scope { namespace, dataset, rules, queues, cache, cache_is_shared, fast, kept_elsewhere, rows })
+        Ok(Scope { namespace, dataset, rules, queues, cache, remembers_told, fast, kept_elsewhere, rows })
     }
 
     /// The queues of a namespace; ended ones if it was deleted in the meantime.

@@ -1,8 +1,9 @@
-//! How far each counter was told to be rolled up, where the count cache is shared with other servers.
+//! How far each counter was told to be rolled up, where the count cache or the store is shared with other servers.
 //!
-//! Within one server the `as_of` of a counter never goes back. A cache in the process follows every roll, so nothing can;
-//! a shared one may hold what another server read earlier. What it holds is taken only if it is as new as what this server
-//! told or rolled. Counters are remembered by their hash: two that share one cost a look into the store, never a wrong
+//! Within one server the `as_of` of a counter never goes back. A store of this process alone gives no reason to; a shared
+//! cache may hold what another server read earlier, so what it holds is taken only if it is as new as what this server told
+//! or rolled. And in a shared store a row may appear below a limit that was told: the write of a member that left or lapsed
+//! before it was acknowledged. It belongs to nobody yet, and makes no `as_of` older. Counters are remembered by their hash: two that share one cost a look into the store, never a wrong
 //! answer. What is remembered is bounded; the counters that were not used for longest are forgotten first.
 
 use std::sync::Arc;

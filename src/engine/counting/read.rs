@@ -88,7 +88,7 @@ impl Counting {
         if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
             reading.behind = true;
         }
-        if scope.cache_is_shared {
+        if scope.remembers_told {
             self.core.told.note(counter, reading.as_of);
         }
         Ok(reading)
@@ -111,12 +111,12 @@ impl Counting {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            let told = if scope.cache_is_shared { self.core.told.of(counter) } else { Timestamp::MIN };
+            let told = self.told(scope, counter);
             if coherent || (value.as_of > Timestamp::MIN && value.as_of >= told) {
                 self.core.stats.cache_hits.one();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
-                return Ok(Known { value, rolled_to, exact_now: coherent });
+                return Ok(Known { value, rolled_to, told, exact_now: coherent });
             }
         }
         self.load_from_store(scope, counter).await
@@ -124,6 +124,8 @@ impl Counting {
 
     /// What the store holds, which then fills the cache.
     pub(super) async fn load_from_store(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
+        // Told first: the store holds all that made it true.
+        let told = self.told(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let limit = scope.dataset.limit();
         self.core.stats.cache_misses.one();
@@ -142,7 +144,12 @@ impl Counting {
         value.as_of = rolled_to.max(limit.min(exact_to));
         scope.cache.fill(counter, value.clone(), lease).await;
         let rolled_to = value.as_of.max(watermark);
-        Ok(Known { value, rolled_to, exact_now: false })
+        Ok(Known { value, rolled_to, told, exact_now: false })
+    }
+
+    /// What this server told of a counter, as far as it has to be remembered.
+    fn told(&self, scope: &Scope, counter: &Counter) -> Timestamp {
+        if scope.remembers_told { self.core.told.of(counter) } else { Timestamp::MIN }
     }
 
     /// What the checkpoint says, and how far it can be trusted.
@@ -153,7 +160,7 @@ impl Counting {
         known: &Known,
         limit: Timestamp,
     ) -> Result<Reading, StoreError> {
-        let Known { value: known, rolled_to, exact_now } = known;
+        let Known { value: known, rolled_to, told, exact_now } = known;
         let rolled_to = *rolled_to;
         let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
         let exact_to = match (written_after, exact_now) {
@@ -162,7 +169,9 @@ impl Counting {
             // A copy knows of no write since it was made, which says nothing about later ones.
             (false, false) => rolled_to,
         };
-        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit));
+        // A row that is found at or below what was told was acknowledged to nobody then: it counts as a late one, from the
+        // moment when somebody is told that it is there.
+        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit)).max(*told);
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = silent_too_long(known.last_event_time, as_of, scope.ttl_at(as_of));
         let exact = if silent { 0 } else { known.count };
@@ -287,6 +296,7 @@ impl Counting {
         reading: Reading,
         budget: Budget,
     ) -> Result<Reading, CountingError> {
+        let scope = &self.with_all_slices(scope, reading.last_write_time).await?;
         let (folded, more) = self.fold_tail(scope, counter).await?;
         let (folded, more) = if more {
             roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
@@ -301,6 +311,20 @@ impl Counting {
         let (count, saturated) = if silent { (0, false) } else { (count, saturated) };
         let behind = last.is_some_and(|written| written > reading.as_of);
         Ok(Reading { count, saturated, last_write_time: last, behind, exactness, ..reading })
+    }
+
+    /// The same scope, with the slices that other servers may have made for what was acknowledged up to now: earlier ones
+    /// while the limit has not come to the first that this server knows, later ones where the limit stands still for long.
+    async fn with_all_slices(&self, scope: &Arc<Scope>, last: Option<Timestamp>) -> Result<Arc<Scope>, StoreError> {
+        let dataset = &scope.dataset;
+        let earlier = dataset.limit() <= scope.first_time();
+        let later = last.is_some_and(|last| last >= scope.covered_to());
+        if self.core.fleet.is_none() || !(earlier || later) {
+            return Ok(Arc::clone(scope));
+        }
+        dataset.slices.refresh(self.core.stores.slices.as_ref()).await?;
+        let known = self.core.scope_by_id(scope.namespace.id).await?;
+        Ok(known.unwrap_or_else(|| Arc::clone(scope)))
     }
 
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
@@ -359,6 +383,8 @@ pub(super) struct Known {
     value: CachedCount,
     /// Every acknowledged event up to here is in the value.
     rolled_to: Timestamp,
+    /// What this server had told of the counter before it looked.
+    told: Timestamp,
     /// Whether the last write time is exact at every moment, not only when it was read.
     exact_now: bool,
 }

@@ -122,7 +122,7 @@ impl Core {
         let checkpoint = &write.checkpoint;
         let value = cached(&prepared.row, checkpoint, prepared.read_at);
         scope.cache.fill(&prepared.counter, value, prepared.lease).await;
-        if scope.cache_is_shared {
+        if scope.remembers_told {
             // A reader may have filled in what it read before; whoever is woken must not be shown that.
             self.told.note(&prepared.counter, checkpoint.as_of);
         }
