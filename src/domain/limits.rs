@@ -89,6 +89,10 @@ pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 pub const ROLLUP_CIRCULATING_MAX: usize = 4_096;
 /// How often a row of the embedded store is read again when its counter was written meanwhile.
 pub const ROW_LOADS_MAX: usize = 64;
+/// The longest time for which a commit of the embedded store waits for more adds, where more have lately come in so much.
+pub const COMMIT_GATHER_MAX: Duration = Duration::from_millis(1);
+/// The most adds that a commit of the embedded store waits for.
+pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
 /// A commit of the embedded store is closed once it holds so many events.
 pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// A commit of the embedded store is closed once it holds so many bytes.

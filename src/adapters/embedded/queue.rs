@@ -2,11 +2,14 @@
 //!
 //! Intake and upkeep have a bound each, so neither keeps the other out. A command that is larger than its bound gets in
 //! when no other of its class is there; so the bound holds up to one command, and no command is turned away for ever.
+//!
+//! Each commit costs the same work however few adds it holds, and takes a core that whoever sends adds needs. So the taker
+//! waits a moment for as many adds as lately came in such a moment; see `Gathering`.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::command::{Command, Weight};
-use crate::domain::limits::{HELD_BYTES_MAX, UPKEEP_BYTES_MAX};
+use crate::domain::limits::{COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, HELD_BYTES_MAX, UPKEEP_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// Commands that wait, and the bytes of those that wait or are being worked on.
@@ -21,6 +24,43 @@ struct State {
     commands: Vec<Command>,
     weight: Weight,
     closed: bool,
+    /// How many commands the taker waits for; 0 while it does not wait.
+    wanted: usize,
+    /// Whether something waits that is no add, so that nothing is gathered any more.
+    hurried: bool,
+    gathering: Gathering,
+}
+
+/// How many adds are worth waiting for: as many as came in time again and again. One more is tried after
+/// `TRIES_BEFORE_MORE` successes; what does not come in time is not waited for again. A caller on its own never waits for
+/// others but once in so many commits, and callers who wait for their answers before they send more are never waited for
+/// beyond their number.
+#[derive(Debug)]
+struct Gathering {
+    target: usize,
+    reached: u32,
+}
+
+const TRIES_BEFORE_MORE: u32 = 64;
+
+impl Default for Gathering {
+    fn default() -> Self {
+        Self { target: 1, reached: 0 }
+    }
+}
+
+impl Gathering {
+    /// Takes in that so many came, in time or not.
+    fn learn(&mut self, came: usize, in_time: bool) {
+        if !in_time {
+            (self.target, self.reached) = (came.max(1), 0);
+            return;
+        }
+        self.reached += 1;
+        if self.reached >= TRIES_BEFORE_MORE {
+            (self.target, self.reached) = ((self.target + 1).min(COMMIT_GATHER_ADDS_MAX), 0);
+        }
+    }
 }
 
 impl Queue {
@@ -34,10 +74,11 @@ impl Queue {
             StoreErrorKind::Busy
         } else {
             state.weight += weight;
+            state.hurried |= !matches!(command, Command::Append(_));
             state.commands.push(command);
-            let is_first = state.commands.len() == 1;
+            let is_awaited = state.wanted > 0 && (state.hurried || state.commands.len() >= state.wanted);
             drop(state);
-            if is_first {
+            if is_awaited {
                 self.wake.notify_one();
             }
             return;
@@ -49,14 +90,37 @@ impl Queue {
     /// Waits for commands and takes all of them; answers `false` once the queue is closed and empty.
     pub fn take(&self, commands: &mut Vec<Command>) -> bool {
         let mut state = self.state.lock();
+        if state.gathering.target > 1 {
+            self.gather(&mut state);
+        } else {
+            state.gathering.learn(1, true);
+        }
         while state.commands.is_empty() {
             if state.closed {
                 return false;
             }
+            state.wanted = 1;
             self.wake.wait(&mut state);
         }
+        (state.wanted, state.hurried) = (0, false);
         std::mem::swap(&mut state.commands, commands);
         true
+    }
+
+    /// Waits a moment for as many adds as lately came in such a moment.
+    fn gather(&self, state: &mut MutexGuard<'_, State>) {
+        let target = state.gathering.target;
+        let enough = |state: &State| state.commands.len() >= target || state.hurried || state.closed;
+        let mut in_time = true;
+        while in_time && !enough(state) {
+            state.wanted = target;
+            in_time = !self.wake.wait_for(state, COMMIT_GATHER_MAX).timed_out();
+        }
+        let came = state.commands.len();
+        // Where something else was in a hurry, fewer say nothing.
+        if came >= target || !in_time {
+            state.gathering.learn(came, in_time);
+        }
     }
 
     /// Notes that commands of so many bytes were worked off.
@@ -155,6 +219,50 @@ mod tests {
         commands.iter().for_each(|command| weight += command.bytes());
         queue.done(weight);
         commands.len()
+    }
+
+    /// Commits of callers who wait for their answers before they send more: how often one waited in vain.
+    fn in_vain(callers: usize, commits: usize) -> usize {
+        let mut gathering = Gathering::default();
+        let mut in_vain = 0;
+        for _ in 0..commits {
+            let in_time = gathering.target <= callers;
+            in_vain += usize::from(!in_time);
+            gathering.learn(callers.min(gathering.target), in_time);
+        }
+        in_vain
+    }
+
+    #[test]
+    fn callers_are_not_waited_for_beyond_their_number_but_rarely() {
+        let tries = usize::try_from(TRIES_BEFORE_MORE).expect("small");
+        for callers in 1..COMMIT_GATHER_ADDS_MAX {
+            assert!(in_vain(callers, 100 * tries) <= 100, "{callers}");
+        }
+        assert_eq!(in_vain(COMMIT_GATHER_ADDS_MAX, 100 * tries), 0, "more than that are waited for by nobody");
+    }
+
+    #[test]
+    fn what_comes_in_time_is_taken_together_and_what_is_in_a_hurry_at_once() {
+        let queue = Arc::new(Queue::default());
+        queue.state.lock().gathering.target = 3;
+        let taker = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let mut commands = Vec::new();
+                assert!(queue.take(&mut commands));
+                commands.len()
+            }
+        });
+        // However slow this is, one add is taken by itself when nothing follows.
+        assert!(pushed(&queue, append(1)));
+        assert_eq!(taker.join().expect("no panic"), 1);
+        assert_eq!(queue.state.lock().gathering.target, 1, "nobody is waited for again");
+        queue.state.lock().gathering.target = COMMIT_GATHER_ADDS_MAX;
+        assert!(pushed(&queue, append(1)));
+        queue.push(roll(1_000).0);
+        assert_eq!(work_off(&queue), 2);
+        assert_eq!(queue.state.lock().gathering.target, COMMIT_GATHER_ADDS_MAX, "a roll says nothing of adds");
     }
 
     const THIRD: usize = HELD_BYTES_MAX / 3;
