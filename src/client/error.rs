@@ -6,9 +6,10 @@ use std::io;
 use std::time::Duration;
 
 use tonic::{Code, Status};
-use tonic_types::StatusExt;
+use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::proto::counter::v1::IdempotencyToken;
+use crate::proto::error::v1::ItemError;
 
 /// Reasons after which the same call, with the same token, may succeed. `domain::reason` has the same list; a test
 /// compares the two.
@@ -117,6 +118,12 @@ pub(super) fn retry_delay_of(status: &Status) -> Option<Duration> {
 /// A value that the service sent beside the reason.
 pub(super) fn metadata_of(status: &Status, key: &str) -> Option<String> {
     status.get_details_error_info().and_then(|mut info| info.metadata.remove(key))
+}
+
+/// The refusal of an item as that of a call of its own.
+pub(super) fn status_of(error: ItemError) -> Status {
+    let details = ErrorDetails::with_error_info(error.reason, "tallystone", error.metadata);
+    Status::with_error_details(Code::from_i32(error.code), error.message, details)
 }
 
 /// Whether the same call may succeed later.

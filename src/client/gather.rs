@@ -9,14 +9,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
-use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::client::Client;
-use crate::client::error::{CallError, WriteError};
+use crate::client::error::{CallError, WriteError, status_of};
 use crate::client::writes::{BATCH_ITEMS_MAX, BatchError};
 use crate::proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
-use crate::proto::error::v1::ItemError;
 
 /// Calls of one gathering that are under way at once.
 const CALLS_AT_ONCE_MAX: usize = 4;
@@ -203,11 +200,6 @@ fn applied(result: AddResult) -> Result<AddCountResponse, CallError> {
         }),
         Some(error) => Err(CallError::of_one(status_of(error))),
     }
-}
-
-fn status_of(error: ItemError) -> Status {
-    let details = ErrorDetails::with_error_info(error.reason, "tallystone", error.metadata);
-    Status::with_error_details(Code::from_i32(error.code), error.message, details)
 }
 
 fn copy_of(error: &CallError) -> CallError {

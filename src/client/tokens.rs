@@ -52,14 +52,18 @@ impl TokenMaker {
     /// Takes over the server's time from a refusal that is about clocks, and says whether a new token may replace the
     /// refused one. Too far ahead settles only this call: an earlier one of the same token may have met another clock.
     pub fn learn_from(&self, status: &Status, may_be_applied: bool) -> bool {
-        match reason_of(status).as_deref() {
-            Some("NOT_APPLIED") => {}
-            Some("INVALID_FUTURE_TIME") if !may_be_applied => {}
-            Some(_) | None => return false,
+        let Some(reason) = reason_of(status) else { return false };
+        self.learn(&reason, metadata_of(status, "server_time").as_deref(), may_be_applied)
+    }
+
+    /// The same from the reason of a refusal and the server's time in it.
+    pub fn learn(&self, reason: &str, server_time: Option<&str>, may_be_applied: bool) -> bool {
+        match reason {
+            "NOT_APPLIED" => {}
+            "INVALID_FUTURE_TIME" if !may_be_applied => {}
+            _ => return false,
         }
-        let Some(server_ms) = metadata_of(status, "server_time").and_then(|time| millis_of(&time)) else {
-            return false;
-        };
+        let Some(server_ms) = server_time.and_then(millis_of) else { return false };
         let mut state = self.lock();
         state.ahead_ms = server_ms.saturating_sub(now_ms());
         if server_ms < state.newest_ms.saturating_sub(BACKWARD_MS_MAX) {

@@ -9,12 +9,12 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::client::call::Hedge;
-use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
-use crate::client::retry::{Progress, Work};
+use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError, status_of};
+use crate::client::retry::{Pause, Progress, Work};
 use crate::client::{Client, counters_on};
 use crate::proto::counter::v1::{
-    AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, AddResult, BatchAddCountsRequest,
-    ClearCountRequest, ClearCountResponse, IdempotencyToken,
+    AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, AddItem, AddResult,
+    BatchAddCountsRequest, ClearCountRequest, ClearCountResponse, IdempotencyToken,
 };
 
 /// The most items that one call carries; the service takes no more.
@@ -57,23 +57,22 @@ impl Client {
 
     /// Adds many deltas, in calls of up to 1,000; answers each item in its order. Items without a token get one here.
     ///
-    /// An item that was refused for a time is sent again, under its token, until the budget is spent. An error of the whole
-    /// call says how far it came: `answered` holds the results of the calls before, and the items of `rest`, which now all
-    /// have tokens, may have been applied or not.
-    pub async fn batch_add_counts(&self, mut request: BatchAddCountsRequest) -> Result<Vec<AddResult>, BatchError> {
-        for item in &mut request.items {
-            item.idempotency_token.get_or_insert_with(|| self.tokens.make());
-        }
-        let BatchAddCountsRequest { namespace, items } = request;
+    /// An item that was refused for a time is sent again, under its token, until the budget is spent; a token of ours that
+    /// was finally not applied is replaced once, as for single adds. An error of the whole call says how far it came:
+    /// `answered` holds the results of the calls before. The items of `rest` that have tokens may have been applied or not,
+    /// the others were not sent.
+    pub async fn batch_add_counts(&self, request: BatchAddCountsRequest) -> Result<Vec<AddResult>, BatchError> {
+        let BatchAddCountsRequest { namespace, mut items } = request;
         let mut answered = Vec::with_capacity(items.len());
-        for (index, chunk) in items.chunks(BATCH_ITEMS_MAX).enumerate() {
-            let part = BatchAddCountsRequest { namespace: namespace.clone(), items: chunk.to_vec() };
-            match self.batch_part(part).await {
+        for first in (0..items.len()).step_by(BATCH_ITEMS_MAX) {
+            let chunk = &items[first..items.len().min(first + BATCH_ITEMS_MAX)];
+            let mut part = BatchAddCountsRequest { namespace: namespace.clone(), items: chunk.to_vec() };
+            match self.batch_part(&mut part).await {
                 Ok(results) => answered.extend(results),
                 Err(error) => {
-                    let items = items[index * BATCH_ITEMS_MAX..].to_vec();
-                    let rest = BatchAddCountsRequest { namespace, items };
-                    return Err(BatchError { answered, rest: Box::new(rest), error });
+                    let behind = items.split_off(first + chunk.len());
+                    part.items.extend(behind);
+                    return Err(BatchError { answered, rest: Box::new(part), error });
                 }
             }
         }
@@ -81,15 +80,32 @@ impl Client {
     }
 
     /// One call's worth of items, and again those of them that were refused for a time.
-    async fn batch_part(&self, part: BatchAddCountsRequest) -> Result<Vec<AddResult>, CallError> {
-        let mut results = self.batch_once(&part).await?;
-        for _ in 1..self.policy.attempts_max {
-            let again: Vec<usize> =
-                (0..results.len().min(part.items.len())).filter(|at| is_worth_it(&results[*at])).collect();
-            if again.is_empty() || !self.budget.spend() {
+    async fn batch_part(&self, part: &mut BatchAddCountsRequest) -> Result<Vec<AddResult>, CallError> {
+        // Made here, so that those of a long batch are no older than the call that carries them.
+        let mut ours: Vec<bool> = part.items.iter().map(|item| item.idempotency_token.is_none()).collect();
+        for item in &mut part.items {
+            item.idempotency_token.get_or_insert_with(|| self.tokens.make());
+        }
+        let mut results = self.batch_once(part).await?;
+        let mut progress = Progress::begin(self.policy, Work::Change);
+        loop {
+            let here = results.len().min(part.items.len());
+            let again: Vec<usize> = (0..here)
+                .filter(|at| {
+                    is_worth_it(&results[*at]) || self.replace(&results[*at], &mut part.items[*at], &mut ours[*at])
+                })
+                .collect();
+            if again.is_empty() {
                 break;
             }
-            tokio::time::sleep(self.policy.pause_first).await;
+            // An item with a new token waits for nothing.
+            let refusal =
+                again.iter().filter(|at| is_worth_it(&results[**at])).find_map(|at| results[*at].error.clone());
+            if let Some(refusal) = refusal
+                && progress.go_on_after(status_of(refusal), Pause::Usual, &self.budget).await.is_err()
+            {
+                break;
+            }
             let items = again.iter().map(|at| part.items[*at].clone()).collect();
             let repeat = BatchAddCountsRequest { namespace: part.namespace.clone(), items };
             // What is known of the others stays known when this fails.
@@ -102,6 +118,19 @@ impl Client {
             }
         }
         Ok(results)
+    }
+
+    /// Gives an item a new token if the one it had was ours and was finally not applied; once.
+    fn replace(&self, result: &AddResult, item: &mut AddItem, is_ours: &mut bool) -> bool {
+        let Some(error) = result.error.as_ref().filter(|_| *is_ours) else { return false };
+        let server_time = error.metadata.get("server_time").map(String::as_str);
+        // An earlier try may have done what this one refuses: NOT_APPLIED alone settles that.
+        if !self.tokens.learn(&error.reason, server_time, true) {
+            return false;
+        }
+        item.idempotency_token = Some(self.tokens.make());
+        *is_ours = false;
+        true
     }
 
     async fn batch_once(&self, part: &BatchAddCountsRequest) -> Result<Vec<AddResult>, CallError> {

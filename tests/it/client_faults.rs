@@ -40,7 +40,7 @@ impl House {
 
 fn quick() -> RetryPolicy {
     RetryPolicy {
-        attempts_max: 20,
+        attempts_max: 1_000,
         total: Duration::from_secs(60),
         pause_first: Duration::from_millis(5),
         pause_max: Duration::from_millis(50),
@@ -163,7 +163,9 @@ async fn a_batch_of_any_size_is_sent_in_parts_and_each_item_counts_once() {
     house.ways[0].set(Fault::LoseOne);
     let results = client.batch_add_counts(batch).await.expect("every part is answered");
     assert_eq!(results.len(), 2_500);
-    assert!(results.iter().all(|result| result.error.is_none() && result.idempotency_token.is_some()));
+    assert!(results.iter().all(|result| result.idempotency_token.is_some()));
+    let refused: Vec<_> = results.iter().filter_map(|result| result.error.as_ref()).collect();
+    assert!(refused.is_empty(), "{refused:?}");
     assert_eq!(count(&client).await, 2_500);
     let invalid = pb::AddItem { counter_name: String::new(), delta: 1, ..Default::default() };
     let batch = pb::BatchAddCountsRequest { namespace: "default".to_owned(), items: vec![item(0), invalid] };

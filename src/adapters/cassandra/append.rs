@@ -380,7 +380,8 @@ fn grouped(mut placed: Vec<Placed>) -> Vec<Group> {
                 group.at.push(at);
             }
             None => {
-                groups.push(Group { slice, partition, events: vec![new], at: vec![at], again: Vec::new(), sent: false })
+                let (events, at) = (vec![new], vec![at]);
+                groups.push(Group { slice, partition, events, at, again: Vec::new(), sent: false });
             }
         }
     }
