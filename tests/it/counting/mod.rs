@@ -2,6 +2,7 @@
 
 mod adds;
 mod budgets;
+mod circulation;
 mod clears;
 mod clock_jumps;
 mod cumulative;
