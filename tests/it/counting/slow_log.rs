@@ -61,6 +61,11 @@ impl SlowLog {
         self.unreadable.store(true, Ordering::Relaxed);
     }
 
+    /// From now on scans work again.
+    pub fn mend(&self) {
+        self.unreadable.store(false, Ordering::Relaxed);
+    }
+
     /// From now on scans and verdicts take a while, so that those of one call meet.
     pub fn linger(&self) {
         self.lingers.store(true, Ordering::Relaxed);
