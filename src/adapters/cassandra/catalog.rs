@@ -54,16 +54,8 @@ impl Catalog {
     /// Makes the row that every commit is conditional on. One that is not worth repeating is refused for good: conditional
     /// writes are not possible, or not allowed.
     pub async fn begin(&self) -> Result<(), Fault> {
-        let mut attempt = 1;
-        loop {
-            let asked = [(self.link.statement("begin_catalog"), ().bind())];
-            match self.link.store.decide(&asked).await {
-                Ok(_) => return Ok(()),
-                Err(fault) if attempt == CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating => return Err(fault),
-                Err(_) => self.link.pause(attempt).await,
-            }
-            attempt += 1;
-        }
+        let asked = [(self.link.statement("begin_catalog"), ().bind())];
+        self.link.attempts(|| self.link.store.decide(&asked)).await.map(|_| ())
     }
 
     async fn read_all<T>(

@@ -88,17 +88,9 @@ impl Link {
         values: impl Bind,
     ) -> Result<Vec<R>, StoreError> {
         let values = values.bind();
-        let mut tries = Tries::default();
-        let rows = loop {
-            match self.store.read(statement, &values, level).await {
-                Ok(rows) => break rows,
-                // A read has no effect that could be unknown.
-                Err(fault) => tries
-                    .again(self, fault)
-                    .await
-                    .map_err(|fault| Fault { outcome: Outcome::NotApplied, ..fault }.during(op))?,
-            }
-        };
+        let rows = self.repeat(op, || self.store.read(statement, &values, level)).await;
+        // A read has no effect that could be unknown.
+        let rows = rows.map_err(|error| StoreError { outcome: Outcome::NotApplied, ..error })?;
         let of_type = rows.into_iter().map(R::from_row).collect::<Option<Vec<R>>>();
         of_type
             .ok_or_else(|| Fault::corrupt(format!("a row of another shape answers: {}", statement.text())).during(op))
@@ -120,18 +112,20 @@ impl Link {
         self.repeat(op, || self.store.write(statement, &values)).await
     }
 
-    /// Makes an attempt to write, again and again up to the bound; its statements carry their own timestamps.
-    pub async fn repeat<F>(&self, op: &'static str, attempt: impl Fn() -> F) -> Result<(), StoreError>
+    /// Makes attempts at what may be done twice, up to the bound: reads, and writes that carry their own timestamps.
+    pub async fn repeat<T, F>(&self, op: &'static str, attempt: impl FnMut() -> F) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<(), Fault>>,
+        F: Future<Output = Result<T, Fault>>,
     {
-        let mut tries = Tries::default();
-        loop {
-            match attempt().await {
-                Ok(()) => return Ok(()),
-                Err(fault) => tries.again(self, fault).await.map_err(|fault| fault.during(op))?,
-            }
-        }
+        self.attempts(attempt).await.map_err(|fault| fault.during(op))
+    }
+
+    /// The same, for those who ask what is known of the last fault.
+    pub async fn attempts<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        repeated(self.clock.as_ref(), CASSANDRA_ATTEMPTS_MAX, attempt).await
     }
 
     /// Writes rows of one partition together, once.
@@ -151,44 +145,100 @@ impl Link {
         values: impl Bind,
     ) -> Result<Decision, StoreError> {
         let asked = [(statement, values.bind())];
-        let mut tries = Tries::default();
-        loop {
-            match self.store.decide(&asked).await {
-                Ok(decision) => return Ok(decision),
-                Err(fault) => tries.again(self, fault).await.map_err(|fault| fault.during(op))?,
-            }
-        }
+        self.repeat(op, || self.store.decide(&asked)).await
     }
 }
 
-/// The attempts of one request. What any of them may have done, the whole may have done.
-struct Tries {
-    attempt: u32,
-    outcome: Outcome,
-}
-
-impl Default for Tries {
-    fn default() -> Self {
-        Self { attempt: 1, outcome: Outcome::NotApplied }
-    }
-}
-
-impl Tries {
-    /// Pauses before the next attempt, or answers the fault if there is none.
-    async fn again(&mut self, link: &Link, fault: Fault) -> Result<(), Fault> {
+/// Makes attempts at what may be done twice until one works, one fails in a way that no other can mend, or so many were
+/// made, with a pause between two of them. What any of them may have done, the whole may have done.
+pub async fn repeated<T, F>(clock: &dyn Clock, attempts_max: u32, mut attempt: impl FnMut() -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
+    let mut outcome = Outcome::NotApplied;
+    let mut made = 1;
+    loop {
+        let fault = match attempt().await {
+            Ok(answer) => return Ok(answer),
+            Err(fault) => fault,
+        };
         if fault.outcome == Outcome::Unknown {
-            self.outcome = Outcome::Unknown;
+            outcome = Outcome::Unknown;
         }
-        if self.attempt == CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating {
-            return Err(Fault { outcome: self.outcome, ..fault });
+        if made >= attempts_max || !fault.worth_repeating {
+            return Err(Fault { outcome, ..fault });
         }
-        link.pause(self.attempt).await;
-        self.attempt += 1;
-        Ok(())
+        clock.sleep(pause_after(made)).await;
+        made += 1;
     }
 }
 
 /// The pause after so many failed attempts.
 pub fn pause_after(attempt: u32) -> Duration {
     CASSANDRA_PAUSE_MIN * 2_u32.pow(attempt.saturating_sub(1).min(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+    use crate::adapters::manual::ManualClock;
+    use crate::domain::Timestamp;
+
+    fn lost() -> Fault {
+        Fault { outcome: Outcome::Unknown, ..Fault::not_sent("the answer is lost") }
+    }
+
+    /// What attempts with these answers come to, and when each was made.
+    async fn made_of(answers: Vec<Result<u32, Fault>>, attempts_max: u32) -> (Result<u32, Fault>, Vec<Duration>) {
+        let clock = ManualClock::at(Timestamp::from_secs(0));
+        let mut made = Vec::new();
+        let mut answers = answers.into_iter();
+        let ended = {
+            let attempting = repeated(&clock, attempts_max, || {
+                made.push(clock.elapsed());
+                ready(answers.next().expect("no more attempts than answers"))
+            });
+            tokio::pin!(attempting);
+            loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut attempting => break ended,
+                    () = clock.until_sleepers(1) => {
+                        clock.advance(clock.next_wake().expect("somebody sleeps") - clock.elapsed());
+                    }
+                }
+            }
+        };
+        (ended, made)
+    }
+
+    #[tokio::test]
+    async fn attempts_end_with_the_first_that_works_and_pause_twice_as_long_after_each() {
+        let (ended, made) = made_of(vec![Err(lost()), Err(Fault::not_sent("x")), Err(lost()), Ok(7)], 9).await;
+        assert_eq!(ended.expect("the fourth works"), 7);
+        let pauses: Vec<Duration> = made.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses, [1, 2, 4].map(|times| CASSANDRA_PAUSE_MIN * times));
+        assert_eq!(pauses, [1, 2, 3].map(pause_after));
+    }
+
+    #[tokio::test]
+    async fn what_one_attempt_may_have_done_all_of_them_may_have_done() {
+        for (faults, outcome) in [
+            (vec![lost(), Fault::not_sent("x"), Fault::not_sent("last")], Outcome::Unknown),
+            (vec![Fault::not_sent("x"), Fault::not_sent("x"), Fault::not_sent("last")], Outcome::NotApplied),
+        ] {
+            let (ended, made) = made_of(faults.into_iter().map(Err).collect(), 3).await;
+            let fault = ended.expect_err("none works");
+            assert_eq!((fault.outcome, fault.why.as_str(), made.len()), (outcome, "last", 3));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fault_that_no_repeat_mends_ends_the_attempts() {
+        let (ended, made) = made_of(vec![Err(lost()), Err(Fault::corrupt("broken"))], 9).await;
+        let fault = ended.expect_err("none works");
+        assert_eq!((fault.outcome, fault.why.as_str(), made.len()), (Outcome::Unknown, "broken", 2));
+    }
 }

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::pause_after;
+use crate::adapters::cassandra::link;
 use crate::domain::limits::CASSANDRA_DEFINE_ATTEMPTS_MAX;
 use crate::ports::Clock;
 
@@ -188,22 +188,12 @@ async fn record(session: &Session, keyspace: &str, migration: &Migration) -> Res
     Ok(())
 }
 
-/// Repeats what may be done twice while that can help: on a busy node a connection breaks, or agreement on a schema is not
-/// seen, while a change is made.
-async fn repeated<T, F>(clock: &dyn Clock, mut once: impl FnMut() -> F) -> Result<T, Fault>
+/// On a busy node a connection breaks, or agreement on a schema is not seen, while a change is made.
+async fn repeated<T, F>(clock: &dyn Clock, attempt: impl FnMut() -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,
 {
-    let mut attempt = 1;
-    loop {
-        match once().await {
-            Err(fault) if fault.worth_repeating && attempt < CASSANDRA_DEFINE_ATTEMPTS_MAX => {
-                clock.sleep(pause_after(attempt)).await;
-                attempt += 1;
-            }
-            ended => return ended,
-        }
-    }
+    link::repeated(clock, CASSANDRA_DEFINE_ATTEMPTS_MAX, attempt).await
 }
 
 fn qualified_table(keyspace: &str) -> String {
