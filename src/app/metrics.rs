@@ -1,7 +1,8 @@
-//! The numbers of the engine and of the embedded store on the metrics page, read when the page is.
+//! The numbers of the engine and of its stores on the metrics page, read when the page is.
 //!
 //! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
 
+use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,21 +20,31 @@ use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::stats::Stats;
 use crate::engine::{DatasetGauges, Engine};
 
-/// Reads the engine's numbers.
-pub struct EngineCollector {
-    engine: Arc<Engine>,
+/// Something whose numbers stand on the page.
+pub trait Measured: Send + Sync + 'static {
+    /// Lists its series with what they are at this moment.
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>;
 }
 
-impl EngineCollector {
-    /// Reads these.
-    pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine }
+/// Reads the numbers of one of them whenever the page is read.
+pub struct Measures<T>(T);
+
+impl<T: Measured> Measures<T> {
+    /// Reads these, for the page.
+    pub fn of(measured: T) -> Box<dyn Collector> {
+        Box::new(Self(measured))
     }
 }
 
-impl fmt::Debug for EngineCollector {
+impl<T> fmt::Debug for Measures<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EngineCollector")
+        f.debug_tuple("Measures").field(&type_name::<T>()).finish()
+    }
+}
+
+impl<T: Measured> Collector for Measures<T> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        self.0.list(&mut encoder)
     }
 }
 
@@ -99,75 +110,62 @@ const COUNTS: &[Row] = &[
     ),
 ];
 
-impl Collector for EngineCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = self.engine.stats();
+impl Measured for Arc<Engine> {
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats = self.stats();
         for (name, help, value) in COUNTS {
-            encode_count(&mut encoder, name, help, value(stats))?;
+            encode_count(encoder, name, help, value(stats))?;
         }
-        encode_count(
-            &mut encoder,
-            "tallystone_loop_panics",
-            "Background loops that panicked",
-            self.engine.loop_panics(),
-        )?;
+        encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
-        encode(&mut encoder, "tallystone_rollup_batch_seconds", "Time spent in rollup batches", &busy)?;
+        encode(encoder, "tallystone_rollup_batch_seconds", "Time spent in rollup batches", &busy)?;
         let paused = ConstCounter::new(seconds(stats.pause_micros.get()));
-        encode(&mut encoder, "tallystone_rollup_pause_seconds", "Pauses after rollup batches", &paused)?;
+        encode(encoder, "tallystone_rollup_pause_seconds", "Pauses after rollup batches", &paused)?;
         let lag = ConstCounter::new(seconds(stats.promotion_lag_micros.get()));
-        encode(
-            &mut encoder,
-            "tallystone_promotion_lag_seconds",
-            "From the time of messages until they were ready",
-            &lag,
-        )?;
-        let signals = self.engine.signals();
+        encode(encoder, "tallystone_promotion_lag_seconds", "From the time of messages until they were ready", &lag)?;
+        let signals = self.signals();
         let help = "Signals that other servers have taken";
-        encode_count(&mut encoder, "tallystone_rollup_signals_sent", help, signals.sent)?;
+        encode_count(encoder, "tallystone_rollup_signals_sent", help, signals.sent)?;
         let help = "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
-        encode_count(&mut encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
-        self.encode_gauges(&mut encoder)
+        encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
+        encode_gauges(self, encoder)
     }
 }
 
-impl EngineCollector {
-    fn encode_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let (waiting, bytes) = self.engine.rollup_sets();
-        encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
-        encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
-        encode(encoder, "tallystone_watches", "Watches under way", &gauge(self.engine.watches()))?;
-        let (members, left) = self.engine.fleet().map_or((1, 0.0), |f| (f.members, f.lease_left.as_secs_f64()));
-        let help = "Servers that share the store, this one included";
-        encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
-        let help = "How long this server still counts as one of them if no heartbeat gets through";
-        encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
-        let queues = self.engine.queues();
-        encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
-        encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
-        encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
-        let datasets = shown(self.engine.datasets());
-        let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for dataset in &datasets {
-                let labels = [("dataset", dataset.dataset.clone())];
-                ConstGauge::new(value(dataset)).encode(family.encode_family(&labels)?)?;
-            }
-            Ok::<(), fmt::Error>(())
-        };
-        by_dataset("tallystone_closed_lag_seconds", "How far the closed timestamp is behind the clock", |d| {
-            d.closed_lag.as_secs_f64()
-        })?;
-        by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
-            d.watermark_lag.as_secs_f64()
-        })?;
-        by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
-            d.seal_lag.as_secs_f64()
-        })?;
-        by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| d.holds as f64)?;
-        by_dataset("tallystone_slices", "Time slices known", |d| d.slices as f64)
-    }
+/// What the engine holds at this moment.
+fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let (waiting, bytes) = engine.rollup_sets();
+    encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
+    encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
+    encode(encoder, "tallystone_watches", "Watches under way", &gauge(engine.watches()))?;
+    let (members, left) = engine.fleet().map_or((1, 0.0), |f| (f.members, f.lease_left.as_secs_f64()));
+    let help = "Servers that share the store, this one included";
+    encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
+    let help = "How long this server still counts as one of them if no heartbeat gets through";
+    encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
+    let queues = engine.queues();
+    encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
+    encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
+    encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
+    let datasets = shown(engine.datasets());
+    let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for dataset in &datasets {
+            let labels = [("dataset", dataset.dataset.clone())];
+            ConstGauge::new(value(dataset)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok::<(), fmt::Error>(())
+    };
+    by_dataset("tallystone_closed_lag_seconds", "How far the closed timestamp is behind the clock", |d| {
+        d.closed_lag.as_secs_f64()
+    })?;
+    by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
+        d.watermark_lag.as_secs_f64()
+    })?;
+    by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| d.seal_lag.as_secs_f64())?;
+    by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| d.holds as f64)?;
+    by_dataset("tallystone_slices", "Time slices known", |d| d.slices as f64)
 }
 
 /// The label of all datasets that are not shown one by one; no dataset has a name like it.
@@ -192,24 +190,6 @@ fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets
 }
 
-/// Reads the embedded store's numbers.
-pub struct StoreCollector {
-    store: Arc<Embedded>,
-}
-
-impl StoreCollector {
-    /// Reads these.
-    pub fn new(store: Arc<Embedded>) -> Self {
-        Self { store }
-    }
-}
-
-impl fmt::Debug for StoreCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StoreCollector")
-    }
-}
-
 type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
 
 const STORE_GAUGES: &[StoreRow] = &[
@@ -225,35 +205,18 @@ const STORE_GAUGES: &[StoreRow] = &[
     }),
 ];
 
-impl Collector for StoreCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let health = self.store.health();
+/// The embedded store.
+impl Measured for Arc<Embedded> {
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let health = self.health();
         if let Some(free) = health.free_bytes {
             let help = "Bytes that the file system of the data directory still has";
-            encode(&mut encoder, "tallystone_store_free_bytes", help, &ConstGauge::new(free as f64))?;
+            encode(encoder, "tallystone_store_free_bytes", help, &ConstGauge::new(free as f64))?;
         }
         for (name, help, value) in STORE_GAUGES {
-            encode(&mut encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
+            encode(encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
         }
-        encode_count(&mut encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
-    }
-}
-
-/// Reads the numbers of the memcached clusters. They are as many as the settings list, so their labels are bounded.
-pub struct MemcachedCollector {
-    clusters: Memcached,
-}
-
-impl MemcachedCollector {
-    /// Reads these.
-    pub fn new(clusters: Memcached) -> Self {
-        Self { clusters }
-    }
-}
-
-impl fmt::Debug for MemcachedCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MemcachedCollector")
+        encode_count(encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
     }
 }
 
@@ -278,9 +241,10 @@ const MEMCACHED_GAUGES: &[MemcachedRow] = &[
     }),
 ];
 
-impl Collector for MemcachedCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let health = self.clusters.iter().map(|(name, cluster)| ([("cluster", name.clone())], cluster.health()));
+/// The memcached clusters. They are as many as the settings list, so their labels are bounded.
+impl Measured for Memcached {
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let health = self.iter().map(|(name, cluster)| ([("cluster", name.clone())], cluster.health()));
         let mut health: Vec<_> = health.collect();
         if health.is_empty() {
             health.push(([("cluster", NO_CLUSTER.to_owned())], memcached::Health::default()));
@@ -301,24 +265,6 @@ impl Collector for MemcachedCollector {
     }
 }
 
-/// Reads how often the keyspace was asked; on other stores it never is.
-pub struct CassandraCollector {
-    keyspace: Option<Arc<Cassandra>>,
-}
-
-impl CassandraCollector {
-    /// Reads these.
-    pub fn new(keyspace: Option<Arc<Cassandra>>) -> Self {
-        Self { keyspace }
-    }
-}
-
-impl fmt::Debug for CassandraCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CassandraCollector")
-    }
-}
-
 type CassandraRow = (&'static str, &'static str, fn(&Requests) -> u64);
 
 const CASSANDRA_COUNTS: &[CassandraRow] = &[
@@ -329,15 +275,16 @@ const CASSANDRA_COUNTS: &[CassandraRow] = &[
     ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),
 ];
 
-impl Collector for CassandraCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let requests = self.keyspace.as_ref().map_or_else(Requests::default, |keyspace| keyspace.requests());
+/// How often the keyspace was asked; on other stores it never is.
+impl Measured for Option<Arc<Cassandra>> {
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let requests = self.as_ref().map_or_else(Requests::default, |keyspace| keyspace.requests());
         for (name, help, value) in CASSANDRA_COUNTS {
-            encode_count(&mut encoder, name, help, value(&requests))?;
+            encode_count(encoder, name, help, value(&requests))?;
         }
-        let wide = self.keyspace.as_ref().map_or(0, |keyspace| keyspace.wide_counters());
+        let wide = self.as_ref().map_or(0, |keyspace| keyspace.wide_counters());
         let help = "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
-        encode_count(&mut encoder, "tallystone_cassandra_wide_counters", help, wide)
+        encode_count(encoder, "tallystone_cassandra_wide_counters", help, wide)
     }
 }
 

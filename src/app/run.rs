@@ -27,7 +27,7 @@ use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
-use crate::app::metrics::{CassandraCollector, EngineCollector, MemcachedCollector, StoreCollector};
+use crate::app::metrics::Measures;
 use crate::app::notices::{for_shell, say};
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
@@ -234,11 +234,11 @@ async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -
 
 /// Shows on the metrics page what the engine and the store do.
 fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
-    gateway.measure(Box::new(EngineCollector::new(Arc::clone(engine))));
-    gateway.measure(Box::new(MemcachedCollector::new(backend.memcached.clone())));
-    gateway.measure(Box::new(CassandraCollector::new(backend.cassandra())));
+    gateway.measure(Measures::of(Arc::clone(engine)));
+    gateway.measure(Measures::of(backend.memcached.clone()));
+    gateway.measure(Measures::of(backend.cassandra()));
     if let Some(embedded) = backend.embedded() {
-        gateway.measure(Box::new(StoreCollector::new(embedded)));
+        gateway.measure(Measures::of(embedded));
     }
 }
 
