@@ -66,6 +66,7 @@ pub fn exit_of(error: &OpenError) -> Exit {
         OpenError::Credentials { .. }
         | OpenError::DataCenter { .. }
         | OpenError::DataCenterUnnamed { .. }
+        | OpenError::WrittenElsewhere { .. }
         | OpenError::Schema { .. }
         | OpenError::Forbidden { .. }
         | OpenError::NotWritable { .. } => Exit::Precondition,

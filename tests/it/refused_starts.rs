@@ -144,3 +144,29 @@ fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
     let command = tallystone(&["server", "start"], &ann);
     assert!(Launch::of(command).start().stop().success(), "that is all it needs");
 }
+
+#[test]
+fn a_start_in_another_data_centre_than_the_one_that_writes_is_refused() {
+    let node = node().to_string();
+    let own = settings(&node, "moved");
+    assert_eq!(run(&["migrate", "apply"], &own).0, 0);
+    // One node is in one data centre; so the keyspace is told that servers on mars were first.
+    let from_mars = || {
+        let row = "(part, kind, name, id, version, value) VALUES (1, 5, '', 0, 0, textAsBlob('mars'))";
+        query(&node, None, &format!("INSERT INTO moved.catalog {row} IF NOT EXISTS"));
+    };
+    from_mars();
+    let words =
+        ["keyspace moved is written in data centre mars, and this server is in datacenter1", "docs/operating.md"];
+    for roles in ["writer,roller", "writer", "roller"] {
+        expect_refusal(roles, &with(own.clone(), &[&format!("server.roles={roles}")]), 4, &words);
+    }
+    let page = include_str!("../../docs/operating.md");
+    let forget =
+        page.lines().find(|line| line.starts_with("DELETE FROM KEYSPACE.catalog")).expect("it says how to move");
+    query(&node, None, forget.replace("KEYSPACE", "moved").trim_end_matches(';'));
+    let starts = || Launch::of(tallystone(&["server", "start"], &own)).start().stop().success();
+    assert!(starts(), "what the page says to do is what helps");
+    from_mars();
+    assert!(starts(), "the data centre of the first server stays");
+}

@@ -86,6 +86,19 @@ pub enum OpenError {
         /// What there is.
         known: String,
     },
+    /// The keyspace is written in another data centre.
+    #[error(
+        "keyspace {keyspace} is written in data centre {there}, and this server is in {here}: name nodes and data_center of \
+         {there} in the cluster, or move the keyspace to {here} as \"One data centre writes\" in docs/operating.md says"
+    )]
+    WrittenElsewhere {
+        /// The keyspace.
+        keyspace: String,
+        /// The data centre that writes it.
+        there: String,
+        /// That of this server.
+        here: String,
+    },
     /// The keyspace or its schema is not there, or of another release.
     #[error("{what}; {advice}")]
     Schema {

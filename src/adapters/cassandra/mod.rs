@@ -15,6 +15,7 @@ mod connect;
 mod counted;
 mod fault;
 mod fleet;
+mod home;
 mod lanes;
 mod link;
 mod log;
@@ -71,7 +72,8 @@ pub struct Cassandra {
 }
 
 impl Cassandra {
-    /// Opens a keyspace: checks its schema, and reads what is kept in memory. `settings` answers the settings of versions
+    /// Opens a keyspace: checks its schema and that it is written in the data centre of this server, and reads what is kept
+    /// in memory. `settings` answers the settings of versions
     /// of namespaces; none means those of the catalog in the keyspace itself.
     pub async fn open(
         options: &Options,
@@ -85,6 +87,7 @@ impl Cassandra {
             .use_keyspace(&options.keyspace, false)
             .await
             .map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
+        home::settle(&session, options, clock.as_ref()).await?;
         let tally = Arc::new(Tally::default());
         let store = Arc::new(Counted::new(CqlStore::new(session), Arc::clone(&tally)));
         let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;

@@ -201,7 +201,8 @@ fn qualified_table(keyspace: &str) -> String {
     MIGRATIONS_TABLE.replace("{keyspace}", keyspace).replace("{schema_migrations_id}", &id)
 }
 
-fn rows<R>(answered: QueryResult) -> Result<Vec<R>, Fault>
+/// The rows of an answer, all in memory.
+pub(super) fn rows<R>(answered: QueryResult) -> Result<Vec<R>, Fault>
 where
     R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
 {
