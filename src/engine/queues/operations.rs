@@ -41,6 +41,13 @@ struct Work {
     rate: u32,
 }
 
+impl Work {
+    /// The rate that is kept: none where nothing is touched, because the caller waits for the count.
+    fn rate_kept(&self) -> u32 {
+        if self.dry_run { 0 } else { self.rate }
+    }
+}
+
 /// How far an operation is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperationState {
@@ -325,10 +332,10 @@ impl Queues {
         for (number, through) in (0..queue.shards()).zip(ends) {
             let mut after = Some(0);
             while let Some(from) = after {
+                self.keep_rate(running).await;
                 if running.cancel.is_cancelled() || self.shared.drain.is_cancelled() {
                     return Ok(false);
                 }
-                self.keep_rate(running).await;
                 after = self.step(queue, running, number, from, through).await?;
             }
         }
@@ -343,9 +350,9 @@ impl Queues {
         after: u64,
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
+        let Work { kind, filter, dry_run, .. } = running.work.clone();
         // With a rate, a tenth of a second's worth at a time.
-        let Work { kind, filter, dry_run, rate, .. } = running.work.clone();
-        let max = match usize::try_from(rate.div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
+        let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
         };
@@ -366,11 +373,12 @@ impl Queues {
 
     /// Waits until the operation may go on without being faster than it should.
     async fn keep_rate(&self, running: &Running) {
-        if running.work.rate == 0 {
+        let rate = running.work.rate_kept();
+        if rate == 0 {
             return;
         }
         let done = running.done.load(Ordering::Relaxed);
-        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(running.work.rate));
+        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(rate));
         let pause = due.saturating_sub(self.shared.clock.elapsed());
         tokio::select! {
             () = self.shared.clock.sleep(pause) => {}

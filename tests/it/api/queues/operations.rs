@@ -1,9 +1,13 @@
 //! Purges and redrives that are asked for again, and how far they say they are.
 
-use serde_json::{Value, json};
-use tallystone::domain::Reason;
+use std::time::{Duration, Instant};
 
-use super::{Wire, lease, settle};
+use serde_json::{Value, json};
+use tallystone::adapters::manual::ManualClock;
+use tallystone::domain::Reason;
+use tallystone::ports::Clock;
+
+use super::{Wire, clock, lease, settle};
 
 /// A queue with four messages out of attempts, of which two have the team red.
 async fn with_errored() -> Wire {
@@ -85,4 +89,134 @@ async fn a_redrive_of_one_message_that_is_repeated_answers_as_the_first() {
     assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["errored"], "4");
     let anew = server.done("RedriveMessages", one("other")).await;
     assert_eq!(anew["operation"]["done"], "1", "a call that was refused leaves its token free: {anew}");
+}
+
+/// A queue of two shards with 300 messages out of attempts.
+async fn with_many_errored(clock: &ManualClock) -> Wire {
+    let server = Wire::with_clock(clock).await;
+    let queue = json!({"name": "mail", "default_max_attempts": 1, "shards": 2});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    for part in 0..3 {
+        let messages: Vec<Value> = (0..100).map(|number| json!({"message_id": format!("m-{part}-{number}")})).collect();
+        server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
+    }
+    let mut left = 300;
+    while left > 0 {
+        let got = server.done("Dequeue", json!({"queue": "mail", "max_messages": 100})).await;
+        let leases = got["leases"].as_array().expect("leases");
+        let items: Vec<Value> =
+            leases.iter().map(|lease| json!({"lease_token": lease["leaseToken"], "verb": "FAIL"})).collect();
+        left -= items.len();
+        server.done("SettleMessages", json!({"queue": "mail", "items": items})).await;
+    }
+    assert_eq!(count(&depth(&server).await["errored"]), 300);
+    server
+}
+
+async fn depth(server: &Wire) -> Value {
+    server.done("GetDepth", json!({"queue": "mail"})).await
+}
+
+fn count(value: &Value) -> u32 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no count: {value}"))
+}
+
+/// A redrive of 100 messages a second, on a clock that moves only while nothing new is seen of it.
+struct Paced<'t> {
+    server: &'t Wire,
+    clock: &'t ManualClock,
+    began: Duration,
+    id: Value,
+    done: u32,
+}
+
+impl<'t> Paced<'t> {
+    const RATE: u32 = 100;
+    const STEP: Duration = Duration::from_millis(5);
+
+    async fn begin(server: &'t Wire, clock: &'t ManualClock) -> Self {
+        let began = clock.elapsed();
+        let asked = json!({"queue": "mail", "rate": Self::RATE});
+        let operation = server.done("RedriveMessages", asked).await["operation"].clone();
+        let mut redrive = Self { server, clock, began, id: operation["operationId"].clone(), done: 0 };
+        redrive.hold(&operation);
+        redrive
+    }
+
+    /// Holds what is shown to the rate: what its time allows, and one batch of a tenth of a second.
+    fn hold(&mut self, shown: &Value) {
+        let (done, elapsed) = (count(&shown["done"]), self.clock.elapsed() - self.began);
+        let allowed = elapsed.as_secs_f64() * f64::from(Self::RATE) + f64::from(Self::RATE / 10);
+        assert!(f64::from(done) <= allowed + 1e-6, "{done} done after {elapsed:?}: {shown}");
+        assert!(done >= self.done, "it undid what it had done: {shown}, {} before", self.done);
+        assert_eq!(shown["total"], "300", "{shown}");
+        self.done = done;
+    }
+
+    async fn look(&mut self) -> Value {
+        let shown = self.server.done("GetOperation", json!({"operation_id": self.id})).await["operation"].clone();
+        self.hold(&shown);
+        shown
+    }
+
+    /// Moves time until so many are done, or all.
+    async fn until(&mut self, done: u32) -> Value {
+        let patience = Instant::now() + Duration::from_secs(60);
+        loop {
+            let before = self.done;
+            let shown = self.look().await;
+            if self.done >= done {
+                return shown;
+            }
+            assert!(Instant::now() < patience, "it does not go on: {shown}");
+            if self.done == before {
+                self.clock.advance(Self::STEP);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redrive_keeps_its_rate_and_tells_how_far_it_is() {
+    let clock = clock();
+    let server = with_many_errored(&clock).await;
+    let mut redrive = Paced::begin(&server, &clock).await;
+    let shown = redrive.until(100).await;
+    assert_eq!(shown["state"], "OPERATION_STATE_RUNNING", "{shown}");
+    assert!(clock.elapsed() - redrive.began >= Duration::from_millis(900), "a hundred take their time");
+    redrive.until(300).await;
+    let end = ended(&server, &shown).await;
+    assert_eq!((&end["done"], &end["state"]), (&json!("300"), &json!("OPERATION_STATE_DONE")), "{end}");
+    let depth = depth(&server).await;
+    assert_eq!((&depth["pending"], &depth["errored"]), (&json!("300"), &json!("0")), "{depth}");
+}
+
+#[tokio::test]
+async fn a_redrive_that_is_cancelled_in_between_leaves_the_rest_errored() {
+    let clock = clock();
+    let server = with_many_errored(&clock).await;
+    let mut redrive = Paced::begin(&server, &clock).await;
+    redrive.until(50).await;
+    let cancelled = server.done("CancelOperation", json!({"operation_id": redrive.id})).await["operation"].clone();
+    assert_eq!(cancelled["state"], "OPERATION_STATE_CANCELLED", "{cancelled}");
+    redrive.hold(&cancelled);
+    let done = redrive.done;
+    assert!((50..300).contains(&done), "{cancelled}");
+    for _ in 0..2 {
+        let depth = depth(&server).await;
+        assert_eq!((count(&depth["pending"]), count(&depth["errored"])), (done, 300 - done), "{depth}");
+        clock.advance(Duration::from_secs(10));
+    }
+    let again = server.done("CancelOperation", json!({"operation_id": redrive.id})).await["operation"].clone();
+    assert_eq!(again, cancelled, "it has ended");
+}
+
+#[tokio::test]
+async fn a_dry_run_does_not_wait_for_the_rate() {
+    let clock = clock();
+    let server = with_many_errored(&clock).await;
+    let asked = json!({"queue": "mail", "rate": 1, "dry_run": true});
+    let counted = server.done("RedriveMessages", asked).await["operation"].clone();
+    assert_eq!((&counted["done"], &counted["state"]), (&json!("300"), &json!("OPERATION_STATE_DONE")), "{counted}");
+    assert_eq!(count(&depth(&server).await["errored"]), 300);
 }
