@@ -24,7 +24,7 @@ use tallystone::domain::fleet::Rules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
 use tallystone::engine::namespaces::{Author, Namespaces};
 use tallystone::engine::{Engine, Parts, Profile};
-use tallystone::ports::{Clock, Stores};
+use tallystone::ports::{Clock, QueueStores, Stores};
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
 use tokio::net::TcpListener;
@@ -75,6 +75,11 @@ impl Wire {
     }
 
     async fn bind_at(stores: Stores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
+        let queue_stores = memory::queue_stores(Arc::clone(&clock));
+        Self::bind_to(stores, queue_stores, deadline, clock).await
+    }
+
+    async fn bind_to(stores: Stores, queue_stores: QueueStores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
         let (stores, gate) = gated(stores);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
@@ -87,7 +92,6 @@ impl Wire {
             namespaces.create(spec, Author::default()).await.expect("a valid namespace");
         }
         let entropy = Arc::new(SystemEntropy);
-        let queue_stores = memory::queue_stores(Arc::clone(&clock));
         let (profile, rules) = (Profile::default(), Rules::default());
         let parts = Parts {
             stores,

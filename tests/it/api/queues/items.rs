@@ -5,86 +5,97 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tallystone::domain::Reason;
+use tallystone::ports::Clock;
 
-use super::{Wire, enqueue, lease, settle, with_mail};
+use super::on_stores::{mail, on_every_store, on_every_store_at};
+use super::{enqueue, lease, settle};
 
 #[tokio::test]
 async fn item_10_a_poll_of_an_empty_queue_takes_its_whole_wait() {
-    let server = with_mail().await;
-    let began = Instant::now();
-    let answer = server.done("Dequeue", json!({"queue": "mail", "wait": "1s"})).await;
-    assert_eq!((&answer["leases"], &answer["completeness"]), (&json!([]), &json!("COMPLETE")));
-    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    on_every_store(mail(), async |server| {
+        let began = Instant::now();
+        let answer = server.done("Dequeue", json!({"queue": "mail", "wait": "1s"})).await;
+        assert_eq!((&answer["leases"], &answer["completeness"]), (&json!([]), &json!("COMPLETE")));
+        assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn item_22_messages_are_spread_over_shards_and_what_is_left_is_served_at_once() {
-    let server = Wire::start().await;
-    server.done("CreateQueue", json!({"queue": {"name": "mail", "shards": 2}})).await;
-    let messages: Vec<Value> = (0..50).map(|number| json!({"message_id": format!("m-{number}")})).collect();
-    server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
-    let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
-    let of_shard = |number: usize| -> u32 {
-        depth["byShard"][number]["pending"].as_str().and_then(|count| count.parse().ok()).expect("a count")
-    };
-    assert!(of_shard(0) >= 10 && of_shard(1) >= 10 && of_shard(0) + of_shard(1) == 50, "{depth}");
-    let began = Instant::now();
-    let mut left = 50;
-    while left > 0 {
-        let answer = server.done("Dequeue", json!({"queue": "mail", "max_messages": 30, "wait": "20s"})).await;
-        let count = answer["leases"].as_array().expect("leases").len();
-        assert!(count > 0, "{answer}");
-        left -= count;
-    }
-    assert!(began.elapsed() < Duration::from_secs(20), "nothing waited for more than there was");
+    on_every_store_at(json!({"name": "mail", "shards": 2}), async |server, clock| {
+        let messages: Vec<Value> = (0..50).map(|number| json!({"message_id": format!("m-{number}")})).collect();
+        server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
+        let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
+        let of_shard = |number: usize| -> u32 {
+            depth["byShard"][number]["pending"].as_str().and_then(|count| count.parse().ok()).expect("a count")
+        };
+        assert!(of_shard(0) >= 10 && of_shard(1) >= 10 && of_shard(0) + of_shard(1) == 50, "{depth}");
+        let began = clock.elapsed();
+        let mut left = 50;
+        while left > 0 {
+            let answer = server.done("Dequeue", json!({"queue": "mail", "max_messages": 30, "wait": "20s"})).await;
+            let count = answer["leases"].as_array().expect("leases").len();
+            assert!(count > 0, "{answer}");
+            left -= count;
+        }
+        assert_eq!(clock.elapsed(), began, "nothing waited for more than there was");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn item_50_the_first_enqueue_makes_the_queue_where_a_template_says_so() {
-    let server = Wire::start().await;
-    server.done("CreateQueue", json!({"queue": {"name": "jobs", "template_for": "jobs/"}})).await;
-    let sent = json!({"queue": "jobs/mail", "message": {"message_id": "a"}});
-    assert_eq!(server.done("Enqueue", sent.clone()).await["alreadyEnqueued"], json!(false));
-    assert_eq!(server.done("Enqueue", sent).await["alreadyEnqueued"], json!(true));
-    assert_eq!(server.done("GetDepth", json!({"queue": "jobs/mail"})).await["pending"], "1");
-    server.refused("Enqueue", json!({"queue": "mail", "message": {}}), Reason::QueueNotFound).await;
+    on_every_store(json!({"name": "jobs", "template_for": "jobs/"}), async |server| {
+        let sent = json!({"queue": "jobs/mail", "message": {"message_id": "a"}});
+        assert_eq!(server.done("Enqueue", sent.clone()).await["alreadyEnqueued"], json!(false));
+        assert_eq!(server.done("Enqueue", sent).await["alreadyEnqueued"], json!(true));
+        assert_eq!(server.done("GetDepth", json!({"queue": "jobs/mail"})).await["pending"], "1");
+        server.refused("Enqueue", json!({"queue": "mail", "message": {}}), Reason::QueueNotFound).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn item_52_a_call_may_ask_for_a_lease_of_its_own() {
-    let server = with_mail().await;
-    server.done("Enqueue", enqueue("a", 1)).await;
-    let answer = server.done("Dequeue", json!({"queue": "mail", "lease_duration": "7s"})).await;
-    assert_eq!(answer["leases"][0]["leaseExpiresIn"], "7s");
+    on_every_store(mail(), async |server| {
+        server.done("Enqueue", enqueue("a", 1)).await;
+        let answer = server.done("Dequeue", json!({"queue": "mail", "lease_duration": "7s"})).await;
+        assert_eq!(answer["leases"][0]["leaseExpiresIn"], "7s");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn item_67_what_is_given_back_is_served_before_what_is_worse() {
-    let server = with_mail().await;
-    for (id, priority) in [("first", 1), ("second", 2)] {
-        server.done("Enqueue", enqueue(id, priority)).await;
-    }
-    for _ in 0..3 {
-        let held = lease(&server).await;
-        assert_eq!(held["message"]["messageId"], "first");
-        server.done("Release", settle(&held)).await;
-    }
+    on_every_store(mail(), async |server| {
+        for (id, priority) in [("first", 1), ("second", 2)] {
+            server.done("Enqueue", enqueue(id, priority)).await;
+        }
+        for _ in 0..3 {
+            let held = lease(server).await;
+            assert_eq!(held["message"]["messageId"], "first");
+            server.done("Release", settle(&held)).await;
+        }
+    })
+    .await;
 }
 
 /// The error of rank of a dequeue is the number of better messages that it leaves behind.
 #[tokio::test]
 async fn item_75_dequeues_one_by_one_leave_no_better_message_behind_on_any_shard() {
-    let server = Wire::start().await;
-    server.done("CreateQueue", json!({"queue": {"name": "mail", "shards": 8}})).await;
-    let message =
-        |number: i64| json!({"message_id": format!("m-{number}"), "priority": (number * 37 % 100).to_string()});
-    let messages: Vec<Value> = (0..100).map(message).collect();
-    server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
-    let mut served = Vec::new();
-    for _ in 0..100 {
-        let priority = lease(&server).await["message"]["priority"].clone();
-        served.push(priority.as_str().and_then(|text| text.parse::<i64>().ok()).expect("a priority"));
-    }
-    let errors = served.windows(2).filter(|pair| pair[0] > pair[1]).count();
-    assert_eq!(errors, 0, "{served:?}");
+    on_every_store(json!({"name": "mail", "shards": 8}), async |server| {
+        let message =
+            |number: i64| json!({"message_id": format!("m-{number}"), "priority": (number * 37 % 100).to_string()});
+        let messages: Vec<Value> = (0..100).map(message).collect();
+        server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
+        let mut served = Vec::new();
+        for _ in 0..100 {
+            let priority = lease(server).await["message"]["priority"].clone();
+            served.push(priority.as_str().and_then(|text| text.parse::<i64>().ok()).expect("a priority"));
+        }
+        let errors = served.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert_eq!(errors, 0, "{served:?}");
+    })
+    .await;
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod items;
 mod mapping;
 mod names;
+mod on_stores;
 mod operations;
 mod outlook;
 mod refusals;

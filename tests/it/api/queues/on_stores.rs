@@ -1,0 +1,70 @@
+//! Servers on every store of queues, for what must hold whatever keeps the messages.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tallystone::adapters::embedded::{self, Embedded, Options};
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory;
+use tallystone::adapters::system::SystemClock;
+use tallystone::ports::Clock;
+use tempfile::TempDir;
+
+use super::super::{DRAIN_DEADLINE, Wire};
+use super::clock;
+
+/// What keeps the messages of a server.
+#[derive(Clone, Copy, Debug)]
+enum Store {
+    /// Maps in memory.
+    Memory,
+    /// A directory.
+    Embedded,
+}
+
+const STORES: [Store; 2] = [Store::Memory, Store::Embedded];
+
+/// The queue `mail` as it is made without settings.
+pub fn mail() -> Value {
+    json!({"name": "mail"})
+}
+
+/// Runs a law on a server with this queue, on one store after another.
+pub async fn on_every_store(queue: Value, law: impl AsyncFn(&Wire)) {
+    for store in STORES {
+        on(store, Arc::new(SystemClock), &queue, &law).await;
+    }
+}
+
+/// The same on clocks that only the law moves.
+pub async fn on_every_store_at(queue: Value, law: impl AsyncFn(&Wire, &ManualClock)) {
+    for store in STORES {
+        let clock = clock();
+        on(store, Arc::new(clock.clone()), &queue, &async |server| law(server, &clock).await).await;
+    }
+}
+
+async fn on(store: Store, clock: Arc<dyn Clock>, queue: &Value, law: &impl AsyncFn(&Wire)) {
+    println!("on {store:?}");
+    let kept = match store {
+        Store::Memory => None,
+        Store::Embedded => Some(open()),
+    };
+    let queues = match &kept {
+        Some((store, _)) => store.queue_stores(Arc::clone(&clock)),
+        None => memory::queue_stores(Arc::clone(&clock)),
+    };
+    let mut server = Wire::bind_to(memory::stores(), queues, DRAIN_DEADLINE, clock).await;
+    server.open().await;
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    law(&server).await;
+    // Nothing goes on in the store when it is closed and its directory goes.
+    server.engine.abandon().await;
+}
+
+/// A store and its directory, in this order: it is closed before the directory goes.
+fn open() -> (Embedded, TempDir) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir.path()) };
+    (embedded::open(options).expect("the store opens"), dir)
+}
