@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
-use crate::app::cli::queue::full_name;
+use crate::app::cli::queue::{full_name, messages};
 use crate::app::cli::{Failure, Session};
 use crate::proto::queue::v1 as pb;
 
@@ -50,10 +50,11 @@ impl<'a> Following<'a> {
         match (operation.state(), operation.error) {
             (pb::OperationState::Failed, error) => {
                 let why = error.map(|error| error.message).unwrap_or_default();
-                Err(Failure::other(format!("the {} failed after {} messages: {why}", operation.kind, operation.done)))
+                let done = messages(operation.done);
+                Err(Failure::other(format!("the {} failed after {done}: {why}", operation.kind)))
             }
             (pb::OperationState::Cancelled, _) => {
-                let what = format!("the {} was cancelled after {} messages", operation.kind, operation.done);
+                let what = format!("the {} was cancelled after {}", operation.kind, messages(operation.done));
                 Err(Failure::other(what))
             }
             (pb::OperationState::Unspecified | pb::OperationState::Running | pb::OperationState::Done, _) => Ok(()),

@@ -88,7 +88,10 @@ impl Queues {
             Cause::Ready { ahead: 0, .. } => because("next", "it is the next to be served once dequeues are unblocked"),
             Cause::Ready { ahead, .. } => because(
                 "position",
-                format!("at least {ahead} messages of its shard are served before it once dequeues are unblocked"),
+                format!(
+                    "at least {} served before it once dequeues are unblocked",
+                    counted(*ahead as u64, "message of its shard is", "messages of its shard are")
+                ),
             ),
             Cause::Running(holder) => {
                 let (worker, since) = (self.worker_of(holder.session), in_short(at.since(holder.since)));
@@ -115,7 +118,11 @@ impl Queues {
                     || ": its last lease ended without a word of its worker".to_owned(),
                     |error| format!(": {} {}", error.signature, error.text),
                 );
-                because("errored", format!("all {attempts} attempts are spent{error}; mend the cause, then redrive it"))
+                let spent = match attempts {
+                    1 => "its one attempt is spent".to_owned(),
+                    attempts => format!("all {attempts} attempts are spent"),
+                };
+                because("errored", format!("{spent}{error}; mend the cause, then redrive it"))
             }
         }
     }
@@ -157,6 +164,10 @@ impl Queues {
         let ahead = next.iter().take_while(|other| other.message.head.key != found.message.head.key).count();
         let (waiting, matching) = (queue.waiters.len(), queue.waiters.matching(&found.message.head.metadata));
         Ok(match (ahead, waiting) {
+            (_, 1) if matching == 0 => because(
+                "no_matching_worker",
+                "1 worker waits at this server, and its filter does not meet it; start one that takes it",
+            ),
             (_, 1..) if matching == 0 => because(
                 "no_matching_worker",
                 format!(
@@ -170,14 +181,26 @@ impl Queues {
             (0, _) => because("next", "it is the next to be served; a worker is being woken for it"),
             (ahead, _) if ahead == next.len() => because(
                 "position",
-                format!("at least {ahead} messages are served before it; add workers, or lower its priority number"),
+                format!(
+                    "at least {} served before it; add workers, or lower its priority number",
+                    counted(ahead as u64, "message is", "messages are")
+                ),
             ),
             (ahead, waiting) => because(
                 "position",
-                format!("it is about number {} in line, and {waiting} workers wait at this server", ahead + 1),
+                format!(
+                    "it is about number {} in line, and {} at this server",
+                    ahead + 1,
+                    counted(waiting as u64, "worker waits", "workers wait")
+                ),
             ),
         })
     }
+}
+
+/// So many, with the words for one or for another number.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 
 pub(super) fn blocked(what: &str, why: &str) -> Explanation {

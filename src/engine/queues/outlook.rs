@@ -15,7 +15,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{QueueName, State};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::explain::{Explanation, because, blocked, in_short};
+use crate::engine::queues::explain::{Explanation, because, blocked, counted, in_short};
 use crate::engine::queues::live::LiveQueue;
 
 /// What all shards together foresee for a dequeue.
@@ -61,7 +61,10 @@ impl Queues {
         }
         let errored = depth.of(State::Errored);
         if errored > 0 {
-            let text = format!("{} out of attempts; read what their errors say, then redrive them", are(errored));
+            let text = match errored {
+                1 => "1 message is out of attempts; read what its error says, then redrive it".to_owned(),
+                _ => format!("{errored} messages are out of attempts; read what their errors say, then redrive them"),
+            };
             causes.push(because("errored", text));
         }
         causes.extend(spec.enqueue_blocked.iter().map(|why| blocked("enqueue", why)));
@@ -105,9 +108,10 @@ fn next_text(outlook: &Outlook, filter: &Filter) -> String {
     let pending = outlook.of(State::Pending);
     match (outlook.counts, filter.is_empty()) {
         (None, _) => "a pending message meets the filter: a dequeue gets it, if need be by calling again".to_owned(),
-        (Some(_), true) => format!("{} pending: a dequeue gets some at once", are(pending)),
-        (Some(_), false) => {
-            format!("{} pending with what the filter asks for: a dequeue gets some at once", are(pending))
+        (Some(_), is_empty) => {
+            let which = if is_empty { "" } else { " with what the filter asks for" };
+            let gets = if pending == 1 { "it" } else { "some" };
+            format!("{} pending{which}: a dequeue gets {gets} at once", are(pending))
         }
     }
 }
@@ -128,8 +132,10 @@ fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
     if !filter.is_empty() && (outlook.counts.is_some() || !outlook.or_more) {
         let text = match outlook.counts {
             Some(_) => format!(
-                "no pending message meets the filter; of those that do, {invisible} are invisible and {running} are \
-                 leased; wait for those, or ask with another filter"
+                "no pending message meets the filter; of those that do, {} invisible and {} leased; wait for those, or \
+                 ask with another filter",
+                counted(invisible, "is", "are"),
+                counted(running, "is", "are")
             ),
             None => "no pending message meets the filter; ask with another one".to_owned(),
         };
@@ -137,14 +143,18 @@ fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
     }
     if let Some(left) = outlook.next_visible {
         let which = match outlook.counts {
-            Some(_) => format!("{} invisible yet", are(invisible)),
-            None => "messages that meet the filter are invisible yet".to_owned(),
+            Some(_) if invisible == 1 => "1 message is invisible yet,".to_owned(),
+            Some(_) => format!("{} invisible yet, the first", are(invisible)),
+            None => "messages that meet the filter are invisible yet, the first".to_owned(),
         };
-        let text = format!("{which}, the first for another {}; wait, or update its visible time", in_short(left));
+        let text = format!("{which} for another {}; wait, or update its visible time", in_short(left));
         causes.push(because("invisible", text));
     }
     if running > 0 {
-        let text = format!("{} leased to workers; wait: they come back only if their leases end", are(running));
+        let text = match running {
+            1 => "1 message is leased to a worker; wait: it comes back only if its lease ends".to_owned(),
+            _ => format!("{running} messages are leased to workers; wait: they come back only if their leases end"),
+        };
         causes.push(because("running", text));
     }
     causes
@@ -152,5 +162,5 @@ fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
 
 /// So many messages, and the verb.
 fn are(count: u64) -> String {
-    if count == 1 { "1 message is".to_owned() } else { format!("{count} messages are") }
+    counted(count, "message is", "messages are")
 }

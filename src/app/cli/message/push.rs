@@ -12,7 +12,7 @@ use crate::app::cli::arguments::{duration, pair, time};
 use crate::app::cli::counter::all_or_partial;
 use crate::app::cli::message::look::state;
 use crate::app::cli::output::{Answer, Rows, progress};
-use crate::app::cli::queue::full_name;
+use crate::app::cli::queue::{self, full_name};
 use crate::app::cli::{Exit, Failure, Session};
 use crate::app::notices::{for_shell, note};
 use crate::domain::Timestamp;
@@ -151,7 +151,7 @@ impl Session {
             whole
                 .results
                 .extend(answer.map_err(|failure| failure.hint(format!("{done} lines were pushed before")))?.results);
-            progress(&format!("{} messages", whole.results.len()));
+            progress(&queue::messages(i64::try_from(whole.results.len()).unwrap_or(i64::MAX)));
         }
         let mut refused = Vec::new();
         let mut rows = Rows { columns: PUSHED, cells: Vec::new() };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Wire, enqueue, with_mail};
+use super::{Wire, enqueue, lease, settle, with_mail};
 
 async fn explained(server: &Wire, filter: Value) -> Vec<(String, String)> {
     let told = server.done("ExplainQueue", json!({"queue": "mail", "filter": filter})).await;
@@ -99,4 +99,34 @@ async fn an_explanation_of_a_blocked_queue_sends_nobody_to_dequeue() {
         assert_eq!((&causes[0]["cause"], &causes[1]["cause"]), (&json!("dequeue_blocked"), &json!(cause)), "{told}");
         assert!(causes[1]["text"].as_str().expect("a text").contains("once dequeues are unblocked"), "{told}");
     }
+}
+
+#[tokio::test]
+async fn one_message_is_spoken_of_as_one() {
+    let server = Wire::start().await;
+    let queue = json!({"name": "mail", "default_max_attempts": 1, "filter_shapes": [{"keys": ["team"]}]});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    let message = json!({"message_id": "a", "metadata": {"team": "red"}});
+    server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    for filter in [json!({}), json!({"team": "red"})] {
+        let (cause, text) = explained(&server, filter).await.remove(0);
+        assert_eq!(cause, "next");
+        assert!(text.starts_with("1 message is pending") && text.ends_with("a dequeue gets it at once"), "{text}");
+    }
+    let hide = |time: &str| json!({"queue": "mail", "message_id": "a", "invisibility": time});
+    server.done("UpdateMessage", hide("3600s")).await;
+    let (_, text) = explained(&server, json!({"team": "red"})).await.remove(0);
+    assert!(text.contains("1 is invisible and 0 are leased"), "{text}");
+    let (_, text) = explained(&server, json!({})).await.remove(0);
+    assert!(text.starts_with("1 message is invisible yet, for another "), "{text}");
+    server.done("UpdateMessage", hide("0s")).await;
+    let held = lease(&server).await;
+    let (_, text) = explained(&server, json!({})).await.remove(0);
+    assert!(text.starts_with("1 message is leased to a worker; wait: it comes back only if its lease ends"), "{text}");
+    server.done("Fail", settle(&held)).await;
+    let (_, text) = explained(&server, json!({})).await.remove(0);
+    assert!(text.starts_with("1 message is out of attempts; read what its error says"), "{text}");
+    let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a"})).await;
+    let text = told["explanations"][0]["text"].as_str().expect("a text").to_owned();
+    assert!(text.starts_with("its one attempt is spent"), "{text}");
 }
