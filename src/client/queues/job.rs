@@ -1,14 +1,16 @@
 //! The work on one message: the application's part runs until it ends or must, and how it ended settles the lease.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::client::queues::message::{BadPayload, duration};
+use crate::client::error::{RETRYABLE, is_retryable};
+use crate::client::queues::message::{BadPayload, duration, time_of};
 use crate::client::queues::queues_on;
+use crate::client::queues::run::{PAUSE_FIRST, PAUSE_LONGEST};
 use crate::client::retry::Work;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
@@ -108,6 +110,8 @@ pub(super) enum Settled {
     Lost,
     /// It could not be settled, and comes back when its lease ends.
     Unsettled(CallError),
+    /// The service refused the settlement for now.
+    Busy(String),
     /// The settlement was refused.
     Refused(String),
 }
@@ -125,6 +129,7 @@ where
     W: Future<Output = Outcome>,
 {
     let token = lease.lease_token.clone();
+    let patience = time_of(lease.lease_expires_in);
     let job = Job::new(lease, signal.clone());
     let mut running = std::pin::pin!(AssertUnwindSafe(async { handler(job).await }).catch_unwind());
     let ended = tokio::select! {
@@ -144,11 +149,48 @@ where
         (Some(Why::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
         (Some(Why::Stopped), _) | (None, None) => Outcome::Release,
     };
-    settle(&client, queue, token, outcome).await
+    settle_in_time(&client, settlement(queue, token, outcome), patience, &mut signal).await
 }
 
-/// Settles a lease, again and again within the budget of a call; a repeat answers as the first.
-async fn settle(client: &Client, queue: String, lease_token: String, outcome: Outcome) -> Settled {
+/// Settles a lease; what a busy or absent service refuses is sent again, less and less often, for as long as the lease was
+/// given, while it is renewed and nobody ends the worker. Otherwise work that is done would be done anew.
+async fn settle_in_time(
+    client: &Client,
+    (request, settled): (pb::SettleMessagesRequest, Settled),
+    patience: Duration,
+    signal: &mut watch::Receiver<Option<Why>>,
+) -> Settled {
+    let (began, mut pause) = (Instant::now(), PAUSE_FIRST);
+    loop {
+        let refused = match settle(client, &request).await {
+            Ok(()) => return settled,
+            Err(refused) => refused,
+        };
+        let may_pass = match &refused {
+            Settled::Unsettled(error) => is_retryable(&error.status),
+            Settled::Busy(_) => true,
+            Settled::Completed | Settled::Failed | Settled::GivenUp | Settled::Lost | Settled::Refused(_) => false,
+        };
+        if !may_pass || began.elapsed() + pause >= patience || !rests(pause, signal).await {
+            return refused;
+        }
+        pause = (pause * 2).min(PAUSE_LONGEST);
+    }
+}
+
+/// Rests so long; false once the lease is lost or the worker is being ended.
+async fn rests(pause: Duration, signal: &mut watch::Receiver<Option<Why>>) -> bool {
+    let ends = |why: &Option<Why>| matches!(why, Some(Why::LeaseLost | Why::Stopped));
+    tokio::select! {
+        biased;
+        // A worker that is gone has nobody to settle for.
+        _ = signal.wait_for(ends) => false,
+        () = tokio::time::sleep(pause) => true,
+    }
+}
+
+/// The call that settles a lease so, and what the message then is.
+fn settlement(queue: String, lease_token: String, outcome: Outcome) -> (pb::SettleMessagesRequest, Settled) {
     let (verb, delay, error, settled) = match outcome {
         Outcome::Complete => (pb::Verb::Complete, None, None, Settled::Completed),
         Outcome::Cancel => (pb::Verb::Cancel, None, None, Settled::GivenUp),
@@ -159,14 +201,17 @@ async fn settle(client: &Client, queue: String, lease_token: String, outcome: Ou
         }
     };
     let items = vec![pb::Settlement { lease_token, verb: verb.into(), delay, error }];
-    let request = pb::SettleMessagesRequest { queue, items };
+    (pb::SettleMessagesRequest { queue, items }, settled)
+}
+
+/// Settles a lease within the budget of a call; a repeat answers as the first.
+async fn settle(client: &Client, request: &pb::SettleMessagesRequest) -> Result<(), Settled> {
     let call = |channel, request| async move { queues_on(channel).settle_messages(request).await };
-    match client.repeated(Work::Change, &request, call).await {
-        Err(error) => Settled::Unsettled(error),
-        Ok(answer) => match answer.results.into_iter().find_map(|result| result.error) {
-            None => settled,
-            Some(error) if error.reason == "LEASE_LOST" => Settled::Lost,
-            Some(error) => Settled::Refused(error.message),
-        },
+    let answer = client.repeated(Work::Change, request, call).await.map_err(Settled::Unsettled)?;
+    match answer.results.into_iter().find_map(|result| result.error) {
+        None => Ok(()),
+        Some(error) if error.reason == "LEASE_LOST" => Err(Settled::Lost),
+        Some(error) if RETRYABLE.contains(&&*error.reason) => Err(Settled::Busy(error.message)),
+        Some(error) => Err(Settled::Refused(error.message)),
     }
 }

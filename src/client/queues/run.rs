@@ -23,8 +23,8 @@ use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
 /// The pauses after a call that failed: the first, and the longest.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_LONGEST: Duration = Duration::from_secs(15);
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
+pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
 /// How long the server may wait for a message; it waits no longer.
 const WAIT: Duration = Duration::from_secs(20);
 /// The most messages of one dequeue; the service takes no more.
@@ -326,7 +326,7 @@ impl<'w> Run<'w> {
                 not_settled(&error.to_string());
                 self.tally.others += 1;
             }
-            Settled::Refused(why) => {
+            Settled::Busy(why) | Settled::Refused(why) => {
                 not_settled(&why);
                 self.tally.others += 1;
             }

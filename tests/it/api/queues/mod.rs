@@ -1,6 +1,7 @@
 //! Queues through real sockets: the life of a message in JSON, repeats, batches, administration.
 
 mod bad_input;
+mod busy;
 mod items;
 mod mapping;
 mod names;
