@@ -64,6 +64,8 @@ pub struct ShardView {
     pub arrived: u64,
     /// The priority of the best of them.
     pub head: Option<i64>,
+    /// How long the one has been ready that is so for the longest, to the second.
+    pub ready_for: Option<Duration>,
     /// Whether dequeue is blocked.
     pub blocked: bool,
     /// How long nothing changes unless a command comes; none if nothing ever will.

@@ -121,6 +121,7 @@ impl Kept {
             ready: self.core.totals().of(State::Pending).messages,
             arrived: self.view.arrived + arrivals(&applied.transitions),
             head: self.core.head(),
+            ready_for: self.core.ready_for(at),
             blocked: self.core.dequeue_blocked().is_some(),
             next_event_in: self.core.next_event_in(at),
         };

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::domain::queue::ages::Ages;
 use crate::domain::queue::exclusive::{Exclusive, Place};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::lanes::Lanes;
@@ -21,6 +22,8 @@ use crate::domain::time::Timestamp;
 pub struct Index {
     /// Pending messages by (priority, sequence): earliest deadline first, FIFO among equals.
     pub ready: BTreeSet<Rank>,
+    /// Since when they could have been served.
+    pub ages: Ages,
     /// When time changes an invisible, pending or running message next: exactly its next event, if it has one.
     pub due: BTreeSet<(Timestamp, u64)>,
     /// When a terminal message is forgotten.
@@ -40,6 +43,7 @@ impl Index {
     pub fn new(settings: &Settings, limits: BTreeMap<Routing, u32>) -> Self {
         Self {
             ready: BTreeSet::new(),
+            ages: Ages::default(),
             due: BTreeSet::new(),
             gone: BTreeSet::new(),
             by_state: Default::default(),
@@ -88,6 +92,9 @@ impl Index {
 
     /// Takes a message into all that is neither ranked nor timed for the whole shard.
     fn enter_counts(&mut self, message: &Message) {
+        if message.state == State::Pending {
+            self.ages.enter(message.ready_since());
+        }
         self.by_state[message.state as usize].insert(message.key.sequence);
         self.totals.add(message.state, message.payload_bytes);
         if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
@@ -106,6 +113,7 @@ impl Index {
         let sequence = message.key.sequence;
         if message.state == State::Pending {
             self.ready.remove(&message.rank());
+            self.ages.leave(message.ready_since());
         }
         if let Some((at, _)) = message.next_due() {
             self.timers(message.state).remove(&(at, sequence));

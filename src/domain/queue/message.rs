@@ -373,6 +373,11 @@ impl Message {
         (self.priority, self.key.sequence)
     }
 
+    /// Since when it has been ready, while it is pending: whatever brings it back makes it ready anew.
+    pub fn ready_since(&self) -> Timestamp {
+        self.visible_at
+    }
+
     /// The number of the attempt that runs, or of the last one; 0 before the first.
     pub fn attempt_number(&self) -> u32 {
         self.max_attempts - self.attempts_left

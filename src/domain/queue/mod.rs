@@ -9,6 +9,7 @@
 //! transition table in `state`.
 
 mod admin;
+mod ages;
 pub mod answers;
 mod calls;
 mod change;

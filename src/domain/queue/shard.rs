@@ -168,6 +168,11 @@ impl Shard {
         self.index.best(None).map(|(priority, _)| priority)
     }
 
+    /// How long the message has been ready that is so for the longest, to the second. O(log n).
+    pub fn ready_for(&self, now: Timestamp) -> Option<Duration> {
+        self.index.ages.oldest().map(|since| now.max(self.clock).since(since))
+    }
+
     /// How many messages of each state meet a filter. It is exact, and answered for declared shapes that are filled.
     /// O(log n).
     pub fn depth(&self, filter: &Filter) -> Result<Counts, NotDeclared> {

@@ -41,6 +41,8 @@ pub struct LiveShard {
 #[derive(Default)]
 struct Seen {
     view: ShardView,
+    /// When the view came, by elapsed time.
+    at: Duration,
     /// When time alone changes something, by elapsed time.
     due: Option<Duration>,
 }
@@ -72,6 +74,17 @@ impl Walks {
             cursors.pop_front();
         }
     }
+}
+
+/// What waits in a queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backlog {
+    /// Its name.
+    pub queue: String,
+    /// The messages that are ready.
+    pub ready: u64,
+    /// How long the oldest of them has been so, to the second; nothing if there is none.
+    pub oldest: Duration,
 }
 
 /// What a shard may have for a dequeue.
@@ -125,7 +138,7 @@ impl LiveQueue {
         let offers = |view: &ShardView| (view.ready, view.arrived, view.head, view.blocked);
         let is_news = offers(&view) != offers(&seen.view);
         seen.due = view.next_event_in.map(|time| now + time);
-        seen.view = view;
+        (seen.view, seen.at) = (view, now);
         let due = seen.due;
         // A look that found nothing is no change: it would wake those who have just looked. Under the lock of the shard, so
         // that the changes of one shard are told in their order.
@@ -155,6 +168,19 @@ impl LiveQueue {
     /// When time alone changes something in a shard, as far as was seen.
     pub fn due(&self, shard: u32) -> Option<Duration> {
         self.shard(shard).seen.lock().due
+    }
+
+    /// What waits in it. O(n shards).
+    pub fn backlog(&self, now: Duration) -> Backlog {
+        let queue = self.record.load().spec.name.to_string();
+        let mut backlog = Backlog { queue, ready: 0, oldest: Duration::ZERO };
+        for live in &self.shards {
+            let seen = live.seen.lock();
+            let age = seen.view.ready_for.map_or(Duration::ZERO, |age| age + now.saturating_sub(seen.at));
+            backlog.ready += seen.view.ready;
+            backlog.oldest = backlog.oldest.max(age);
+        }
+        backlog
     }
 
     /// How many of these leases, by priority and shard, were given while another shard has a better message. O(n shards).

@@ -48,6 +48,7 @@ pub use draft::{QueueDraft, QueueEtag};
 pub use enqueue::{Enqueued, SentMessage};
 pub use error::QueueError;
 pub use explain::Explanation;
+pub use live::Backlog;
 pub use look::{Depth, Found, ListCursor};
 pub use operations::{Operation, OperationState, Redrive};
 pub use sessions::{Beat, CallOfSession, OpenedSession};
@@ -102,6 +103,14 @@ impl Queues {
     /// How many sessions this server knows, those that ended a short time ago too.
     pub fn sessions(&self) -> usize {
         self.shared.sessions.len()
+    }
+
+    /// What waits in each queue. O(shards).
+    pub fn backlogs(&self) -> Vec<Backlog> {
+        let now = self.shared.clock.elapsed();
+        let queues = self.shared.all();
+        let served = queues.iter().filter(|queue| queue.record.load().spec.template_for.is_none());
+        served.map(|queue| queue.backlog(now)).collect()
     }
 
     /// How many queues and templates there are.

@@ -171,6 +171,31 @@ async fn item_34_the_ready_size_counts_what_is_due_and_the_head_tells_what_is_fi
 }
 
 #[tokio::test]
+async fn item_34_the_lag_is_the_age_of_the_oldest_ready_message() {
+    on_every_queue_store(async |bench| {
+        let lag = async || bench.stores.shards.totals(SHARD).await.expect("a read").view.ready_for;
+        assert_eq!(lag().await, None, "nothing waits");
+        bench.all(SHARD, vec![enqueue("worse", 7, b""), enqueue_later("later", secs(60))]).await;
+        bench.clock.advance(secs(20));
+        bench.all(SHARD, vec![enqueue("better", 5, b"")]).await;
+        assert_eq!(lag().await, Some(secs(20)), "of the oldest, not of the best");
+        assert_eq!(bench.served(SHARD, 1).await, ["better"]);
+        assert_eq!(lag().await, Some(secs(20)), "it is not the oldest that was taken");
+        assert_eq!(bench.served(SHARD, 1).await, ["worse"]);
+        assert_eq!(lag().await, None, "what is leased or invisible is not ready");
+        bench.clock.advance(secs(50));
+        bench.all(SHARD, vec![sweep()]).await;
+        assert_eq!(lag().await, Some(secs(0)), "what comes back is ready anew");
+        bench.clock.advance(secs(9));
+        bench.all(SHARD, vec![enqueue("last", 1, b"")]).await;
+        assert_eq!(lag().await, Some(secs(9)));
+        bench.all(SHARD, ["worse", "better", "later"].map(cancel).into()).await;
+        assert_eq!(lag().await, Some(secs(0)), "only the last is left");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn item_35_ten_thousand_messages_are_drained_in_big_batches() {
     on_every_queue_store(async |bench| {
         let shard = bench.queue_of(Settings { quota_messages: 20_000, ..settings() }).await;

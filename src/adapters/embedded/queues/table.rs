@@ -112,6 +112,7 @@ fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardVie
         arrived,
         ready: core.totals().of(State::Pending).messages,
         head: core.head(),
+        ready_for: core.ready_for(at),
         blocked: core.dequeue_blocked().is_some(),
         next_event_in: core.next_event_in(at),
     }

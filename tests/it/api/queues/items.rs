@@ -45,6 +45,31 @@ async fn item_22_messages_are_spread_over_shards_and_what_is_left_is_served_at_o
 }
 
 #[tokio::test]
+async fn item_34_the_age_of_the_oldest_ready_message_is_told_by_queue() {
+    on_every_store_at(json!({"name": "mail", "shards": 2}), async |server, clock| {
+        server.done("CreateQueue", json!({"queue": {"name": "jobs", "template_for": "jobs/"}})).await;
+        let told = |waiting: u64, seconds: u64| {
+            let backlogs = server.engine.queues().backlogs();
+            let told: Vec<_> = backlogs.iter().map(|of| (&*of.queue, of.ready, of.oldest.as_secs())).collect();
+            assert_eq!(told, [("mail", waiting, seconds)], "the queue and no template");
+        };
+        told(0, 0);
+        server.done("Enqueue", enqueue("worse", 2)).await;
+        clock.advance(Duration::from_secs(30));
+        server.done("Enqueue", enqueue("better", 1)).await;
+        told(2, 30);
+        clock.advance(Duration::from_secs(10));
+        told(2, 40);
+        let better = lease(server).await;
+        assert_eq!(better["message"]["messageId"], "better");
+        told(1, 40);
+        lease(server).await;
+        told(0, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn item_50_the_first_enqueue_makes_the_queue_where_a_template_says_so() {
     on_every_store(json!({"name": "jobs", "template_for": "jobs/"}), async |server| {
         let sent = json!({"queue": "jobs/mail", "message": {"message_id": "a"}});
