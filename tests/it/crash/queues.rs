@@ -79,9 +79,11 @@ fn no_kill_loses_a_message_or_serves_a_completed_one() {
 fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
     let mut world = World::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
+    let mut cuts = 0;
     for round in 0..rounds(20, 100) {
         world.round = round;
         let cut = world.power_cut();
+        cuts += 1;
         let Some(mut server) = start_under(&world.data, &cut) else {
             continue; // the power went before it was ready
         };
@@ -101,6 +103,7 @@ fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
     }
+    world.hold_cuts(cuts);
     finish(world, &ledger);
 }
 
