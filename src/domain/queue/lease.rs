@@ -78,7 +78,11 @@ impl Shard {
                 message.canceled_by = None; // the worker was asked, and finished before it heard
             }),
             (Ok(_), Verb::Cancel) => self.step(sequence, Trigger::Cancel, false, now, |message, _| {
-                message.canceled_by = Some(CanceledBy::Worker);
+                // Whoever asked for it said why; the worker only obeys.
+                let was_asked = matches!(&message.canceled_by, Some(CanceledBy::Request(why)) if !why.is_empty());
+                if !was_asked {
+                    message.canceled_by = Some(CanceledBy::Worker);
+                }
             }),
             (Ok(_), Verb::Fail) => self.fail(sequence, failure, now),
             (Ok(_), Verb::Release) => self.release(sequence, now),

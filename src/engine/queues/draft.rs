@@ -176,6 +176,24 @@ impl QueueDraft {
     }
 }
 
+/// The settings that have a default.
+const WITH_DEFAULT: [&str; 14] = [
+    "description",
+    "default_lease",
+    "max_run_time",
+    "default_invisibility",
+    "default_max_attempts",
+    "retry_policy",
+    "default_ttl",
+    "retention",
+    "dedupe_window",
+    "dedupe_max_bytes",
+    "quota_messages",
+    "quota_bytes",
+    "filter_shapes",
+    "priority_classes",
+];
+
 fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
     let (own, default) = (&mut spec.settings, &defaults.settings);
     match name {
@@ -196,7 +214,8 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
         _ => {
             // Only what has a default can return to it; the name may be a typo of anything.
             let shown: String = name.chars().take(64).collect();
-            let what = format!("reset names {shown:?}, which is no setting with a default; see the fields of Queue");
+            let all = WITH_DEFAULT.join(", ");
+            let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
             return Err(Reject::new(Reason::InvalidSettings, what));
         }
     }

@@ -19,6 +19,14 @@ pub enum QueueError {
         /// The name that was asked for.
         name: String,
     },
+    /// The name is that of a template, which holds no messages.
+    #[error("{name} is a template and holds no messages; name a queue that begins with {prefix}, which it makes")]
+    IsTemplate {
+        /// Its name.
+        name: String,
+        /// How the names of its queues begin.
+        prefix: String,
+    },
     /// The shard refused the command.
     #[error("{}", refusal_text(.0))]
     Refused(Refusal),
@@ -84,7 +92,7 @@ impl QueueError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
-            Self::QueueNotFound { .. } => Reason::QueueNotFound,
+            Self::QueueNotFound { .. } | Self::IsTemplate { .. } => Reason::QueueNotFound,
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
@@ -114,7 +122,7 @@ impl QueueError {
             Self::Refused(Refusal::EnqueueBlocked(why) | Refusal::DequeueBlocked(why)) => {
                 vec![("blocked_reason", why.to_string())]
             }
-            Self::QueueNotFound { name } => vec![("queue", name.clone())],
+            Self::QueueNotFound { name } | Self::IsTemplate { name, .. } => vec![("queue", name.clone())],
             _ => Vec::new(), // the text says it all
         }
     }

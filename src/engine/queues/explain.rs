@@ -111,7 +111,7 @@ impl Queues {
                 "its work is done and nothing is left to serve; to have it done again, enqueue it under another id",
             ),
             Cause::Canceled(by) => {
-                because("canceled", format!("it was canceled: {}; enqueue it anew", canceled_text(by.as_ref())))
+                because("canceled", format!("it was canceled: {}; enqueue it under another id if it is still to be done", canceled_text(by.as_ref())))
             }
             Cause::Errored { attempts, error } => {
                 let error = error.as_ref().map_or_else(

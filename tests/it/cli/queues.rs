@@ -167,6 +167,35 @@ fn what_destroys_asks_first_and_says_how_much() {
 }
 
 #[test]
+fn a_template_says_what_it_is_and_goes_like_a_queue() {
+    let desk = Desk::set();
+    assert!(desk.run(&["queue", "ls"]).ok().contains("TEMPLATE"));
+    let says = "timed-task is a template and holds no messages; name a queue that begins with timed/";
+    check(&desk.run(&["msg", "push", "-q", "timed-task", "x"]), 3, says);
+    check(&desk.run(&["queue", "depth", "timed-task"]), 3, says);
+    desk.run(&["msg", "push", "-q", "timed/now", "x"]).ok();
+    check(&desk.run(&["queue", "rm", "timed-task", "--dry-run"]), 0, "would delete template timed-task");
+    check(&desk.run(&["queue", "rm", "timed-task", "--yes"]), 0, "deleted template timed-task");
+    check(&desk.run(&["msg", "push", "-q", "timed/then", "x"]), 3, "QUEUE_NOT_FOUND");
+    assert_eq!(json(&desk, "queue depth timed/now")["pending"], "1", "what it made stays");
+}
+
+#[test]
+fn a_worker_that_obeys_keeps_the_reason_of_who_asked() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
+    let lease = pull(&desk, "orders");
+    check(&desk.run(&["msg", "cancel", "-q", "orders", "--id", "one", "--reason", "sold out"]), 0, "is asked to give it up");
+    let alone = desk.run(&["msg", "cancel", "-q", "orders", &lease, "--reason", "mine"]);
+    check(&alone, 2, "--reason");
+    desk.run(&["msg", "cancel", "-q", "orders", &lease]).ok();
+    let message = json(&desk, "msg get -q orders one");
+    let message = message.get("message").unwrap_or(&message);
+    assert_eq!((&message["state"], &message["cancelReason"]), (&"MESSAGE_STATE_CANCELED".into(), &"sold out".into()), "{message}");
+}
+
+#[test]
 fn a_watch_shows_the_depth_and_then_the_next() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders"]).ok();
@@ -188,6 +217,9 @@ fn wrong_values_of_queues_and_messages_are_a_wrong_command_line() {
         (&["queue", "create", "b", "--type", "fifo"], 2, "simple, exclusive"),
         (&["queue", "create", "b", "--retry", "1s"], 2, "1s,200,5m,20"),
         (&["msg", "push", "-q", "orders"], 2, "<PAYLOAD>"),
+        (&["msg", "push", "-q", "orders", "x", "--id", ""], 2, "--id"),
+        (&["work", "-q", "orders", "--exec", ""], 2, "--exec"),
+        (&["queue", "update", "orders", "--reset", "retention.errored"], 2, "retry_policy, default_ttl, retention"),
         (&["msg", "push", "orders", "x"], 2, "--queue"),
         (&["msg", "push", "-q", "orders", "x", "--meta", "a"], 2, "KEY=VALUE"),
         (&["msg", "push", "-q", "orders", "x", "--priority", "9007199254740993"], 2, "priority"),

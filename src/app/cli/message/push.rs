@@ -34,7 +34,7 @@ pub struct PushArgs {
     #[arg(long, requires = "file", conflicts_with_all = ["id", "generation_time"])]
     lines: bool,
     /// The id of the message: a UUIDv7, or any 1 to 64 bytes; without it, one is made.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: Option<String>,
     /// When the message was made, for an id that is no UUIDv7: a repeat is recognised for the dedupe window.
     #[arg(long, value_name = "TIME", value_parser = time, requires = "id")]

@@ -93,7 +93,7 @@ pub struct CancelArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
     /// Why; shown with the message.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", requires = "id")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", conflicts_with = "leases")]
     reason: String,
 }
 

@@ -28,7 +28,8 @@ pub struct UpdateArgs {
     name: String,
     #[command(flatten)]
     settings: SettingsArgs,
-    /// A setting that returns to its default, by its name as `queue describe` shows it; may be repeated.
+    /// A setting that returns to its default: default_lease, retry_policy, retention, ...; a wrong name lists all. May be
+    /// repeated.
     #[arg(long, value_name = "SETTING")]
     reset: Vec<String>,
     /// Only this version: the etag that `queue describe` shows.
@@ -192,14 +193,13 @@ impl Session {
     }
 
     pub(super) async fn remove_queue(&self, args: RmArgs) -> Result<(), Failure> {
+        let found = self.queue_named(&args.name).await?;
         // What was shown is deleted and nothing else: a repeat meets no queue that somebody made since.
-        let etag = match args.etag.is_empty() {
-            true => self.etag_of(&args.name).await?,
-            false => args.etag,
+        let etag = if args.etag.is_empty() { found.etag } else { args.etag };
+        let what = match found.template_for.is_empty() {
+            true => format!("queue {} with {}", args.name, messages(held(&self.depth(&args.name).await?))),
+            false => format!("template {}; the queues that it made stay", args.name),
         };
-        let depth = self.depth(&args.name).await?;
-        let held = depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled;
-        let what = format!("queue {} with {}", args.name, messages(held));
         if args.dry_run {
             note(&format!("would delete {what}; nothing was changed"));
             return Ok(());
@@ -211,6 +211,7 @@ impl Session {
             async move { client.delete_queue(request).await }
         });
         match deleted.await {
+            Ok(_) if !found.template_for.is_empty() => note(&format!("deleted {what}")),
             Ok(deleted) => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
             Err(error) if was_deleted_before(&error) => note(&format!("deleted {what}")),
             Err(error) => return Err(self.failed(&error)),
@@ -220,11 +221,16 @@ impl Session {
 }
 
 impl Session {
-    async fn etag_of(&self, name: &str) -> Result<String, Failure> {
+    async fn queue_named(&self, name: &str) -> Result<pb::Queue, Failure> {
         let request = pb::GetQueueRequest { queue: name.to_owned() };
         let found = call!(ask self, queues.get_queue, &request)?;
-        Ok(found.queue.unwrap_or_default().etag)
+        Ok(found.queue.unwrap_or_default())
     }
+}
+
+/// The messages that a queue holds in any state.
+fn held(depth: &pb::GetDepthResponse) -> i64 {
+    depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled
 }
 
 /// The settings of a queue that was answered.

@@ -88,7 +88,7 @@ impl Session {
         let cells = whole.queues.iter().map(|queue| {
             vec![
                 queue.name.clone(),
-                kind(queue.r#type),
+                if queue.template_for.is_empty() { kind(queue.r#type) } else { "TEMPLATE".to_owned() },
                 queue.shards.to_string(),
                 blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason),
                 blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason),

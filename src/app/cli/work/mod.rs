@@ -39,7 +39,7 @@ pub struct WorkArgs {
     #[arg(short, long, value_name = "NAME")]
     queue: String,
     /// The command that does the work, for a shell.
-    #[arg(short, long, value_name = "CMD")]
+    #[arg(short, long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     exec: String,
     /// How many messages are worked on at once.
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
