@@ -110,9 +110,13 @@ impl Queues {
                 "completed",
                 "its work is done and nothing is left to serve; to have it done again, enqueue it under another id",
             ),
-            Cause::Canceled(by) => {
-                because("canceled", format!("it was canceled: {}; enqueue it under another id if it is still to be done", canceled_text(by.as_ref())))
-            }
+            Cause::Canceled(by) => because(
+                "canceled",
+                format!(
+                    "it was canceled: {}; enqueue it under another id if it is still to be done",
+                    canceled_text(by.as_ref())
+                ),
+            ),
             Cause::Errored { attempts, error } => {
                 let error = error.as_ref().map_or_else(
                     || ": its last lease ended without a word of its worker".to_owned(),

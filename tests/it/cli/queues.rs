@@ -186,13 +186,21 @@ fn a_worker_that_obeys_keeps_the_reason_of_who_asked() {
     desk.run(&["queue", "create", "orders"]).ok();
     desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
     let lease = pull(&desk, "orders");
-    check(&desk.run(&["msg", "cancel", "-q", "orders", "--id", "one", "--reason", "sold out"]), 0, "is asked to give it up");
+    check(
+        &desk.run(&["msg", "cancel", "-q", "orders", "--id", "one", "--reason", "sold out"]),
+        0,
+        "is asked to give it up",
+    );
     let alone = desk.run(&["msg", "cancel", "-q", "orders", &lease, "--reason", "mine"]);
     check(&alone, 2, "--reason");
     desk.run(&["msg", "cancel", "-q", "orders", &lease]).ok();
     let message = json(&desk, "msg get -q orders one");
     let message = message.get("message").unwrap_or(&message);
-    assert_eq!((&message["state"], &message["cancelReason"]), (&"MESSAGE_STATE_CANCELED".into(), &"sold out".into()), "{message}");
+    assert_eq!(
+        (&message["state"], &message["cancelReason"]),
+        (&"MESSAGE_STATE_CANCELED".into(), &"sold out".into()),
+        "{message}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tallystone::domain::Reason;
 use tallystone::proto::queue::v1 as wire;
 use tokio::task::JoinHandle;
 
-use super::{Wire, enqueue, lease, settle, with_mail};
+use super::{Wire, clock, enqueue, lease, settle, with_mail, with_mail_at};
 
 /// Workers that wait for one message each, once all of them wait.
 async fn waiting(server: &Wire, count: usize) -> Vec<JoinHandle<Vec<wire::Lease>>> {
@@ -74,14 +74,20 @@ async fn time_alone_wakes_a_worker() {
 
 #[tokio::test]
 async fn a_wait_ends_empty_before_the_deadline_of_its_call() {
-    let server = with_mail().await;
+    let clock = clock();
+    let server = with_mail_at(&clock).await;
     let mut request = tonic::Request::new(wire::DequeueRequest {
         queue: "mail".to_owned(),
-        wait: Some(prost_types::Duration { seconds: 15, nanos: 0 }),
+        wait: Some(prost_types::Duration { seconds: 20, nanos: 0 }),
         ..Default::default()
     });
-    request.set_timeout(Duration::from_millis(600));
-    let answer = server.queues().await.dequeue(request).await.expect("an answer, not a deadline").into_inner();
+    // The call's own time is that of the machine; the wait is on the clock of the test, so it takes none of that.
+    request.set_timeout(Duration::from_secs(18));
+    let mut client = server.queues().await;
+    let worker = tokio::spawn(async move { client.dequeue(request).await });
+    until(|| server.engine.queues().waiting() == 1).await;
+    clock.advance(Duration::from_secs(18));
+    let answer = worker.await.expect("no panic").expect("an answer, not a deadline").into_inner();
     assert!(answer.leases.is_empty());
     assert_eq!(answer.completeness(), wire::dequeue_response::Completeness::Complete);
 }
