@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
+use tonic::Status;
 
 use crate::client::Client;
 use crate::client::error::{CallError, WriteError, status_of};
@@ -100,7 +101,8 @@ impl Gathering {
             Err(mut error) => {
                 let is_settled = error.reason().as_deref() == Some("NOT_APPLIED");
                 error.may_be_applied |= may_be_applied && !is_settled;
-                if is_ours && self.client.tokens.learn_from(&error.status, error.may_be_applied) {
+                // An earlier try of the same call may have done what this one refuses: NOT_APPLIED alone settles that.
+                if is_ours && self.client.tokens.learn_from(&error.status, true) {
                     return self.alone(item).await;
                 }
                 Err(WriteError { token, error })
@@ -130,12 +132,12 @@ impl Gathering {
         match sent {
             Ok(results) => {
                 let mut results = results.into_iter();
-                let own = results.next().unwrap_or_default();
-                for (waiting, result) in others.into_iter().zip(results) {
+                let own = results.next().ok_or_else(unanswered);
+                for waiting in others {
                     // Whoever waited may have gone.
-                    let _ = waiting.told.send(Told::Answered(Ok(result)));
+                    let _ = waiting.told.send(Told::Answered(results.next().ok_or_else(unanswered)));
                 }
-                Ok(own)
+                own
             }
             Err(BatchError { error, .. }) => {
                 for waiting in others {
@@ -200,6 +202,12 @@ fn applied(result: AddResult) -> Result<AddCountResponse, CallError> {
         }),
         Some(error) => Err(CallError::of_one(status_of(error))),
     }
+}
+
+/// A server that leaves an item out of its answer has said nothing of it.
+fn unanswered() -> CallError {
+    let status = Status::unknown("the server left this item out of its answer; it may have been applied");
+    CallError { status: Box::new(status), attempts: 1, may_be_applied: true }
 }
 
 fn copy_of(error: &CallError) -> CallError {

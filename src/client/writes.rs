@@ -16,6 +16,7 @@ use crate::proto::counter::v1::{
     AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, AddItem, AddResult,
     BatchAddCountsRequest, ClearCountRequest, ClearCountResponse, IdempotencyToken,
 };
+use crate::proto::error::v1::ItemError;
 
 /// The most items that one call carries; the service takes no more.
 pub(super) const BATCH_ITEMS_MAX: usize = 1_000;
@@ -108,8 +109,15 @@ impl Client {
             }
             let items = again.iter().map(|at| part.items[*at].clone()).collect();
             let repeat = BatchAddCountsRequest { namespace: part.namespace.clone(), items };
-            // What is known of the others stays known when this fails.
-            let Ok(repeated) = self.batch_once(&repeat).await else { break };
+            let repeated = match self.batch_once(&repeat).await {
+                Ok(repeated) => repeated,
+                Err(error) => {
+                    // What is known of the others stays known; of these nobody knows any more.
+                    let open = again.into_iter().filter(|_| error.may_be_applied);
+                    open.for_each(|at| results[at] = left_open(&part.items[at], &error));
+                    break;
+                }
+            };
             for (at, result) in again.into_iter().zip(repeated) {
                 // What may have been applied before still may, unless this try has settled it.
                 if !leaves_it_open(&results[at]) || settles(&result) {
@@ -193,6 +201,17 @@ impl std::fmt::Display for BatchError {
 }
 
 impl std::error::Error for BatchError {}
+
+/// The result of an item whose call may have been applied and was not answered.
+fn left_open(item: &AddItem, error: &CallError) -> AddResult {
+    let refusal = ItemError {
+        code: error.status.code().into(),
+        reason: "OUTCOME_UNKNOWN".to_owned(),
+        message: format!("the change may have been applied: retry with the same token ({})", error.status.message()),
+        ..ItemError::default()
+    };
+    AddResult { idempotency_token: item.idempotency_token.clone(), error: Some(refusal), ..AddResult::default() }
+}
 
 /// Whether an item may have been applied although it was refused.
 fn leaves_it_open(result: &AddResult) -> bool {
