@@ -3,8 +3,8 @@
 //! Within one server the `as_of` of a counter never goes back. A store of this process alone gives no reason to; a shared
 //! cache may hold what another server read earlier, so what it holds is taken only if it is as new as what this server told
 //! or rolled. And in a shared store a row may appear below a limit that was told: the write of a member that left or lapsed
-//! before it was acknowledged. It belongs to nobody yet, and makes no `as_of` older. Counters are remembered by their hash: two that share one cost a look into the store, never a wrong
-//! answer. What is remembered is bounded; the counters that were not used for longest are forgotten first.
+//! before it was acknowledged. It belongs to nobody yet, and makes no `as_of` older. What is remembered is bounded; the
+//! counters that were not used for longest are forgotten first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +17,7 @@ use crate::domain::limits::TOLD_COUNTERS_MAX;
 
 /// The newest `as_of` of each counter.
 pub struct Told {
-    newest: Cache<u64, Arc<AtomicI64>>,
+    newest: Cache<Counter, Arc<AtomicI64>>,
 }
 
 impl Default for Told {
@@ -29,20 +29,19 @@ impl Default for Told {
 impl Told {
     /// The newest `as_of` that was told of a counter.
     pub fn of(&self, counter: &Counter) -> Timestamp {
-        let told = self.newest.get(&counter.hash());
+        let told = self.newest.get(counter);
         told.map_or(Timestamp::MIN, |told| Timestamp::from_micros(told.load(Ordering::Relaxed)))
     }
 
     /// Takes in an `as_of` that is told from now on. An older one changes nothing.
     pub fn note(&self, counter: &Counter, as_of: Timestamp) {
         let micros = as_of.micros();
-        match self.newest.get(&counter.hash()) {
+        match self.newest.get(counter) {
             Some(told) => {
                 told.fetch_max(micros, Ordering::Relaxed);
             }
             None => {
-                let told =
-                    self.newest.get_or_insert_with(&counter.hash(), || Ok::<_, ()>(Arc::new(AtomicI64::new(micros))));
+                let told = self.newest.get_or_insert_with(counter, || Ok::<_, ()>(Arc::new(AtomicI64::new(micros))));
                 if let Ok(told) = told {
                     told.fetch_max(micros, Ordering::Relaxed);
                 }

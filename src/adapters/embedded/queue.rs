@@ -33,8 +33,8 @@ struct State {
 
 /// How many adds are worth waiting for: as many as came in time again and again. One more is tried after
 /// `TRIES_BEFORE_MORE` successes; what does not come in time is not waited for again. A caller on its own never waits for
-/// others but once in so many commits, and callers who wait for their answers before they send more are never waited for
-/// beyond their number.
+/// others but once in so many commits, and callers who wait for their answers before they send more are rarely waited
+/// for beyond their number.
 #[derive(Debug)]
 struct Gathering {
     target: usize,

@@ -76,14 +76,17 @@ impl Counting {
         } else {
             (known, reading)
         };
+        let unrolled = known.value.last_write_time.is_some_and(|written| written > known.rolled_to);
+        let rolled_to = known.rolled_to;
         if up_to_date {
             let as_of = reading.as_of;
             reading = self.with_tail(scope, counter, known, reading, budget).await?;
             reading.as_of = reading.as_of.max(as_of);
-        } else if reading.behind {
-            // The read heals a counter whose earlier signal was lost.
+        } else if reading.behind || unrolled {
+            // The read heals a counter whose earlier signal was lost; also where what is not rolled up lies below what was
+            // told.
             let newest = reading.last_write_time.unwrap_or(reading.as_of);
-            scope.signal(&self.core, counter, reading.as_of.just_after().min(newest), newest);
+            scope.signal(&self.core, counter, rolled_to.min(reading.as_of).just_after().min(newest), newest);
         }
         if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
             reading.behind = true;
@@ -108,10 +111,10 @@ impl Counting {
     /// The cached value, or what the store holds, which then fills the cache.
     async fn load(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
+        let told = self.told(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            let told = self.told(scope, counter);
             if coherent || (value.as_of > Timestamp::MIN && value.as_of >= told) {
                 self.core.stats.cache_hits.one();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
@@ -132,6 +135,8 @@ impl Counting {
         let lease = scope.cache.lease(counter).await;
         let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        // A repair may have taken a checkpoint back below what was told; what it lacks is rolled up anew.
+        let told = if row.just_repaired { Timestamp::MIN } else { told };
         let mut value = value_of(&row, checked_at);
         let watermark = row.trusted(watermark);
         let rolled_to = value.as_of.max(watermark);

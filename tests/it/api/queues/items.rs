@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tallystone::domain::Reason;
-use tallystone::ports::Clock;
 
 use super::on_stores::{mail, on_every_store, on_every_store_at};
 use super::{enqueue, lease, settle};
@@ -23,7 +22,7 @@ async fn item_10_a_poll_of_an_empty_queue_takes_its_whole_wait() {
 
 #[tokio::test]
 async fn item_22_messages_are_spread_over_shards_and_what_is_left_is_served_at_once() {
-    on_every_store_at(json!({"name": "mail", "shards": 2}), async |server, clock| {
+    on_every_store_at(json!({"name": "mail", "shards": 2}), async |server, _| {
         let messages: Vec<Value> = (0..50).map(|number| json!({"message_id": format!("m-{number}")})).collect();
         server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
         let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
@@ -31,7 +30,6 @@ async fn item_22_messages_are_spread_over_shards_and_what_is_left_is_served_at_o
             depth["byShard"][number]["pending"].as_str().and_then(|count| count.parse().ok()).expect("a count")
         };
         assert!(of_shard(0) >= 10 && of_shard(1) >= 10 && of_shard(0) + of_shard(1) == 50, "{depth}");
-        let began = clock.elapsed();
         let mut left = 50;
         while left > 0 {
             let answer = server.done("Dequeue", json!({"queue": "mail", "max_messages": 30, "wait": "20s"})).await;
@@ -39,7 +37,7 @@ async fn item_22_messages_are_spread_over_shards_and_what_is_left_is_served_at_o
             assert!(count > 0, "{answer}");
             left -= count;
         }
-        assert_eq!(clock.elapsed(), began, "nothing waited for more than there was");
+        // A call that waited for more than there was would not have ended: nobody moves the clock.
     })
     .await;
 }
