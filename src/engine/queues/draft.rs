@@ -176,49 +176,35 @@ impl QueueDraft {
     }
 }
 
-/// The settings that have a default.
-const WITH_DEFAULT: [&str; 14] = [
-    "description",
-    "default_lease",
-    "max_run_time",
-    "default_invisibility",
-    "default_max_attempts",
-    "retry_policy",
-    "default_ttl",
-    "retention",
-    "dedupe_window",
-    "dedupe_max_bytes",
-    "quota_messages",
-    "quota_bytes",
-    "filter_shapes",
-    "priority_classes",
+type Reset = fn(&mut QueueSpec, &QueueSpec);
+
+/// The settings that have a default, and how each returns to it.
+const WITH_DEFAULT: [(&str, Reset); 14] = [
+    ("description", |own, base| own.description.clone_from(&base.description)),
+    ("default_lease", |own, base| own.settings.default_lease = base.settings.default_lease),
+    ("max_run_time", |own, base| own.settings.max_run_time = base.settings.max_run_time),
+    ("default_invisibility", |own, base| own.settings.default_invisibility = base.settings.default_invisibility),
+    ("default_max_attempts", |own, base| own.settings.default_attempts = base.settings.default_attempts),
+    ("retry_policy", |own, base| own.settings.retry = base.settings.retry),
+    ("default_ttl", |own, base| own.settings.default_ttl = base.settings.default_ttl),
+    ("retention", |own, base| own.settings.retention = base.settings.retention),
+    ("dedupe_window", |own, base| own.settings.dedupe_window = base.settings.dedupe_window),
+    ("dedupe_max_bytes", |own, base| own.settings.dedupe_max_bytes = base.settings.dedupe_max_bytes),
+    ("quota_messages", |own, base| own.settings.quota_messages = base.settings.quota_messages),
+    ("quota_bytes", |own, base| own.settings.quota_bytes = base.settings.quota_bytes),
+    ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
+    ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
 ];
 
 fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
-    let (own, default) = (&mut spec.settings, &defaults.settings);
-    match name {
-        "description" => spec.description.clone_from(&defaults.description),
-        "default_lease" => own.default_lease = default.default_lease,
-        "max_run_time" => own.max_run_time = default.max_run_time,
-        "default_invisibility" => own.default_invisibility = default.default_invisibility,
-        "default_max_attempts" => own.default_attempts = default.default_attempts,
-        "retry_policy" => own.retry = default.retry,
-        "default_ttl" => own.default_ttl = default.default_ttl,
-        "retention" => own.retention = default.retention,
-        "dedupe_window" => own.dedupe_window = default.dedupe_window,
-        "dedupe_max_bytes" => own.dedupe_max_bytes = default.dedupe_max_bytes,
-        "quota_messages" => own.quota_messages = default.quota_messages,
-        "quota_bytes" => own.quota_bytes = default.quota_bytes,
-        "filter_shapes" => own.shapes.clone_from(&default.shapes),
-        "priority_classes" => own.classes.clone_from(&default.classes),
-        _ => {
-            // Only what has a default can return to it; the name may be a typo of anything.
-            let shown: String = name.chars().take(64).collect();
-            let all = WITH_DEFAULT.join(", ");
-            let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
-            return Err(Reject::new(Reason::InvalidSettings, what));
-        }
-    }
+    let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
+        // Only what has a default can return to it; the name may be a typo of anything.
+        let shown: String = name.chars().take(64).collect();
+        let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
+        let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
+        return Err(Reject::new(Reason::InvalidSettings, what));
+    };
+    reset(spec, defaults);
     Ok(())
 }
 
