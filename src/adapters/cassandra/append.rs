@@ -218,13 +218,12 @@ impl Appending {
                 (group, standing)
             })
         };
+        // A single add needs no set of writes.
+        if groups.len() > 1 {
+            return stream::iter(groups).map(one).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX).collect().await;
+        }
         match groups.pop() {
-            // A single add needs no set of writes.
-            Some(only) if groups.is_empty() => vec![one(only).await],
-            Some(last) => {
-                groups.push(last);
-                stream::iter(groups).map(one).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX).collect().await
-            }
+            Some(only) => vec![one(only).await],
             None => Vec::new(),
         }
     }

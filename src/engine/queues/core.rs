@@ -170,11 +170,8 @@ impl Shared {
     /// Finds a queue that holds messages.
     pub fn queue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
         let found = self.find(name).ok_or_else(|| not_found(name))?;
-        match &found.record.load().spec.template_for {
-            None => {}
-            Some(prefix) => {
-                return Err(QueueError::IsTemplate { name: name.to_string(), prefix: prefix.to_string() });
-            }
+        if let Some(prefix) = &found.record.load().spec.template_for {
+            return Err(QueueError::IsTemplate { name: name.to_string(), prefix: prefix.to_string() });
         }
         Ok(found)
     }
