@@ -304,7 +304,7 @@ type CassandraRow = (&'static str, &'static str, fn(&Requests) -> u64);
 
 const CASSANDRA_COUNTS: &[CassandraRow] = &[
     ("tallystone_cassandra_reads", "Reads of the keyspace, a page each", |r| r.reads),
-    ("tallystone_cassandra_writes", "Plain writes; rows of one partition that went together are one", |r| r.writes),
+    ("tallystone_cassandra_writes", "Plain writes; rows that went together are one", |r| r.writes),
     ("tallystone_cassandra_rows_written", "The rows that these writes carried", |r| r.rows),
     ("tallystone_cassandra_conditional", "Conditional requests", |r| r.conditional),
     ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),

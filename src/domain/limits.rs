@@ -160,6 +160,14 @@ pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);
 pub const CASSANDRA_DEFINE_ATTEMPTS_MAX: u32 = 8;
 /// The rows of one batch of a partition.
 pub const PARTITION_BATCH_ROWS_MAX: usize = 500;
+/// The partitions whose rows go in one request; from eleven on Cassandra logs a warning.
+pub const GATHERED_PARTITIONS_MAX: usize = 10;
+/// The bytes of the rows of several partitions in one request; Cassandra warns from 5 KiB on and refuses from 50.
+pub const GATHERED_BYTES_MAX: usize = 4 * 1024;
+/// Requests under way to one replica from which on rows wait for others, to be written with them.
+pub const GATHERED_REQUESTS_AT_ONCE: usize = 4;
+/// How long rows wait so.
+pub const GATHERED_WAIT_MAX: Duration = Duration::from_millis(10);
 /// The partitions one call writes at once.
 pub const PARTITION_WRITES_AT_ONCE_MAX: usize = 128;
 /// The partitions one call reads at once.

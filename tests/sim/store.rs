@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tallystone::adapters::cassandra::Fault;
-use tallystone::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, WideStore};
+use tallystone::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
 use tallystone::adapters::cassandra::value::{Row, Value};
 use tallystone::ports::{Outcome, StoreErrorKind};
 use tokio::sync::oneshot;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::chance::Chance;
 use crate::cluster::net::Site;
 use crate::cluster::paxos::Decided;
-use crate::cluster::{Cluster, Refusal};
+use crate::cluster::{Cluster, Name, Refusal};
 use crate::cql::parse::{self, Definition};
 use crate::cql::{Column, Datum, Kind, Plan, Reading, Table, Type, Writing};
 use crate::world::{ProcessId, World};
@@ -126,15 +127,31 @@ impl SimStore {
         i64::try_from(self.world().now().as_micros()).expect("a short run")
     }
 
-    async fn write_all(&self, prepared: &Prepared, rows: Vec<Vec<Datum>>) -> Result<(), Fault> {
-        let writing = writing_of(prepared);
+    /// Writes rows through one coordinator, each partition for itself.
+    async fn write_all(&self, rows: Vec<(&Prepared, Vec<Datum>)>) -> Result<(), Fault> {
         let clock = self.clock();
-        let timestamp = |values: &Vec<Datum>| writing.timestamp(values).unwrap_or(clock);
-        let mut change = crate::cql::Partition::default();
-        rows.iter().for_each(|values| change.merge(&writing.change(values, timestamp(values))));
-        let name = Arc::new((Arc::clone(&writing.table.name), writing.key(&rows[0])));
-        assert!(rows.iter().all(|values| writing.key(values) == name.1), "a group is of one partition");
-        self.request(move |cluster, node| async move { cluster.write(node, name, change).await }).await
+        let mut changes: Vec<(Name, crate::cql::Partition)> = Vec::new();
+        for (prepared, values) in rows {
+            let writing = writing_of(prepared);
+            let change = writing.change(&values, writing.timestamp(&values).unwrap_or(clock));
+            let name = Arc::new((Arc::clone(&writing.table.name), writing.key(&values)));
+            match changes.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.merge(&change),
+                None => changes.push((name, change)),
+            }
+        }
+        self.request(move |cluster, node| async move {
+            let writing = changes.into_iter().map(|(name, change)| cluster.write(node, name, change));
+            let ended = futures_util::future::join_all(writing).await;
+            let refused = ended.iter().filter(|ended| **ended == Err(Refusal::Unavailable)).count();
+            match ended.iter().find(|ended| ended.is_err()) {
+                None => Ok(()),
+                Some(_) if refused == ended.len() => Err(Refusal::Unavailable),
+                // Some are there, or may be.
+                Some(_) => Err(Refusal::Timeout),
+            }
+        })
+        .await
     }
 
     async fn read_all(&self, prepared: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
@@ -205,11 +222,19 @@ impl WideStore for SimStore {
     }
 
     async fn write(&self, prepared: &Prepared, values: &[Value]) -> Result<(), Fault> {
-        self.write_all(prepared, vec![data_of(values)]).await
+        self.write_all(vec![(prepared, data_of(values))]).await
     }
 
-    async fn write_group(&self, prepared: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
-        self.write_all(prepared, rows.iter().map(|row| data_of(row)).collect()).await
+    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
+        self.write_all(rows.iter().map(|(prepared, values)| (*prepared, data_of(values))).collect()).await
+    }
+
+    /// Every replica has everything, so any node is as good as another.
+    fn route(&self, prepared: &Prepared, values: &[Value]) -> Route {
+        let writing = writing_of(prepared);
+        let mut hasher = DefaultHasher::new();
+        (&writing.table.name, writing.key(&data_of(values))).hash(&mut hasher);
+        Route { replica: 0, partition: hasher.finish().cast_signed() }
     }
 
     async fn decide(&self, writes: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {

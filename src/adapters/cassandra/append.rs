@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::lanes::{Lanes, Rows};
+use crate::adapters::cassandra::gathering::Rows;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{Place, place_of, stored_counter, stored_dataset, stored_key};
 use crate::adapters::cassandra::slices::{Slice, Slices};
@@ -49,7 +49,6 @@ pub struct Appending {
     link: Arc<Link>,
     slices: Arc<Slices>,
     touching: Arc<Touching>,
-    lanes: Lanes<Partition>,
     recent: Cache<Token, Recent>,
     held_bytes: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
@@ -130,7 +129,6 @@ impl Appending {
             link,
             slices,
             touching,
-            lanes: Lanes::default(),
             recent: Cache::new(TOKENS_REMEMBERED_MAX),
             held_bytes: AtomicUsize::new(0),
             tasks: Mutex::default(),
@@ -330,7 +328,7 @@ impl Appending {
         }
         let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
         group.sent = true;
-        self.lanes.write(&self.link, tables.named("insert_event"), &group.partition, Arc::clone(rows)).await?;
+        self.link.write_once(tables.named("insert_event"), Arc::clone(rows)).await?;
         if self.touching.is_forgotten(counter.namespace()) {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::store::{Decision, Level, Page, PageState, Prepared, WideStore};
+use crate::adapters::cassandra::store::{Decision, Level, Page, PageState, Prepared, Route, WideStore};
 use crate::adapters::cassandra::value::{Row, Value};
 
 /// How often a keyspace was asked since the start, repeats included.
@@ -14,7 +14,7 @@ use crate::adapters::cassandra::value::{Row, Value};
 pub struct Requests {
     /// Reads, a page each.
     pub reads: u64,
-    /// Plain writes; rows of one partition that went together are one.
+    /// Plain writes; rows that went together are one.
     pub writes: u64,
     /// The rows that these writes carried.
     pub rows: u64,
@@ -85,10 +85,14 @@ impl<S: WideStore> WideStore for Counted<S> {
         self.tally.settled(self.store.write(statement, values).await)
     }
 
-    async fn write_group(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
+    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
         add(&self.tally.writes, 1);
         add(&self.tally.rows, rows.len());
-        self.tally.settled(self.store.write_group(statement, rows).await)
+        self.tally.settled(self.store.write_many(rows).await)
+    }
+
+    fn route(&self, statement: &Prepared, values: &[Value]) -> Route {
+        self.store.route(statement, values)
     }
 
     async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
@@ -128,8 +132,12 @@ mod tests {
             Ok(())
         }
 
-        async fn write_group(&self, _statement: &Prepared, _rows: &[Vec<Value>]) -> Result<(), Fault> {
+        async fn write_many(&self, _rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
             Ok(())
+        }
+
+        fn route(&self, _statement: &Prepared, _values: &[Value]) -> Route {
+            Route { replica: 0, partition: 0 }
         }
 
         async fn decide(&self, _statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
@@ -151,7 +159,7 @@ mod tests {
         let store = Counted::new(Unreadable, Arc::clone(&tally));
         let statement = store.prepare("SELECT 1").await.expect("it prepares everything");
         store.write(&statement, &[]).await.expect("it takes writes");
-        store.write_group(&statement, &[Vec::new(), Vec::new()]).await.expect("it takes writes");
+        store.write_many(&[(&statement, &[]), (&statement, &[])]).await.expect("it takes writes");
         assert_eq!(store.decide(&[(&statement, Vec::new())]).await.expect("it decides"), Decision::Applied);
         assert!(store.read(&statement, &[], Level::Quorum).await.is_err());
         assert!(store.read_page(&statement, None).await.is_err());

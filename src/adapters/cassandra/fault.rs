@@ -40,6 +40,19 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// What a request on rows of several partitions says of each. The coordinator takes them one by one: it may have sent
+    /// some before it knew that too few replicas of another are alive.
+    pub fn of_several(error: ExecutionError) -> Self {
+        let is_unavailable = matches!(
+            error,
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(DbError::Unavailable { .. }, _))
+        );
+        let fault = Self::from(error);
+        if is_unavailable { Self { outcome: Outcome::Unknown, ..fault } } else { fault }
+    }
+}
+
 impl From<ExecutionError> for Fault {
     fn from(error: ExecutionError) -> Self {
         let why = error.to_string();
@@ -114,6 +127,17 @@ mod tests {
             assert_eq!(open.outcome, Outcome::Unknown, "{open:?}");
             assert!(open.worth_repeating);
         }
+    }
+
+    #[test]
+    fn of_several_partitions_some_may_have_been_written_before_one_was_refused() {
+        let several = |error| {
+            Fault::of_several(ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, String::new())))
+        };
+        let consistency = Consistency::LocalQuorum;
+        let unavailable = DbError::Unavailable { consistency, required: 2, alive: 1 };
+        assert_eq!(several(unavailable).outcome, Outcome::Unknown);
+        assert_eq!(several(DbError::Invalid).outcome, Outcome::NotApplied, "checked before the first is sent");
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::gathering::{Gathering, Rows};
 use crate::adapters::cassandra::statements::Statements;
 use crate::adapters::cassandra::store::{Decision, Level, Prepared, WideStore};
-use crate::adapters::cassandra::value::{Bind, FromRow, Value};
+use crate::adapters::cassandra::value::{Bind, FromRow};
 use crate::domain::fleet::{Rule, Rules};
 use crate::domain::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::ports::{Clock, Outcome, StoreError};
@@ -23,6 +24,7 @@ pub struct Link {
     pub keyspace: String,
     statements: Statements,
     clock: Arc<dyn Clock>,
+    gathering: Gathering,
     /// The rules of the protocol.
     pub rules: Rules,
 }
@@ -36,7 +38,8 @@ impl Link {
         clock: Arc<dyn Clock>,
         rules: Rules,
     ) -> Self {
-        Self { store, keyspace, statements, clock, rules }
+        let gathering = Gathering::new(Arc::clone(&store), Arc::clone(&clock));
+        Self { store, keyspace, statements, clock, gathering, rules }
     }
 
     /// The cell timestamp of a register: its own value, so that the greatest value stays in whatever order writes arrive.
@@ -108,8 +111,8 @@ impl Link {
 
     /// Writes, again and again up to the bound; the statement carries its own timestamp.
     pub async fn write(&self, op: &'static str, statement: &Prepared, values: impl Bind) -> Result<(), StoreError> {
-        let values = values.bind();
-        self.repeat(op, || self.store.write(statement, &values)).await
+        let rows = Arc::new(vec![values.bind()]);
+        self.repeat(op, || self.write_once(statement, Arc::clone(&rows))).await
     }
 
     /// Makes attempts at what may be done twice, up to the bound: reads, and writes that carry their own timestamps.
@@ -128,12 +131,9 @@ impl Link {
         repeated(self.clock.as_ref(), CASSANDRA_ATTEMPTS_MAX, attempt).await
     }
 
-    /// Writes rows of one partition together, once.
-    pub async fn write_group_once(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
-        match rows {
-            [row] => self.store.write(statement, row).await,
-            rows => self.store.write_group(statement, rows).await,
-        }
+    /// Writes rows of one partition once, all or none, together with what others write.
+    pub async fn write_once(&self, statement: &Prepared, rows: Rows) -> Result<(), Fault> {
+        self.gathering.write(statement, rows).await
     }
 
     /// Asks a conditional question until its answer is known, up to the bound. Right only where asking twice is: the

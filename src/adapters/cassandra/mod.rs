@@ -15,8 +15,8 @@ mod connect;
 mod counted;
 mod fault;
 mod fleet;
+mod gathering;
 mod home;
-mod lanes;
 mod link;
 mod log;
 mod no_queues;
@@ -89,7 +89,7 @@ impl Cassandra {
             .map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
         home::settle(&session, options, clock.as_ref()).await?;
         let tally = Arc::new(Tally::default());
-        let store = Arc::new(Counted::new(CqlStore::new(session), Arc::clone(&tally)));
+        let store = Arc::new(Counted::new(CqlStore::new(session, options.data_center.clone()), Arc::clone(&tally)));
         let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
         Ok(Self { tally, ..opened })
     }

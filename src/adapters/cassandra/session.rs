@@ -19,12 +19,14 @@ use uuid::Uuid;
 
 use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, WideStore};
+use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
 use crate::adapters::cassandra::value::{Row, Value};
 
 /// A session in a keyspace.
 pub struct CqlStore {
     session: Session,
+    /// The data centre whose replicas answer.
+    data_center: Option<String>,
 }
 
 /// What is kept of a prepared statement.
@@ -38,8 +40,8 @@ struct Statement {
 
 impl CqlStore {
     /// Speaks to the cluster of a session that uses its keyspace.
-    pub fn new(session: Session) -> Self {
-        Self { session }
+    pub fn new(session: Session, data_center: Option<String>) -> Self {
+        Self { session, data_center }
     }
 }
 
@@ -75,12 +77,29 @@ impl WideStore for CqlStore {
         self.session.execute_unpaged(statement, values).await.map(|_| ()).map_err(Fault::from)
     }
 
-    async fn write_group(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault> {
-        let statement = at(statement, Level::Quorum);
+    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
         let mut batch = Batch::new(BatchType::Unlogged);
-        rows.iter().for_each(|_| batch.append_statement(statement.clone()));
+        let mut values = Vec::with_capacity(rows.len());
+        for (statement, of_row) in rows {
+            batch.append_statement(at(statement, Level::Quorum).clone());
+            values.push(*of_row);
+        }
         batch.set_is_idempotent(true);
-        self.session.batch(&batch, rows).await.map(|_| ()).map_err(Fault::from)
+        self.session.batch(&batch, values).await.map(|_| ()).map_err(Fault::of_several)
+    }
+
+    fn route(&self, statement: &Prepared, values: &[Value]) -> Route {
+        let statement = at(statement, Level::Quorum);
+        // Whoever has no token goes with others of that kind; the driver says what is wrong when it is sent.
+        let token = statement.calculate_token(&values).ok().flatten();
+        let cluster = self.session.get_cluster_state();
+        let replica = token.filter(|_| cluster.get_nodes_info().len() > 1).and_then(|token| {
+            let table = statement.get_table_spec()?;
+            let replicas = cluster.get_token_endpoints(table.ks_name(), table.table_name(), token);
+            let near = replicas.iter().find(|(node, _)| node.datacenter == self.data_center);
+            near.or(replicas.first()).map(|(node, _)| xxhash_rust::xxh3::xxh3_64(node.host_id.as_bytes()))
+        });
+        Route { replica: replica.unwrap_or_default(), partition: token.map_or(0, |token| token.value()) }
     }
 
     async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {

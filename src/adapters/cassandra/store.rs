@@ -22,6 +22,8 @@ use crate::adapters::cassandra::value::{Row, Value};
 ///    arrival. A deletion with a timestamp hides cells with that timestamp and lower ones.
 /// 4. A conditional request is decided once among all conditional requests on its partition. Its writes carry a
 ///    timestamp of the store's own.
+/// 5. Rows of one partition that are written together are there together. Those of several partitions stand each for
+///    itself; a fault says of them `NotApplied` only if none has and will have an effect.
 #[async_trait]
 pub trait WideStore: Send + Sync + 'static {
     /// Prepares a statement on tables that exist.
@@ -33,8 +35,11 @@ pub trait WideStore: Send + Sync + 'static {
     /// Writes.
     async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault>;
 
-    /// Writes rows of one partition by one statement, all or none.
-    async fn write_group(&self, statement: &Prepared, rows: &[Vec<Value>]) -> Result<(), Fault>;
+    /// Writes rows by one request.
+    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault>;
+
+    /// Where a write goes. Cheap.
+    fn route(&self, statement: &Prepared, values: &[Value]) -> Route;
 
     /// Asks a conditional question; several statements are one, and all are on one partition.
     async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault>;
@@ -44,6 +49,15 @@ pub trait WideStore: Send + Sync + 'static {
 
     /// Reads a page of rows after an earlier page; says where the next begins, if there is one.
     async fn read_page(&self, statement: &Prepared, after: Option<&PageState>) -> Result<Page, Fault>;
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The replica that it is best sent to: one number for each, of the store's choice. Equal ones may share a request.
+    pub replica: u64,
+    /// The partition. Two partitions may have one number, if seldom.
+    pub partition: i64,
 }
 
 /// Rows, and where the next ones begin.

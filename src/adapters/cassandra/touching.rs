@@ -9,11 +9,9 @@ use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::lanes::Lanes;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_namespace, stored_shard};
 use crate::adapters::cassandra::slices::{Slice, Slices};
-use crate::adapters::cassandra::value::Bind;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::limits::{NAMES_REMEMBERED_MAX, STEP, TOUCHES_REMEMBERED_MAX};
@@ -26,11 +24,7 @@ pub struct Touching {
     touched: Cache<(DatasetId, Counter, Timestamp), ()>,
     named: Cache<Counter, ()>,
     kept: RwLock<std::collections::BTreeMap<NamespaceId, Kept>>,
-    lanes: Lanes<TouchPartition>,
 }
-
-/// A partition of touches: dataset, beginning of the slice, shard, step.
-type TouchPartition = (DatasetId, Timestamp, i32, i64);
 
 /// What is known of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -50,7 +44,6 @@ impl Touching {
             touched: Cache::new(TOUCHES_REMEMBERED_MAX),
             named: Cache::new(NAMES_REMEMBERED_MAX),
             kept: RwLock::default(),
-            lanes: Lanes::default(),
         };
         this.follow().await?;
         Ok(this)
@@ -120,12 +113,9 @@ impl Touching {
         let tables = self.slices.tables(slice, OP).await?;
         let shard = stored_shard(counter.touch_shard());
         let (ns, name) = stored_counter(counter);
-        // Counters of a shard share the partition of a step: those that come together go together.
-        let (partition, row) =
-            ((dataset, slice.start(), shard, step.micros()), (shard, step.micros(), ns, name).bind());
-        let (statement, rows) = (tables.named("insert_touch"), Arc::new(vec![row]));
-        let dirty = self.link.repeat(OP, || self.lanes.write(&self.link, statement, &partition, Arc::clone(&rows)));
-        let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> = vec![dirty.boxed()];
+        let dirty = (shard, step.micros(), ns, name);
+        let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> =
+            vec![self.link.write(OP, tables.named("insert_touch"), dirty).boxed()];
         if !slice.knows_step(step) {
             writes.push(self.store_step(dataset, slice, step).boxed());
         }

@@ -21,6 +21,23 @@ pub enum Value {
     Uuid([u8; 16]),
 }
 
+impl Value {
+    /// Bytes on the way to the store, with what goes beside them.
+    pub fn size(&self) -> usize {
+        const BESIDE: usize = 4;
+        BESIDE
+            + match self {
+                Self::Null => 0,
+                Self::Bool(_) => 1,
+                Self::Int(_) => 4,
+                Self::BigInt(_) => 8,
+                Self::Text(text) => text.len(),
+                Self::Blob(bytes) => bytes.len(),
+                Self::Uuid(bytes) => bytes.len(),
+            }
+    }
+}
+
 /// The columns of a row, in the order in which they were asked for.
 pub type Row = Vec<Value>;
 
