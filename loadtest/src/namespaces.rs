@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tallystone::proto::admin::v1::{
-    Cardinality, CounterType, CreateNamespaceRequest, DatasetSettings, Namespace, RollupSettings, Storage,
+    Cardinality, CounterType, CreateNamespaceRequest, DatasetSettings, HotCounter, Namespace, RollupSettings, Storage,
     TimePartition,
 };
 
-use crate::client::Catalog;
+use crate::client::{Catalog, counter_name};
 
 const CREATED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub cache_cluster: Option<&'static str>,
     /// How events lie in partitions; 0 stands for the default.
     pub partition: TimePartition,
+    /// Event buckets of the first counter alone; none: as many as the others have.
+    pub hot_buckets: Option<u32>,
 }
 
 impl Settings {
@@ -42,6 +44,7 @@ impl Settings {
             counter_type: CounterType::Eventual,
             cache_cluster: None,
             partition: TimePartition { buckets_per_id: 1, ..TimePartition::default() },
+            hot_buckets: None,
         }
     }
 }
@@ -67,6 +70,7 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
         }),
         dataset: Some(dataset),
         time_partition: Some(settings.partition),
+        hot_counters: settings.hot_buckets.map(hot).into_iter().collect(),
         rollup: Some(RollupSettings { coalesce_ms: settings.coalesce_ms, ..RollupSettings::default() }),
         ..Namespace::default()
     };
@@ -76,4 +80,8 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
     request.set_timeout(CREATED_WITHIN);
     catalog.create_namespace(request).await?;
     Ok(())
+}
+
+fn hot(buckets_per_id: u32) -> HotCounter {
+    HotCounter { counter_name: counter_name(0), buckets_per_id }
 }

@@ -58,6 +58,9 @@ pub struct Plan {
     pub rollup: RollupSettings,
     /// Adds in a second to the busiest counter.
     pub hottest_adds_per_second: u64,
+    /// What the busiest counter would need as a hot one, with the others' time buckets as wide as by default; none where
+    /// they are, and where nothing is enough.
+    pub hot: Option<TimePartition>,
     /// The largest partition, in bytes.
     pub partition_bytes: u64,
     /// What that would be under the published defaults.
@@ -95,6 +98,7 @@ impl Load {
         Plan {
             cardinality: self.cardinality.unwrap_or_else(|| self.cardinality_of_counters()),
             partition,
+            hot: hot_instead(hottest, partition, dataset.seconds_per_slice),
             rollup,
             hottest_adds_per_second: hottest,
             partition_bytes,
@@ -196,6 +200,27 @@ pub fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
     narrowest
 }
 
+/// Event buckets that hold the partitions of one counter to half the greatest size, in time buckets of a width; none if not
+/// even the most of them do.
+pub fn hot_buckets(adds_per_second: u64, seconds_per_bucket: u32) -> Option<u32> {
+    let fits = |buckets_per_id: &u32| {
+        let partition = TimePartition { buckets_per_id: *buckets_per_id, seconds_per_bucket };
+        partition_bytes(adds_per_second, partition) <= PARTITION_BYTES_MAX / 2
+    };
+    let doubled = std::iter::successors(Some(1_u32), |buckets| buckets.checked_mul(2));
+    doubled.take_while(|buckets| *buckets <= BUCKETS_PER_ID_MAX).find(fits)
+}
+
+/// What a counter needs as a hot one, where it would make the time buckets of all others narrower than by default.
+fn hot_instead(hottest: u64, planned: TimePartition, seconds_per_slice: u32) -> Option<TimePartition> {
+    let widest = BUCKET_WIDTHS.into_iter().find(|width| seconds_per_slice.is_multiple_of(*width))?;
+    let others = TimePartition { seconds_per_bucket: widest, ..TimePartition::default() };
+    if planned == others {
+        return None;
+    }
+    hot_buckets(hottest, widest).map(|buckets_per_id| TimePartition { buckets_per_id, ..others })
+}
+
 /// The largest partition of a counter: one event bucket of a time bucket.
 fn partition_bytes(adds_per_second: u64, partition: TimePartition) -> u64 {
     let events = adds_per_second.saturating_mul(u64::from(partition.seconds_per_bucket));
@@ -207,8 +232,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::NamespaceName;
-    use crate::domain::namespace::NamespaceSpec;
+    use crate::domain::counter::{CounterName, NamespaceName};
+    use crate::domain::namespace::{HotCounter, NamespaceSpec};
 
     fn load(adds_per_second: u64, counters: u64) -> Load {
         let retention = Duration::from_secs(7 * 86_400);
@@ -225,9 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_with_2000_adds_a_second_wants_16_event_buckets_of_its_own_in_buckets_of_600_seconds() {
+        let hot = load(2_000, 1).plan().hot.expect("the planned buckets are narrower than by default");
+        assert_eq!((hot.seconds_per_bucket, hot.buckets_per_id), (600, 16));
+        assert!(partition_bytes(2_000, hot) <= PARTITION_BYTES_MAX / 2);
+        let narrower = TimePartition { buckets_per_id: 8, ..hot };
+        assert!(partition_bytes(2_000, narrower) > PARTITION_BYTES_MAX / 2, "half as many are too few");
+        assert_eq!(load(10_000_000, 1).plan().hot, None, "nothing is enough");
+        assert_eq!((hot_buckets(0, 600), hot_buckets(u64::MAX, 10)), (Some(1), None));
+    }
+
+    #[test]
     fn a_load_that_the_published_defaults_carry_gets_them() {
         let plan = load(1_000, 50_000).plan();
-        assert_eq!(plan.partition, TimePartition::default());
+        assert_eq!((plan.partition, plan.hot), (TimePartition::default(), None));
         assert_eq!(plan.dataset, DatasetSettings::default());
         assert_eq!((plan.cardinality, plan.warnings.len()), (Cardinality::Medium, 0), "{:?}", plan.warnings);
         assert_eq!(plan.converges_within, Duration::from_secs(35));
@@ -262,6 +298,11 @@ mod tests {
             let plan = load.plan();
             let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
             (spec.dataset, spec.partition, spec.rollup) = (plan.dataset, plan.partition, plan.rollup);
+            if let Some(hot) = plan.hot {
+                prop_assert!(partition_bytes(plan.hottest_adds_per_second, hot) <= PARTITION_BYTES_MAX / 2);
+                let counter_name = CounterName::new("hottest").expect("a valid name");
+                spec.hot_counters = [HotCounter { counter_name, buckets_per_id: hot.buckets_per_id }].into_iter().collect();
+            }
             prop_assert!(spec.validate().is_ok(), "{:?}", spec.validate());
             let too_large = plan.partition_bytes > PARTITION_BYTES_MAX;
             prop_assert_eq!(too_large, plan.warnings.iter().any(|warning| warning.contains("spread it")));

@@ -45,6 +45,8 @@ pub const WATCH_COUNTERS_MAX: usize = 100;
 pub const SERIES_ROWS_MAX: usize = 10_000;
 /// The most resolutions of series a namespace keeps.
 pub const SERIES_RESOLUTIONS_MAX: usize = 8;
+/// The most hot counters a namespace names.
+pub const HOT_COUNTERS_MAX: usize = 64;
 /// The most namespaces of one catalog.
 pub const NAMESPACES_MAX: usize = 10_000;
 /// The longest name of who changes a namespace, in bytes.

@@ -3,6 +3,8 @@
 //! Field names and defaults follow the configuration that Netflix published with its Distributed Counter Abstraction.
 //! A namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::window`.
 
+mod hot;
+
 use std::time::Duration;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
@@ -12,6 +14,8 @@ use crate::domain::limits::{
 };
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
+
+pub use hot::{HotCounter, HotCounters};
 
 /// What a count promises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,6 +144,8 @@ pub struct NamespaceSpec {
     pub dataset: DatasetSettings,
     /// How events are partitioned.
     pub partition: TimePartition,
+    /// The counters with event buckets of their own.
+    pub hot_counters: HotCounters,
     /// How rollups run.
     pub rollup: RollupSettings,
     /// The series that are kept, finest first.
@@ -215,6 +221,7 @@ impl NamespaceSpec {
             },
             dataset: DatasetSettings::default(),
             partition: TimePartition::default(),
+            hot_counters: HotCounters::default(),
             rollup: RollupSettings::default(),
             series: Vec::new(),
         }
@@ -225,6 +232,7 @@ impl NamespaceSpec {
         let mut faults = Vec::new();
         self.dataset.check(&mut faults);
         self.check_partition(&mut faults);
+        self.hot_counters.check(&mut faults);
         self.rollup.check(&mut faults);
         self.check_series(&mut faults);
         self.check_durations(&mut faults);

@@ -20,7 +20,7 @@ use tallystone::adapters::memcached::{self, Cluster};
 use tallystone::adapters::memory::{self, FastTable};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::counter::NamespaceId;
-use tallystone::domain::namespace::{SeriesSettings, TimePartition};
+use tallystone::domain::namespace::{HotCounter, SeriesSettings, TimePartition};
 use tallystone::ports::{StoreError, Stores};
 use tempfile::TempDir;
 
@@ -94,15 +94,19 @@ struct Keyspace {
     session: Arc<Session>,
 }
 
-/// Namespaces of which no catalog knows anything: two event buckets, time buckets of a minute, series for a month.
+/// Namespaces of which no catalog knows anything: two event buckets, five of the counters that most laws are about and, in
+/// later versions, three; time buckets of a minute, series for a month.
 struct Constant;
 
 #[async_trait]
 impl SettingsSource for Constant {
-    async fn settings(&self, _: NamespaceId, _: u64) -> Result<RowSettings, StoreError> {
+    async fn settings(&self, _: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
         let keep = Duration::from_secs(30 * 86_400);
         let series = [10, 60].map(|step_seconds| SeriesSettings { step_seconds, keep }).into();
-        Ok(RowSettings { partition: TimePartition { buckets_per_id: 2, seconds_per_bucket: 60 }, series })
+        let buckets_per_id = if version == 1 { 5 } else { 3 };
+        let hot = |name| HotCounter { counter_name: given::counter_name(name), buckets_per_id };
+        let hot_counters = given::HOT.map(hot).into_iter().collect();
+        Ok(RowSettings { partition: TimePartition { buckets_per_id: 2, seconds_per_bucket: 60 }, hot_counters, series })
     }
 }
 

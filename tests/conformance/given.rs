@@ -20,6 +20,8 @@ pub const NAMESPACE: NamespaceId = NamespaceId(1);
 pub const OTHER_NAMESPACE: NamespaceId = NamespaceId(2);
 /// 2026-11-20T00:00:00Z, the beginning of the middle slice.
 pub const T0: Timestamp = Timestamp::from_secs(1_795_132_800);
+/// Counters of either namespace that have event buckets of their own, on stores that have such.
+pub const HOT: [&str; 2] = ["a", "views"];
 /// The width of a slice.
 pub const SLICE: Duration = Duration::from_secs(600);
 /// The beginnings of the slices, in seconds from `T0`.
@@ -38,7 +40,12 @@ pub fn slices() -> Vec<TimeSlice> {
 
 /// An open slice.
 pub fn slice(dataset: DatasetId, start_millis: i64) -> TimeSlice {
-    let versions = BTreeMap::from([(NAMESPACE, 1)]);
+    slice_of_version(dataset, start_millis, 1)
+}
+
+/// An open slice that freezes a version of the settings of `NAMESPACE`.
+pub fn slice_of_version(dataset: DatasetId, start_millis: i64, version: u64) -> TimeSlice {
+    let versions = BTreeMap::from([(NAMESPACE, version)]);
     let start = at(start_millis);
     TimeSlice { dataset, start, end: start + SLICE, status: SliceStatus::Open, versions }
 }

@@ -13,6 +13,7 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod given;
+mod hot_counters;
 #[allow(dead_code, reason = "each test takes what it needs")]
 #[path = "../linear/mod.rs"]
 mod linear;

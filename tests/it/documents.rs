@@ -22,5 +22,5 @@ fn every_document_of_the_configuration_page_can_be_applied() {
         assert!(read.iter().all(|one| one.unmapped.is_empty()), "{read:?}");
         documents += 1;
     }
-    assert_eq!(documents, 3, "our TOML, our JSON, the published form");
+    assert_eq!(documents, 4, "our TOML, a hot counter, our JSON, the published form");
 }

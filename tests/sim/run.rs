@@ -102,7 +102,7 @@ impl Stage {
         let skews = [skews(), skews(), skews()];
         let cluster = Cluster::new(world, &net, Chance::new(seed, 3), skews);
         migrate(&cluster);
-        let spec = spec_of(&mut chance);
+        let spec = spec_of(&mut chance, seed);
         let catalog = catalog_with(&spec);
         let oldest_token = spec.dataset.accept_limit * 2;
         let off = |chance: &mut Chance, most: i64| {
@@ -279,11 +279,15 @@ fn beginning(chance: &mut Chance) -> Timestamp {
 }
 
 /// Settings of the one namespace, small enough for a minute to see all of them.
-fn spec_of(chance: &mut Chance) -> NamespaceSpec {
+fn spec_of(chance: &mut Chance, seed: u64) -> NamespaceSpec {
     let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
     spec.dataset.accept_limit = [SECOND / 2, SECOND, SECOND * 5][chance.index(3)];
     spec.dataset.seconds_per_slice = [60, 300][chance.index(2)];
     settings::vary(&mut spec, chance);
+    // In some runs only, and out of a stream of its own: what the others show stays as it is.
+    if seed % 5 == 2 {
+        settings::heat(&mut spec, &mut Chance::new(seed, 7));
+    }
     spec
 }
 

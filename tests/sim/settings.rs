@@ -7,11 +7,12 @@ use async_trait::async_trait;
 use tallystone::adapters::cassandra::{RowSettings, SettingsSource};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{NamespaceId, NamespaceName};
-use tallystone::domain::namespace::{Cardinality, NamespaceSpec};
+use tallystone::domain::namespace::{Cardinality, HotCounter, NamespaceSpec};
 use tallystone::engine::namespaces::Author;
 use tallystone::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
 use crate::chance::Chance;
+use crate::client::name_of;
 use crate::server::Machines;
 use crate::world::World;
 
@@ -57,7 +58,7 @@ impl SettingsSource for SharedCatalog {
     async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
         let missing = || StoreError::not_applied(StoreErrorKind::Corrupt, "read frozen settings");
         let spec = self.inner.version_of(namespace, version).await?.ok_or_else(missing)?;
-        Ok(RowSettings { partition: spec.partition, series: spec.series })
+        Ok(spec.into())
     }
 }
 
@@ -68,6 +69,15 @@ pub fn vary(spec: &mut NamespaceSpec, chance: &mut Chance) {
     spec.cardinality = [Cardinality::Low, Cardinality::Medium][chance.index(2)];
     spec.partition.buckets_per_id = [1, 2][chance.index(2)];
     spec.partition.seconds_per_bucket = [10, 20, 60][chance.index(3)];
+    if !spec.hot_counters.is_empty() {
+        heat(spec, chance);
+    }
+}
+
+/// Gives some counters event buckets of their own.
+pub fn heat(spec: &mut NamespaceSpec, chance: &mut Chance) {
+    let hot = |counter| HotCounter { counter_name: name_of(counter), buckets_per_id: [1, 3, 5][chance.index(3)] };
+    spec.hot_counters = [0, 1].map(hot).into_iter().collect();
 }
 
 /// Changes settings now and then, on some server, until a time.

@@ -68,8 +68,10 @@ enum Part {
     Batches,
     /// Many active counters
     Converge,
-    /// Partitions of one hot counter
+    /// Partitions of one hot counter, in narrow time buckets and in event buckets of its own
     Hot,
+    /// The latter alone
+    HotWide,
 }
 
 const CONNECTIONS: usize = 4;
@@ -77,6 +79,7 @@ const CONNECTIONS: usize = 4;
 const UNARY: &str = "unary";
 const BATCHES: &str = "batches";
 const HOT: &str = "hot";
+const HOT_AND_WIDE: &str = "hot_wide";
 const RAW: &str = "raw";
 /// Adds run so long before they are measured that their rollups run beside them: the accept limit and a window.
 const ROLLING_AFTER: Duration = Duration::from_secs(16);
@@ -87,7 +90,7 @@ const WAITING: &str = "tallystone_rollup_set_counters";
 pub async fn run(binary: &Path, scale: Scale) -> Result<()> {
     let bench = Bench::open(binary, scale).await?;
     let table = parts(&bench).await;
-    for part in [UNARY, BATCHES, converge::settings().name, HOT, RAW] {
+    for part in [UNARY, BATCHES, converge::settings().name, HOT, HOT_AND_WIDE, RAW] {
         bench.node.drop_keyspace(&bench.keyspace(part)).await?;
     }
     print_table(table?);
@@ -108,6 +111,9 @@ async fn parts(bench: &Bench) -> Result<Vec<Figure>> {
     }
     if wanted(Part::Hot) {
         table.push(rolls::hot(bench).await?);
+    }
+    if wanted(Part::Hot) || wanted(Part::HotWide) {
+        table.push(rolls::hot_and_wide(bench).await?);
     }
     Ok(table)
 }

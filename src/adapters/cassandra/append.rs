@@ -258,7 +258,7 @@ impl Appending {
     async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
         let slice = self.slices.taking(dataset, new.event.key.time, OP).await?;
         let settings = self.slices.settings(&slice, new.counter.namespace()).await?;
-        let place = place_of(&new.event.key, settings.partition);
+        let place = place_of(&new.event.key, settings.partition_of(&new.counter));
         let partition = Partition { dataset, slice_start: slice.start(), counter: new.counter.clone(), place };
         Ok((slice, partition))
     }

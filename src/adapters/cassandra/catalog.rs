@@ -224,6 +224,6 @@ impl SettingsSource for Catalog {
         let spec = ports::Catalog::version_of(self, namespace, version).await?;
         let why = || format!("the catalog has no version {version} of namespace {}", namespace.0);
         let spec = spec.ok_or_else(|| Fault::corrupt(why()).during("read frozen settings"))?;
-        Ok(RowSettings { partition: spec.partition, series: spec.series })
+        Ok(spec.into())
     }
 }

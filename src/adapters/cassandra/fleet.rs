@@ -91,7 +91,7 @@ impl FleetStore for Fleet {
         const OP: &str = "leave a recheck mark";
         let of_event = self.slices.taking(dataset, event, OP).await?;
         let settings = self.slices.settings(&of_event, counter.namespace()).await?;
-        let bucket = event.floor_to(bucket_width(settings.partition));
+        let bucket = event.floor_to(bucket_width(settings.partition_of(counter)));
         let slice = self.slices.taking(dataset, time, OP).await?;
         let step = time.floor_to(STEP);
         self.touching.store_step(dataset, &slice, step).await?;

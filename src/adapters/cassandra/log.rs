@@ -61,7 +61,7 @@ impl Log {
         let void = Event { key: key.clone(), change: Change::Void, provenance: Provenance::default() };
         let value = stored::encode_event(void.change, &void.provenance);
         let settings = self.slices.settings(slice, counter.namespace()).await?;
-        let place = place_of(key, settings.partition);
+        let place = place_of(key, settings.partition_of(counter));
         let (ns, name) = stored_counter(counter);
         let tables = self.slices.tables(slice, OP).await?;
         let bucket = place.time_bucket.micros();

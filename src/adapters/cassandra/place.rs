@@ -13,7 +13,7 @@ use crate::domain::namespace::TimePartition;
 pub struct Place {
     /// The beginning of the time bucket.
     pub time_bucket: Timestamp,
-    /// The event bucket, below `buckets_per_id`.
+    /// The event bucket, below the `buckets_per_id` of its counter.
     pub event_bucket: i32,
 }
 

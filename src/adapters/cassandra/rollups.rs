@@ -108,7 +108,8 @@ impl Rollups {
         for bucket in suspects(write) {
             let Ok(Some(slice)) = self.slices.covering(dataset, bucket.start).await else { continue };
             let Ok(settings) = self.slices.settings(&slice, write.counter.namespace()).await else { continue };
-            self.wide.look(dataset, &write.counter, &slice, settings.partition, bucket, write.checkpoint.as_of);
+            let partition = settings.partition_of(&write.counter);
+            self.wide.look(dataset, &write.counter, &slice, partition, bucket, write.checkpoint.as_of);
         }
     }
 

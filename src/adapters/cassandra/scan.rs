@@ -77,7 +77,7 @@ impl Scanning {
         op: &'static str,
     ) -> Result<Option<Event>, StoreError> {
         let settings = self.slices.settings(slice, counter.namespace()).await?;
-        let place = place_of(key, settings.partition);
+        let place = place_of(key, settings.partition_of(counter));
         let (ns, name) = stored_counter(counter);
         let values = (ns, name, place.time_bucket.micros(), place.event_bucket, key.time.micros(), key.id.to_bytes());
         let tables = self.slices.tables(slice, op).await?;
@@ -122,14 +122,15 @@ impl Scanning {
     ) -> Result<Vec<Event>, StoreError> {
         let settings = self.slices.settings(slice, counter.namespace()).await?;
         let (from, to) = (first.max(slice.start()), last.min(slice.last()));
-        let width = bucket_width(settings.partition);
+        let partition = settings.partition_of(counter);
+        let width = bucket_width(partition);
         let steps = self.slices.steps(slice, from.floor_to(STEP), to).await?;
         let buckets: BTreeSet<Timestamp> = steps.into_iter().map(|step| step.floor_to(width)).collect();
         let mut buckets: Vec<Timestamp> = buckets.into_iter().collect();
         if range.order == Order::NewestFirst {
             buckets.reverse();
         }
-        let event_buckets = settings.partition.buckets_per_id;
+        let event_buckets = partition.buckets_per_id;
         let way = Way { order: range.order, level: Level::Quorum };
         let ends = ends_of(range);
         let reading = buckets
@@ -183,7 +184,8 @@ impl Scanning {
     ) -> Result<Option<Vec<Event>>, StoreError> {
         let covering = self.slices.covering(dataset, start).await?;
         let Some(slice) = covering.filter(|slice| !slice.is_dropped()) else { return Ok(None) };
-        let event_buckets = self.slices.settings(&slice, counter.namespace()).await?.partition.buckets_per_id;
+        let settings = self.slices.settings(&slice, counter.namespace()).await?;
+        let event_buckets = settings.partition_of(counter).buckets_per_id;
         let ends = ((i64::MIN, Vec::new()), (i64::MAX, Vec::new()));
         let way = Way { order: Order::OldestFirst, level };
         let read = self.read_bucket(&slice, counter, start, event_buckets, way, &ends, usize::MAX).await;

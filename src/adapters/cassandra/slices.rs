@@ -22,9 +22,9 @@ use crate::adapters::cassandra::statements::{Statements, definitions};
 use crate::adapters::cassandra::store::Decision;
 use crate::adapters::stored;
 use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::limits::STEP;
-use crate::domain::namespace::{SeriesSettings, TimePartition};
+use crate::domain::namespace::{HotCounters, NamespaceSpec, SeriesSettings, TimePartition};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
@@ -33,8 +33,23 @@ use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 pub struct RowSettings {
     /// How events are partitioned.
     pub partition: TimePartition,
+    /// The counters with event buckets of their own.
+    pub hot_counters: HotCounters,
     /// The series that are kept.
     pub series: Vec<SeriesSettings>,
+}
+
+impl RowSettings {
+    /// How the events of a counter are partitioned.
+    pub fn partition_of(&self, counter: &Counter) -> TimePartition {
+        self.hot_counters.partition_of(counter.name(), self.partition)
+    }
+}
+
+impl From<NamespaceSpec> for RowSettings {
+    fn from(spec: NamespaceSpec) -> Self {
+        Self { partition: spec.partition, hot_counters: spec.hot_counters, series: spec.series }
+    }
 }
 
 /// Where the settings of a namespace's versions are found.
@@ -397,7 +412,8 @@ mod tests {
     #[test]
     fn a_series_row_lives_a_day_longer_than_it_is_kept() {
         let series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(3_600) }];
-        let settings = RowSettings { partition: TimePartition::default(), series };
+        let settings =
+            RowSettings { partition: TimePartition::default(), hot_counters: HotCounters::default(), series };
         assert_eq!(series_ttl(&settings, 10), 90_000);
         assert_eq!(series_ttl(&settings, 60), 0, "nobody says how long");
     }

@@ -1,8 +1,10 @@
-//! Tells of counters that are too hot for the partitions that their namespace gives them.
+//! Tells of counters that are too hot for the partitions that their namespace gives them, and what would hold them: event
+//! buckets of their own, else narrower buckets for all counters of the namespace.
 //!
 //! Every roll carries how many events its time buckets hold, so nothing is read for it. A partition is one event bucket of
 //! one time bucket; events spread evenly over those.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use quick_cache::sync::Cache;
 
 use crate::adapters::cassandra::slices::Slice;
 use crate::domain::Timestamp;
-use crate::domain::capacity::{EVENT_PARTITION_BYTES, partition_of};
+use crate::domain::capacity::{EVENT_PARTITION_BYTES, hot_buckets, partition_of};
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::limits::{PARTITION_BYTES_MAX, WIDE_COUNTERS_TOLD_MAX};
 use crate::domain::namespace::TimePartition;
@@ -29,7 +31,28 @@ pub struct Wide {
 struct TooWide {
     adds_per_second: u64,
     partition_bytes: u64,
-    advice: TimePartition,
+    advice: Advice,
+}
+
+/// What would hold a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Advice {
+    /// So many event buckets of its own.
+    Hot(u32),
+    /// Other buckets for all counters of its namespace.
+    All(TimePartition),
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hot(buckets) => write!(f, "name it in hot_counters of its namespace, with buckets_per_id {buckets}"),
+            Self::All(TimePartition { seconds_per_bucket, buckets_per_id }) => write!(
+                f,
+                "set seconds_per_bucket of its namespace to {seconds_per_bucket} and buckets_per_id to {buckets_per_id}"
+            ),
+        }
+    }
 }
 
 impl Default for Wide {
@@ -67,10 +90,9 @@ impl Wide {
             counter = %counter.tag(),
             adds_per_second = found.adds_per_second,
             partition_bytes = found.partition_bytes,
-            "a counter is too hot for its partitions, which Cassandra reads badly above {PARTITION_BYTES_MAX} bytes: set \
-             seconds_per_bucket of its namespace to {} and buckets_per_id to {}, which holds from the next new slice on",
-            found.advice.seconds_per_bucket,
-            found.advice.buckets_per_id,
+            "a counter is too hot for its partitions, which Cassandra reads badly above {PARTITION_BYTES_MAX} bytes: {}; \
+             that holds from the next new slice on",
+            found.advice,
         );
     }
 }
@@ -95,7 +117,11 @@ fn too_wide(
     let width = Duration::from_secs(u64::from(partition.seconds_per_bucket));
     let seconds = as_of.since(bucket.start).min(width).as_secs().max(1);
     let adds_per_second = bucket.rows.div_ceil(seconds);
-    Some(TooWide { adds_per_second, partition_bytes, advice: partition_of(adds_per_second, seconds_per_slice) })
+    let advice = match hot_buckets(adds_per_second, partition.seconds_per_bucket) {
+        Some(buckets) => Advice::Hot(buckets),
+        None => Advice::All(partition_of(adds_per_second, seconds_per_slice)),
+    };
+    Some(TooWide { adds_per_second, partition_bytes, advice })
 }
 
 #[cfg(test)]
@@ -116,15 +142,26 @@ mod tests {
         assert_eq!(too_wide(partition, 86_400, &bucket(most), at), None);
         let found = too_wide(partition, 86_400, &bucket(most + 1), at).expect("one more is too much");
         assert_eq!(found.adds_per_second, 1_166, "over the ten minutes of the bucket, though the roll came later");
-        let TimePartition { seconds_per_bucket, buckets_per_id } = found.advice;
-        let rows = found.adds_per_second * u64::from(seconds_per_bucket) / u64::from(buckets_per_id);
-        assert!(rows * EVENT_PARTITION_BYTES <= PARTITION_BYTES_MAX, "{:?}", found.advice);
+        let Advice::Hot(buckets) = found.advice else { panic!("{found:?}") };
+        let rows = (most + 1).div_ceil(u64::from(buckets));
+        assert!(rows * EVENT_PARTITION_BYTES <= PARTITION_BYTES_MAX / 2, "{buckets} event buckets");
     }
 
     #[test]
     fn a_bucket_that_has_just_begun_is_judged_by_the_time_that_it_took() {
         let partition = TimePartition { seconds_per_bucket: 600, buckets_per_id: 1 };
         let found = too_wide(partition, 86_400, &bucket(200_000), START + Duration::from_secs(100));
-        assert_eq!(found.expect("it is too wide").adds_per_second, 2_000);
+        let found = found.expect("it is too wide");
+        assert_eq!((found.adds_per_second, found.advice), (2_000, Advice::Hot(16)));
+        assert!(found.advice.to_string().contains("in hot_counters of its namespace, with buckets_per_id 16"));
+    }
+
+    #[test]
+    fn a_counter_that_no_event_buckets_hold_wants_narrower_time_buckets() {
+        let partition = TimePartition { seconds_per_bucket: 3_600, buckets_per_id: 4 };
+        let found = too_wide(partition, 86_400, &bucket(40_000_000), START + Duration::from_secs(3_600));
+        let advice = found.expect("it is too wide").advice;
+        let Advice::All(TimePartition { seconds_per_bucket, buckets_per_id }) = advice else { panic!("{advice:?}") };
+        assert!(seconds_per_bucket < 3_600 && buckets_per_id >= 4, "{advice}");
     }
 }

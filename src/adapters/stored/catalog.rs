@@ -9,15 +9,15 @@ use prost::Message;
 
 use super::{Damaged, decode};
 use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::counter::{CounterName, DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::{
-    Cardinality, CounterType, Dataset, DatasetSettings, Namespace, NamespaceSpec, RollupSettings, SeriesSettings,
-    Storage, Temporality, TimePartition,
+    Cardinality, CounterType, Dataset, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings,
+    SeriesSettings, Storage, Temporality, TimePartition,
 };
 use crate::ports::NamespaceChange;
 use crate::proto::internal::v1::{
-    StoredDataset, StoredDatasetSettings, StoredNamespace, StoredNamespaceChange, StoredNamespaceSpec,
-    StoredSeriesSettings,
+    StoredDataset, StoredDatasetSettings, StoredHotCounter, StoredNamespace, StoredNamespaceChange,
+    StoredNamespaceSpec, StoredSeriesSettings,
 };
 
 /// Encodes a dataset.
@@ -130,6 +130,7 @@ fn spec_of(spec: &NamespaceSpec) -> StoredNamespaceSpec {
         capacity_bytes: spec.rollup.capacity_bytes,
         rollup_batch_count: spec.rollup.rollup_batch_count,
         series: spec.series.iter().map(series_of).collect(),
+        hot_counters: spec.hot_counters.iter().map(hot_of).collect(),
     }
 }
 
@@ -153,6 +154,7 @@ fn spec_from(stored: StoredNamespaceSpec) -> Result<NamespaceSpec, Damaged> {
             buckets_per_id: stored.buckets_per_id,
             seconds_per_bucket: stored.seconds_per_bucket,
         },
+        hot_counters: stored.hot_counters.iter().map(|hot| hot_from(WHAT, hot)).collect::<Result<_, _>>()?,
         rollup: RollupSettings {
             num_queues: stored.num_queues,
             coalesce_ms: stored.coalesce_ms,
@@ -192,6 +194,16 @@ fn series_of(series: &SeriesSettings) -> StoredSeriesSettings {
 
 fn series_from(stored: &StoredSeriesSettings) -> SeriesSettings {
     SeriesSettings { step_seconds: stored.step_seconds, keep: Duration::from_micros(stored.keep_micros) }
+}
+
+fn hot_of(hot: &HotCounter) -> StoredHotCounter {
+    StoredHotCounter { counter_name: hot.counter_name.as_str().to_owned(), buckets_per_id: hot.buckets_per_id }
+}
+
+fn hot_from(what: &'static str, stored: &StoredHotCounter) -> Result<HotCounter, Damaged> {
+    let counter_name = CounterName::new(&stored.counter_name);
+    let counter_name = counter_name.map_err(|reject| Damaged::new(what, reject.message))?;
+    Ok(HotCounter { counter_name, buckets_per_id: stored.buckets_per_id })
 }
 
 fn name_from(what: &'static str, name: &str) -> Result<NamespaceName, Damaged> {
@@ -244,6 +256,8 @@ mod tests {
         let mut spec = NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"));
         spec.description = "orders".to_owned();
         spec.ttl = Some(Duration::from_secs(3_600));
+        let hot = |name| HotCounter { counter_name: CounterName::new(name).expect("a valid name"), buckets_per_id: 16 };
+        spec.hot_counters = [hot("b"), hot("a")].into_iter().collect();
         spec.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(86_400) }];
         spec
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::api::documents::fields::Fields;
 use crate::api::documents::{DocumentNamespace, agreed_name, at};
 use crate::domain::Reject;
-use crate::domain::counter::NamespaceName;
-use crate::domain::namespace::{Cardinality, CounterType, SeriesSettings, Temporality};
+use crate::domain::counter::{CounterName, NamespaceName};
+use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality};
 use crate::engine::namespaces::{DatasetDraft, Etag, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
 
 /// The counter types by name.
@@ -49,6 +49,9 @@ pub(super) fn read(mut fields: Fields, name: Option<&NamespaceName>) -> Result<D
     if let Some(table) = fields.table("time_partition")? {
         draft.partition = partition(table)?;
     }
+    let hot = fields.list("hot_counters")?.unwrap_or_default().into_iter();
+    let hot = hot.map(|(place, node)| hot_counter(Fields::of(place, node)?));
+    draft.hot_counters = hot.collect::<Result<_, Reject>>()?;
     if let Some(table) = fields.table("rollup")? {
         draft.rollup = rollup(table)?;
     }
@@ -104,6 +107,20 @@ fn rollup(mut fields: Fields) -> Result<RollupDraft, Reject> {
     };
     fields.refuse_rest()?;
     Ok(rollup)
+}
+
+fn hot_counter(mut fields: Fields) -> Result<HotCounter, Reject> {
+    let place = fields.place().to_owned();
+    let missing =
+        |field: &str| at(&place, &format!("{field} is missing; a hot counter is {{ counter_name, buckets_per_id }}"));
+    let name = fields.text("counter_name")?.ok_or_else(|| missing("counter_name"))?;
+    let name_place = fields.place_of("counter_name");
+    let counter_name = CounterName::new(&name);
+    let counter_name =
+        counter_name.map_err(|reject| at(&name_place, reject.message.trim_start_matches("counter name ")))?;
+    let buckets_per_id = fields.whole("buckets_per_id")?.ok_or_else(|| missing("buckets_per_id"))?;
+    fields.refuse_rest()?;
+    Ok(HotCounter { counter_name, buckets_per_id })
 }
 
 fn series(mut fields: Fields) -> Result<SeriesSettings, Reject> {

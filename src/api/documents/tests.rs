@@ -69,6 +69,9 @@ fn our_toml_and_our_json_say_the_same() {
     assert_eq!(toml, parse(OURS_JSON, None).expect("valid"));
     assert_eq!(toml.len(), 2);
     assert_eq!(toml[0].draft.ttl, Some(Duration::from_secs(90 * 86_400)));
+    let hot: Vec<_> =
+        toml[0].draft.hot_counters.iter().map(|hot| (hot.counter_name.as_str(), hot.buckets_per_id)).collect();
+    assert_eq!(hot, [("front-page", 16)]);
     assert_eq!(toml[0].draft.series.len(), 2);
     assert_eq!(toml[0].draft.series[1].step_seconds, 3_600);
 }
@@ -131,6 +134,10 @@ fn an_unknown_field_of_ours_is_refused_with_a_suggestion() {
 #[test]
 fn faults_name_their_place() {
     for (text, place) in [
+        ("{ hot_counters: [{ counter_name: 'a' }] }", "hot_counters[0]: buckets_per_id is missing"),
+        ("{ hot_counters: [{ buckets_per_id: 8 }] }", "hot_counters[0]: counter_name is missing"),
+        ("{ hot_counters: [{ counter_name: 'a b' }] }", "hot_counters[0].counter_name: has ' '"),
+        ("{ hot_counters: [{ counter_name: 'a', width: 8 }] }", "hot_counters[0]"),
         ("{ rollup: 8 }", "rollup: a table is expected here, found a whole number"),
         ("{ rollup: { num_queues: 1.5 } }", "rollup.num_queues: "),
         ("{ rollup: { numQueues: -1 } }", "rollup.numQueues: -1 is out of range"),

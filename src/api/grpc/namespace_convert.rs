@@ -7,9 +7,10 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::api::time::{write, write_duration};
-use crate::domain::counter::NamespaceName;
+use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, Namespace, NamespaceSpec, SeriesSettings, Storage, Temporality,
+    Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, SeriesSettings, Storage,
+    Temporality,
 };
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
@@ -47,6 +48,8 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), R
             rollup_batch_count: said(rollup.rollup_batch_count),
         };
     }
+    let hot = sent.hot_counters.iter().enumerate();
+    draft.hot_counters = hot.filter_map(|(at, hot)| faults.hot_counter(at, hot)).collect();
     draft.series = sent.series.into_iter().enumerate().filter_map(|(at, series)| faults.series(at, series)).collect();
     match faults.0.is_empty() {
         true => Ok((draft, etag)),
@@ -117,6 +120,7 @@ fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
             rollup_batch_count: spec.rollup.rollup_batch_count,
         }),
         series: spec.series.iter().map(series_message).collect(),
+        hot_counters: spec.hot_counters.iter().map(hot_message).collect(),
         ..pb::Namespace::default()
     }
 }
@@ -146,6 +150,10 @@ fn series_message(series: &SeriesSettings) -> pb::SeriesSettings {
         step: Some(write_duration(Duration::from_secs(u64::from(series.step_seconds)))),
         keep: Some(write_duration(series.keep)),
     }
+}
+
+fn hot_message(hot: &HotCounter) -> pb::HotCounter {
+    pb::HotCounter { counter_name: hot.counter_name.as_str().to_owned(), buckets_per_id: hot.buckets_per_id }
 }
 
 fn counter_type_of(sent: pb::CounterType) -> Option<CounterType> {
@@ -270,6 +278,21 @@ impl Faults {
         }
     }
 
+    fn hot_counter(&mut self, at: usize, sent: &pb::HotCounter) -> Option<HotCounter> {
+        let field = format_args!("hot_counters[{at}]");
+        if sent.counter_name.is_empty() || sent.buckets_per_id == 0 {
+            self.add(field, "needs a counter_name and a buckets_per_id");
+            return None;
+        }
+        match CounterName::new(&sent.counter_name) {
+            Ok(counter_name) => Some(HotCounter { counter_name, buckets_per_id: sent.buckets_per_id }),
+            Err(reject) => {
+                self.add(field, format_args!("cannot be named so: {}", reject.message));
+                None
+            }
+        }
+    }
+
     fn series(&mut self, at: usize, sent: pb::SeriesSettings) -> Option<SeriesSettings> {
         if sent.step.is_none() || sent.keep.is_none() {
             self.add(format_args!("series[{at}]"), "needs a step and a keep");
@@ -302,6 +325,8 @@ mod tests {
         spec.cardinality = Cardinality::High;
         spec.dataset.export_before_drop = true;
         spec.series.push(SeriesSettings { step_seconds: 60, keep: Duration::from_secs(3_600) });
+        let hot = |name| HotCounter { counter_name: CounterName::new(name).expect("valid"), buckets_per_id: 16 };
+        spec.hot_counters = [hot("b"), hot("a")].into_iter().collect();
         Namespace {
             id: NamespaceId(7),
             dataset_id: DatasetId(1),
@@ -343,9 +368,12 @@ mod tests {
             storage: Some(pb::Storage { cache_cluster: "a b".to_owned(), ..pb::Storage::default() }),
             dataset: Some(pb::DatasetSettings { slice_width: seconds(1 << 40), ..pb::DatasetSettings::default() }),
             series: vec![pb::SeriesSettings { step: seconds(60), keep: None }],
+            hot_counters: [("views", 0), ("a b", 8)]
+                .map(|(name, buckets_per_id)| pb::HotCounter { counter_name: name.to_owned(), buckets_per_id })
+                .into(),
             ..pb::Namespace::default()
         };
-        let reject = draft_of(sent).expect_err("five faults");
+        let reject = draft_of(sent).expect_err("seven faults");
         assert_eq!(reject.reason, Reason::InvalidSettings);
         for fault in [
             "counter_type has no value with the number 9",
@@ -353,6 +381,8 @@ mod tests {
             "storage.cache_cluster has ' ' as character 2",
             "dataset.slice_width is",
             "series[0] needs a step and a keep",
+            "hot_counters[0] needs a counter_name and a buckets_per_id",
+            "hot_counters[1] cannot be named so: counter name has ' '",
         ] {
             assert!(reject.message.contains(fault), "{fault} is missing of {}", reject.message);
         }

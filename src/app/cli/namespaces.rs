@@ -248,6 +248,9 @@ fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
         ("rollup.capacity_bytes", rollup.capacity_bytes.to_string()),
         ("rollup.rollup_batch_count", rollup.rollup_batch_count.to_string()),
     ]);
+    let hot = namespace.hot_counters.iter().map(|hot| format!("{} {}", hot.counter_name, hot.buckets_per_id));
+    let hot: Vec<_> = hot.collect();
+    rows.push(("hot_counters", if hot.is_empty() { "none".to_owned() } else { hot.join(", ") }));
     let series = namespace
         .series
         .iter()

@@ -99,6 +99,11 @@ fn lines_of(plan: &Plan) -> Vec<[String; 3]> {
         line("disk, Cassandra", bytes(plan.cassandra_bytes), "three copies, before compression"),
         line("counts follow within", duration_text(plan.converges_within), "accept limit and 3 x coalesce_ms"),
     ];
+    if let Some(hot) = plan.hot {
+        let note =
+            format!("of the busiest counter alone, instead: time buckets of {} s for all", hot.seconds_per_bucket);
+        lines.push(line("hot_counters.buckets_per_id", hot.buckets_per_id.to_string(), &note));
+    }
     lines.extend(plan.warnings.iter().map(|warning| line("warning", "look".to_owned(), warning)));
     lines
 }

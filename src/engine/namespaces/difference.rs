@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use crate::domain::namespace::{Cardinality, CounterType, DatasetSettings, NamespaceSpec, SeriesSettings, Temporality};
+use crate::domain::namespace::{
+    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, SeriesSettings, Temporality,
+};
 
 /// One setting in words.
 struct Setting {
@@ -79,6 +81,7 @@ fn settings_of(spec: &NamespaceSpec) -> Vec<Setting> {
         setting("storage.dataset", &spec.storage.dataset),
         setting("time_partition.buckets_per_id", spec.partition.buckets_per_id),
         setting("time_partition.seconds_per_bucket", spec.partition.seconds_per_bucket),
+        setting("hot_counters", hot_text(&spec.hot_counters)),
         setting("rollup.num_queues", spec.rollup.num_queues),
         setting("rollup.coalesce_ms", spec.rollup.coalesce_ms),
         setting("rollup.capacity_bytes", spec.rollup.capacity_bytes),
@@ -115,6 +118,14 @@ fn cardinality_text(cardinality: Cardinality) -> &'static str {
     }
 }
 
+fn hot_text(counters: &HotCounters) -> String {
+    if counters.is_empty() {
+        return "none".to_owned();
+    }
+    let widths = counters.iter().map(|hot| format!("{} {}", hot.counter_name.as_str(), hot.buckets_per_id));
+    widths.collect::<Vec<_>>().join(", ")
+}
+
 fn series_text(series: &[SeriesSettings]) -> String {
     if series.is_empty() {
         return "none".to_owned();
@@ -126,7 +137,8 @@ fn series_text(series: &[SeriesSettings]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::NamespaceName;
+    use crate::domain::counter::{CounterName, NamespaceName};
+    use crate::domain::namespace::HotCounter;
 
     fn spec() -> NamespaceSpec {
         NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"))
@@ -146,6 +158,7 @@ mod tests {
             storage,
             dataset,
             partition,
+            hot_counters,
             rollup,
             series,
         } = &mut spec;
@@ -166,6 +179,8 @@ mod tests {
         dataset.export_before_drop = true;
         partition.buckets_per_id += 1;
         partition.seconds_per_bucket += 10;
+        let hot = |name| HotCounter { counter_name: CounterName::new(name).expect("valid"), buckets_per_id: 16 };
+        *hot_counters = [hot("b"), hot("a")].into_iter().collect();
         rollup.num_queues += 8;
         rollup.coalesce_ms += 1;
         rollup.capacity_bytes += 1;
@@ -177,12 +192,13 @@ mod tests {
     #[test]
     fn every_setting_that_changes_is_told() {
         let lines = differences(&spec(), &all_changed());
-        assert_eq!(lines.len(), 22, "{lines:#?}");
+        assert_eq!(lines.len(), 23, "{lines:#?}");
         for line in [
             "rollup.num_queues: 8 -> 16",
             "ttl: none -> 10.5s",
             "counter_type: EVENTUAL -> BEST_EFFORT",
             "series: none -> 60s kept 3600s",
+            "hot_counters: none -> a 16, b 16",
         ] {
             assert!(lines.iter().any(|known| known == line), "{line} is missing of {lines:#?}");
         }

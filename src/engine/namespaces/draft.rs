@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::FUTURE_LIMIT_FLOOR;
 use crate::domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, NamespaceSpec, RollupSettings, SeriesSettings, Storage, Temporality,
-    TimePartition,
+    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings, Storage,
+    Temporality, TimePartition,
 };
 use crate::engine::namespaces::Clusters;
 
@@ -35,6 +35,8 @@ pub struct NamespaceDraft {
     pub dataset: DatasetDraft,
     /// How events are partitioned.
     pub partition: PartitionDraft,
+    /// The counters with event buckets of their own.
+    pub hot_counters: HotCounters,
     /// How rollups run.
     pub rollup: RollupDraft,
     /// The series that are kept.
@@ -139,6 +141,7 @@ impl NamespaceDraft {
             storage: StorageDraft::default(),
             dataset: DatasetDraft::default(),
             partition: PartitionDraft::default(),
+            hot_counters: HotCounters::default(),
             rollup: RollupDraft::default(),
             series: Vec::new(),
         }
@@ -187,6 +190,7 @@ impl NamespaceDraft {
             storage,
             partition: self.partition.resolve(dataset.seconds_per_slice, &defaults.partition),
             dataset,
+            hot_counters: self.hot_counters,
             rollup: self.rollup.resolve(&defaults.rollup),
             series: self.series,
         }
@@ -262,6 +266,7 @@ impl From<NamespaceSpec> for NamespaceDraft {
                 buckets_per_id: Some(spec.partition.buckets_per_id),
                 seconds_per_bucket: Some(spec.partition.seconds_per_bucket),
             },
+            hot_counters: spec.hot_counters,
             rollup: RollupDraft {
                 num_queues: Some(spec.rollup.num_queues),
                 coalesce_ms: Some(spec.rollup.coalesce_ms),
