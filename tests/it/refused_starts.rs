@@ -10,11 +10,14 @@ use crate::cassandra::{node, query, run, settings, tallystone};
 use crate::harness::{Launch, eventually};
 use crate::servers::Memcached;
 use crate::servers::cassandra::Cassandra;
+use crate::servers::proxy::{Proxy, Wire};
 
 /// What the issue allows a start that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 /// A machine that is stopped for a while is not the server's fault: a start that was slow is tried again.
 const TRIES: usize = 3;
+/// A bound of the start, and what a busy machine adds to it.
+const SILENT_WITHIN: Duration = Duration::from_secs(60);
 /// How long a user may take to be known to a node that has just started.
 const KNOWN_WITHIN: Duration = Duration::from_secs(60);
 
@@ -169,4 +172,20 @@ fn a_start_in_another_data_centre_than_the_one_that_writes_is_refused() {
     assert!(starts(), "what the page says to do is what helps");
     from_mars();
     assert!(starts(), "the data centre of the first server stays");
+}
+
+#[test]
+fn a_cluster_that_falls_silent_during_a_start_ends_it_long_before_its_requests_time_out() {
+    let proxy = Proxy::start(node(), Wire::Plain).expect("a proxy");
+    let silent = with(settings(&proxy.address().to_string(), "silent"), &["clusters.main.request_timeout_ms=60000"]);
+    assert_eq!(run(&["migrate", "apply"], &silent).0, 0);
+    // The question in which data centre the keyspace is written.
+    proxy.hang_at("kind = 5");
+    let began = Instant::now();
+    let (code, printed) = run(&["server", "start"], &silent);
+    assert!(proxy.hangs(), "it came to ask: {printed}");
+    assert_eq!(code, 5, "{printed}");
+    assert!(printed.contains("keyspace silent cannot be used at present"), "{printed}");
+    // Four requests of a minute each would take longer, however slow the machine is.
+    assert!(began.elapsed() < SILENT_WITHIN, "{printed}");
 }

@@ -44,6 +44,8 @@ struct Shared {
     target: Mutex<SocketAddr>,
     wire: Wire,
     fault: AtomicU8,
+    /// What a request holds before which everything hangs.
+    hangs_at: Mutex<Option<String>>,
     lost: AtomicU64,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
@@ -66,6 +68,7 @@ impl Proxy {
             target: Mutex::new(target),
             wire,
             fault: AtomicU8::new(Fault::None as u8),
+            hangs_at: Mutex::default(),
             lost: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
@@ -94,6 +97,16 @@ impl Proxy {
         if fault == Fault::Cut {
             self.shared.cut_all();
         }
+    }
+
+    /// Lets everything hang from the first request on that holds a text; that one goes nowhere.
+    pub fn hang_at(&self, text: &str) {
+        *self.shared.hangs_at.lock().expect("nobody panics with it") = Some(text.to_owned());
+    }
+
+    /// Whether everything hangs.
+    pub fn hangs(&self) -> bool {
+        self.shared.has(Fault::Hang)
     }
 
     /// Leads new connections to another target, as an address does behind which a server was restarted.
@@ -126,6 +139,12 @@ impl Shared {
         self.fault.load(Ordering::SeqCst) == fault as u8
     }
 
+    fn hangs_before(&self, request: &[u8]) -> bool {
+        let text = self.hangs_at.lock().expect("nobody panics with it");
+        let Some(text) = text.as_deref() else { return false };
+        request.windows(text.len()).any(|part| part == text.as_bytes())
+    }
+
     fn cut_all(&self) {
         for stream in self.open.lock().expect("no pump panics").drain(..) {
             // It may be closed already.
@@ -156,6 +175,10 @@ impl Shared {
         let mut chunk = vec![0; 64 * 1024];
         // Either side closes, a write fails, or the pump cuts the connection itself: then it ends both.
         while let Some(read) = self.next(&mut from, &mut chunk) {
+            if direction == Direction::Requests && self.hangs_before(&chunk[..read]) {
+                self.fault.store(Fault::Hang as u8, Ordering::SeqCst);
+                continue;
+            }
             let loses = self.has(Fault::LoseAnswers) || self.has(Fault::LoseOne);
             let loses = loses && direction == Direction::Answers;
             let (kept, answers) = match self.wire {

@@ -259,13 +259,11 @@ pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) 
         agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
         schema::state(session, keyspace, clock).await.map_err(of)
     };
-    let found = tokio::select! {
-        biased;
-        found = looking => found?,
-        () = clock.sleep(CASSANDRA_START_WITHIN) => return Err(of(Fault::not_sent("no answer in time"))),
-    };
-    let (what, advice) = match found {
-        SchemaState::Current => return schema::may_make_tables(session, keyspace).await.map_err(of),
+    let (what, advice) = match in_time(clock, keyspace, looking).await? {
+        SchemaState::Current => {
+            let making = async { schema::may_make_tables(session, keyspace).await.map_err(of) };
+            return in_time(clock, keyspace, making).await;
+        }
         SchemaState::NoKeyspace => {
             (format!("there is no keyspace {keyspace}"), "make it with `tallystone migrate apply`")
         }
@@ -283,6 +281,21 @@ pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) 
         ),
     };
     Err(OpenError::Schema { what, advice })
+}
+
+/// Ends a part of the start that gets no answer within `CASSANDRA_START_WITHIN`: what is wrong then is that nodes are silent.
+pub async fn in_time<T>(
+    clock: &dyn Clock,
+    keyspace: &str,
+    part: impl Future<Output = Result<T, OpenError>>,
+) -> Result<T, OpenError> {
+    tokio::select! {
+        biased;
+        ended = part => ended,
+        () = clock.sleep(CASSANDRA_START_WITHIN) => {
+            Err(OpenError::of(Fault::not_sent("no answer in time"), keyspace))
+        }
+    }
 }
 
 /// Warns of settings of the cluster that weaken what is promised. What a cluster does not tell is not warned of.
@@ -312,4 +325,38 @@ pub async fn define(session: &Session, text: String) -> Result<(), Fault> {
     statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));
     session.query_unpaged(statement, ()).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::adapters::manual::ManualClock;
+    use crate::domain::Timestamp;
+
+    #[tokio::test]
+    async fn a_part_of_the_start_that_gets_no_answer_ends_when_its_time_is_over() {
+        let clock = ManualClock::at(Timestamp::from_secs(0));
+        let part = in_time(&clock, "views", pending::<Result<(), OpenError>>());
+        let moving = async {
+            clock.until_sleepers(1).await;
+            clock.advance(CASSANDRA_START_WITHIN - Duration::from_nanos(1));
+            assert_eq!(clock.sleepers(), 1, "it waits to the end");
+            clock.advance(Duration::from_nanos(1));
+        };
+        let (ended, ()) = tokio::join!(part, moving);
+        let refusal = ended.expect_err("nobody answers");
+        assert!(matches!(refusal, OpenError::Store { .. }), "{refusal:?}");
+        assert!(refusal.to_string().contains("keyspace views cannot be used at present"), "{refusal}");
+    }
+
+    #[tokio::test]
+    async fn a_part_of_the_start_that_ends_in_time_says_what_it_says() {
+        let clock = ManualClock::at(Timestamp::from_secs(0));
+        assert_eq!(in_time(&clock, "views", ready(Ok(7))).await.expect("it works"), 7);
+        let unnamed = || OpenError::DataCenterUnnamed { known: "a, b".to_owned() };
+        let refusal = in_time(&clock, "views", ready(Err::<(), _>(unnamed()))).await.expect_err("it is refused");
+        assert_eq!(refusal.to_string(), unnamed().to_string());
+    }
 }

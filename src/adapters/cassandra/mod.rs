@@ -82,12 +82,13 @@ impl Cassandra {
     ) -> Result<Self, OpenError> {
         let session = connect::connect(options, clock.as_ref()).await?;
         connect::check_schema(&session, &options.keyspace, clock.as_ref()).await?;
-        connect::warn_of_settings(&session).await;
-        session
-            .use_keyspace(&options.keyspace, false)
-            .await
-            .map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
-        home::settle(&session, options, clock.as_ref()).await?;
+        let settling = async {
+            connect::warn_of_settings(&session).await;
+            let using = session.use_keyspace(&options.keyspace, false).await;
+            using.map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
+            home::settle(&session, options, clock.as_ref()).await
+        };
+        connect::in_time(clock.as_ref(), &options.keyspace, settling).await?;
         let tally = Arc::new(Tally::default());
         let store = Arc::new(Counted::new(CqlStore::new(session, options.data_center.clone()), Arc::clone(&tally)));
         let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
