@@ -1,4 +1,4 @@
-//! `ns`: list, describe, follow and delete namespaces. They are created and changed by `apply`.
+//! `ns`: list, describe, follow and delete namespaces, and name their hot counters. They are created and changed by `apply`.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -9,7 +9,7 @@ use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::{ask, note};
 use crate::client::CallError;
-use crate::domain::limits::NS_DELETE_COUNTED_MAX;
+use crate::domain::limits::{CATALOG_ATTEMPTS_MAX, NS_DELETE_COUNTED_MAX};
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
 
@@ -43,9 +43,29 @@ enum NsCommand {
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
     },
+    /// Give a counter event buckets of its own, from the next new slice on, or take them back.
+    #[command(after_help = "Example:\n  tallystone ns hot views front-page --buckets-per-id 16")]
+    Hot(HotArgs),
     /// Delete a namespace with all its counters.
     #[command(after_help = "Example:\n  tallystone ns rm views --yes")]
     Rm(RmArgs),
+}
+
+#[derive(Debug, Args)]
+struct HotArgs {
+    /// The namespace.
+    name: String,
+    /// The counter; it need not exist yet.
+    counter_name: String,
+    /// Its event buckets, 1 to 256; the log of a server that finds it too hot says how many, and so does `tallystone plan`.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), required_unless_present = "rm")]
+    buckets_per_id: Option<u32>,
+    /// Take them back: it gets as many as the other counters.
+    #[arg(long, conflicts_with = "buckets_per_id")]
+    rm: bool,
+    /// Why, for the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -73,6 +93,7 @@ impl NsArgs {
             NsCommand::Ls => session.list().await,
             NsCommand::Describe { name } => session.describe(name).await,
             NsCommand::History { name, limit } => session.history(name, limit).await,
+            NsCommand::Hot(args) => session.make_hot(args).await,
             NsCommand::Rm(args) => session.remove(args).await,
         }
     }
@@ -137,6 +158,37 @@ impl Session {
         self.output.answer(&answer, &rows)
     }
 
+    async fn make_hot(&self, args: HotArgs) -> Result<(), Failure> {
+        for _ in 0..CATALOG_ATTEMPTS_MAX {
+            let namespace = self.namespace(args.name.clone()).await?;
+            let changed = with_hot_counter(namespace.clone(), &args.counter_name, args.buckets_per_id);
+            if changed == namespace {
+                return self.show_hot(namespace);
+            }
+            let request = pb::UpdateNamespaceRequest { namespace: Some(changed), reason: args.reason.clone() };
+            let client = self.client.namespaces();
+            let updated = self.client.retried(&request, |request| {
+                let mut client = client.clone();
+                async move { client.update_namespace(request).await }
+            });
+            match updated.await {
+                Ok(answer) => return self.show_hot(answer.namespace.unwrap_or_default()),
+                // Somebody changed it, or an attempt whose answer was lost did: what is there now tells which.
+                Err(error) if error.reason().as_deref() == Some("ETAG_MISMATCH") => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Err(Failure::other(format!("others keep changing namespace {}; try again", args.name)))
+    }
+
+    fn show_hot(&self, namespace: pb::Namespace) -> Result<(), Failure> {
+        let hot = namespace.hot_counters.iter();
+        let cells = hot.map(|hot| vec![hot.counter_name.clone(), hot.buckets_per_id.to_string()]).collect();
+        let rows = Rows { columns: &["counter_name", "buckets_per_id"], cells };
+        let response = pb::UpdateNamespaceResponse { namespace: Some(namespace) };
+        self.output.answer(&Answer::one("tallystone.admin.v1.UpdateNamespaceResponse", &response), &rows)
+    }
+
     async fn remove(&self, args: RmArgs) -> Result<(), Failure> {
         let namespace = self.namespace(args.name.clone()).await?;
         let what = format!("namespace {} with {}", args.name, self.count_of_counters(&args.name, &namespace).await?);
@@ -185,6 +237,16 @@ impl Session {
         }
         Ok(format!("more than {NS_DELETE_COUNTED_MAX} counters"))
     }
+}
+
+/// A namespace in which a counter has so many event buckets of its own, or as many as the others.
+fn with_hot_counter(mut namespace: pb::Namespace, counter_name: &str, buckets_per_id: Option<u32>) -> pb::Namespace {
+    let hot = |buckets_per_id| pb::HotCounter { counter_name: counter_name.to_owned(), buckets_per_id };
+    namespace.hot_counters.retain(|hot| hot.counter_name != counter_name);
+    namespace.hot_counters.extend(buckets_per_id.map(hot));
+    // The order in which they are kept, so that a change that is there already is seen to be.
+    namespace.hot_counters.sort_by(|a, b| a.counter_name.cmp(&b.counter_name));
+    namespace
 }
 
 /// Whether the answer to an earlier attempt was lost, and that attempt did it.

@@ -5,6 +5,7 @@ mod examples;
 mod exits;
 mod gone_readers;
 mod help;
+mod hot_counters;
 mod hung;
 mod queues;
 mod settings;
