@@ -13,7 +13,7 @@ pub enum Rule {
     Void,
     /// The void is written once more, plainly, above the event's time.
     SecondVoid,
-    /// Whoever finds a row below the limit leaves a recheck mark.
+    /// Whoever finds a row below the limit, or voids a token there, leaves a recheck mark.
     RecheckMark,
     /// A watermark moves only behind the checkpoints of its counters.
     CheckpointBeforeWatermark,

@@ -138,6 +138,8 @@ impl Counting {
                 Ok(Standing::Found { change: event.change, event_time: event.key.time })
             }
             Ok(Settled::Voided) => {
+                // A roll may have met a row of the token that no quorum held, and counted it before the void took its place.
+                self.core.leave_mark(scope, counter, key).await?;
                 self.core.stats.verdicts_void.one();
                 Ok(Standing::Voided)
             }

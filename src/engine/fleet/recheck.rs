@@ -1,6 +1,8 @@
-//! Recheck marks: left by whoever finds a row below the limit, worked off by the roller of the counter's shard.
+//! Recheck marks: left by whoever finds a row below the limit or voids a token there, worked off by the roller of the
+//! counter's shard.
 //!
-//! A row that was in doubt may reach the log after its bucket was folded. A mark stands in the step of a time that the
+//! A row that was in doubt may reach the log after its bucket was folded; one that a single replica holds may be folded by a
+//! roll that asked that one, and lose to a void whose verdict asked the others. A mark stands in the step of a time that the
 //! server makes when it leaves the mark, and holds like an event, so the shard's watermark cannot pass the step before the
 //! bucket was compared. The counter is rolled up beyond the mark first, with a checkpoint in any case: a roll that was
 //! begun before the row could be seen then loses to it, whenever it comes to its end.
@@ -23,7 +25,7 @@ struct Current {
 }
 
 impl Core {
-    /// Leaves a recheck mark for the bucket of an event that was found below the limit, where the store is shared.
+    /// Leaves a recheck mark for the bucket of an event that was found or voided below the limit, where the store is shared.
     pub async fn leave_mark(&self, scope: &Scope, counter: &Counter, found: &EventKey) -> Result<(), StoreError> {
         let Some(fleet) = self.fleet.as_ref().filter(|_| self.rules.keeps(Rule::RecheckMark)) else { return Ok(()) };
         let hold = scope.dataset.closing.admit_own(self.now(), 1).hold;
@@ -31,7 +33,7 @@ impl Core {
         // Asked while the hold still counts: a mark of a life that is over may stand below a watermark.
         let vouched = fleet.vouches_for(hold.life);
         scope.dataset.closing.release(hold);
-        // The row is there: whatever keeps the mark from being left, the token is not one of which nothing was applied.
+        // Whatever keeps the mark from being left: what became of the token is not told before it stands.
         marked.map_err(|error| StoreError { outcome: Outcome::Unknown, ..error })?;
         if vouched {
             return Ok(());
