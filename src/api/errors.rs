@@ -280,6 +280,7 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         | Reason::DequeueBlocked
         | Reason::QueueFull
         | Reason::QueuesNotKept
+        | Reason::DurabilityNotOffered
         | Reason::FilterNotDeclared => None,
     }
 }
@@ -299,7 +300,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
         Reason::StoreUnavailable => Some("nothing was applied: retry with the same token"),
         Reason::LeaseLost => Some("stop working on it"),
-        Reason::QueuesNotKept => Some("nothing was applied: ask a server with storage.kind embedded"),
+        Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some("nothing was applied: ask a server that has it"),
         Reason::TokenReused => Some("make a new one"),
         Reason::QueueFull => Some("nothing was applied: let workers catch up, or raise the quota"),
         Reason::MessageNotFound => Some("check its id, or send its key"),

@@ -211,6 +211,8 @@ pub enum Reason {
     TryBarred,
     /// `QUEUES_NOT_KEPT`
     QueuesNotKept,
+    /// `DURABILITY_NOT_OFFERED`
+    DurabilityNotOffered,
 }
 
 impl Reason {
@@ -282,6 +284,7 @@ impl Reason {
         Self::SequenceTooOld,
         Self::TryBarred,
         Self::QueuesNotKept,
+        Self::DurabilityNotOffered,
     ];
 
     /// What the reason means.

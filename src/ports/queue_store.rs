@@ -13,7 +13,7 @@ use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::shard::NotDeclared;
 use crate::domain::queue::totals::Totals;
-use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, State, Transition};
+use crate::domain::queue::{Command, Durability, Message, Refusal, Reply, Settings, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
@@ -134,8 +134,12 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 10. `queues` answers exactly the queues that were created and not dropped.
 /// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
 ///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
+/// 12. `durability` says no more than is so of every answer, and the same as long as the store is open.
 #[async_trait]
 pub trait QueueStore: Send + Sync + 'static {
+    /// What an answer survives; none where queues end with the process.
+    fn durability(&self) -> Option<Durability>;
+
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.
     async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError>;
 

@@ -7,7 +7,7 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{MessageRef, Verb};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, Routing};
 use tallystone::domain::queue::settings::Exclusivity;
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shard, State};
+use tallystone::domain::queue::{Command, Durability, QueueId, Refusal, Reply, Settings, Shard, State};
 use tallystone::ports::{ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
@@ -252,6 +252,19 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
             assert_eq!(bench.one(OTHER_SHARD, sent).await.reply, Err(Refusal::TokenReused));
         }
         assert_eq!(state_of(&bench, "a").await, Some(State::Pending), "it is found by its id alone");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
+    on_every_durable_queue_store(async |bench, ending| {
+        let said = bench.stores.shards.durability();
+        assert!(said >= Some(Durability::Fast), "a kill takes nothing from it: {said:?}");
+        assert!(is_new(&bench.one(SHARD, enqueue("a", 0, b"x")).await.reply));
+        let bench = bench.reopen(ending);
+        assert_eq!(state_of(&bench, "a").await, Some(State::Pending));
+        assert_eq!(bench.stores.shards.durability(), said);
     })
     .await;
 }

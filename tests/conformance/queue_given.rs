@@ -11,7 +11,9 @@ use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata};
 use tallystone::domain::queue::settings::{Retention, RetryPolicy};
-use tallystone::domain::queue::{Command, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId};
+use tallystone::domain::queue::{
+    Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
+};
 use tallystone::ports::{
     MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardView, StoreError, StoredMessage,
 };
@@ -154,6 +156,7 @@ pub fn spec(name: &str, description: &str) -> QueueSpec {
         description: description.to_owned(),
         template_for: None,
         shards: 2,
+        required_durability: Some(Durability::Safe),
         settings: settings(),
         enqueue_blocked: None,
         dequeue_blocked: None,

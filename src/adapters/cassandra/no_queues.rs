@@ -9,7 +9,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Settings, State};
+use crate::domain::queue::{Durability, Settings, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     FilteredDepth, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore, QueueStores,
@@ -45,6 +45,11 @@ impl QueueCatalog for NoQueues {
 
 #[async_trait]
 impl QueueStore for NoQueues {
+    /// The most there is: who asks for a queue is told that there are none here, and not that it requires too much.
+    fn durability(&self) -> Option<Durability> {
+        Some(Durability::Replicated)
+    }
+
     async fn create(&self, _queue: QueueId, _shards: u32, _settings: Settings) -> Result<(), StoreError> {
         Err(refused("create queue"))
     }

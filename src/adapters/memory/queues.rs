@@ -15,7 +15,7 @@ use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::pace::Pace;
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Command, Message, Reply, Settings, Shard, State, Trigger};
+use crate::domain::queue::{Command, Durability, Message, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
@@ -140,6 +140,10 @@ impl Kept {
 
 #[async_trait]
 impl QueueStore for Queues {
+    fn durability(&self) -> Option<Durability> {
+        None
+    }
+
     async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
         let mut news = Vec::new();
         {

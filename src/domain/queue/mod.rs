@@ -47,5 +47,5 @@ pub use message::Message;
 pub use name::{QueueId, QueueName, ShardId};
 pub use settings::Settings;
 pub use shard::{Applied, Shard};
-pub use spec::{Queue, QueueSpec};
+pub use spec::{Durability, Queue, QueueSpec};
 pub use state::{State, Trigger};

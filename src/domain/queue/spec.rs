@@ -1,5 +1,6 @@
 //! A queue as the catalog keeps it: what its users set, and when.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::domain::limits::{
@@ -9,6 +10,32 @@ use crate::domain::queue::command::Invalid;
 use crate::domain::queue::name::{QueueId, QueueName};
 use crate::domain::queue::settings::{Retention, RetryPolicy, Settings};
 use crate::domain::time::Timestamp;
+
+/// What whatever was answered about a queue survives, from less to more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Durability {
+    /// A kill of the server; a power cut may take the last second.
+    Fast,
+    /// A power cut too: every answer comes after an fsync.
+    Safe,
+    /// The loss of a machine too: another one has it before the answer.
+    Replicated,
+}
+
+impl Durability {
+    /// Every tier.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Safe, Self::Replicated];
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fast => "FAST",
+            Self::Safe => "SAFE",
+            Self::Replicated => "REPLICATED",
+        })
+    }
+}
 
 /// What users set of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +48,8 @@ pub struct QueueSpec {
     pub template_for: Option<Box<str>>,
     /// How many shards it has: a power of two, 1 to 256; fixed from its creation.
     pub shards: u32,
+    /// The least that its store has to offer; none takes any store.
+    pub required_durability: Option<Durability>,
     /// The settings of the whole queue; `shard_settings` has what each shard gets.
     pub settings: Settings,
     /// Why nothing comes in, if so.
@@ -59,6 +88,7 @@ impl QueueSpec {
             description: String::new(),
             template_for: None,
             shards: 1,
+            required_durability: None,
             settings,
             enqueue_blocked: None,
             dequeue_blocked: None,

@@ -198,4 +198,12 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         effect: Effect::Nothing,
         help: "This server keeps counters on a store that has no queues, as Cassandra; repeating the call changes nothing. Send it to a server with storage.kind embedded, or start one for queues.",
     },
+    ReasonInfo {
+        name: "DURABILITY_NOT_OFFERED",
+        code: Code::FailedPrecondition,
+        http: 412,
+        retry: Retry::Never,
+        effect: Effect::Nothing,
+        help: "The message says what the store of this server offers. Send the call to a server whose store offers more: storage.kind embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
+    },
 ];

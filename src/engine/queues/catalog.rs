@@ -183,6 +183,7 @@ impl Queues {
             let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
             return Err(Reject::new(Reason::QueueExists, what).into());
         }
+        self.check_durability(&spec)?;
         if self.shared.len() >= QUEUES_MAX {
             let what = format!("there are {QUEUES_MAX} queues already; delete some first");
             return Err(Reject::new(Reason::QueueFull, what).into());
@@ -231,6 +232,7 @@ impl Queues {
             let what = format!("cannot change on a live queue: {}", fixed.join("; "));
             return Err(Reject::new(Reason::SettingIsFixed, what).into());
         }
+        self.check_durability(&spec)?;
         self.refuse_type_of_full(&live, &before.spec, &spec).await?;
         let queue = Queue { spec, version: before.version + 1, updated: self.shared.now(), ..(*before).clone() };
         let record = record_of(Some(before.version), Some(queue.clone()), entry(&queue, author, lines.clone()));
@@ -270,6 +272,22 @@ impl Queues {
             self.shared.stores.shards.drop_queue(before.id).await?;
         }
         Ok(messages)
+    }
+
+    /// A queue or template that requires more than the store offers is refused, whatever would be made of it.
+    fn check_durability(&self, spec: &QueueSpec) -> Result<(), QueueError> {
+        let offered = self.shared.stores.shards.durability();
+        let Some(required) = spec.required_durability.filter(|required| offered.is_none_or(|offer| offer < *required))
+        else {
+            return Ok(());
+        };
+        let offers = offered.map_or_else(
+            || "none: its queues are in memory and end with the process".to_owned(),
+            |offered| offered.to_string(),
+        );
+        let what =
+            format!("{} requires the durability {required}; the store of this server offers {offers}", spec.name);
+        Err(Reject::new(Reason::DurabilityNotOffered, what).into())
     }
 
     /// The type changes only while the queue is empty; each shard checks that again.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::settings::{Exclusivity, PriorityClass, RetryPolicy, Settings};
-use crate::domain::queue::{Queue, QueueId, QueueName, QueueSpec};
+use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::duration_text;
 
@@ -32,6 +32,8 @@ pub struct QueueDraft {
     pub shards: Option<u32>,
     /// What the names of queues made of it begin with.
     pub template_for: Option<Box<str>>,
+    /// What its store has to offer.
+    pub required_durability: Option<Durability>,
     /// The lease.
     pub default_lease: Option<Duration>,
     /// How long a lease can be extended.
@@ -76,6 +78,7 @@ impl QueueDraft {
             strict_order_per_value: None,
             shards: None,
             template_for: None,
+            required_durability: None,
             default_lease: None,
             max_run_time: None,
             default_invisibility: None,
@@ -110,6 +113,7 @@ impl QueueDraft {
         set(&mut spec.description, self.description.clone());
         set(&mut spec.shards, self.shards);
         set(&mut spec.template_for, self.template_for.clone().map(Some));
+        set(&mut spec.required_durability, self.required_durability.map(Some));
         set(&mut spec.enqueue_blocked, self.enqueue_blocked.clone());
         set(&mut spec.dequeue_blocked, self.dequeue_blocked.clone());
         self.resolve_exclusivity(&mut spec.settings)?;
@@ -179,8 +183,9 @@ impl QueueDraft {
 type Reset = fn(&mut QueueSpec, &QueueSpec);
 
 /// The settings that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, Reset); 14] = [
+const WITH_DEFAULT: [(&str, Reset); 15] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
+    ("required_durability", |own, base| own.required_durability = base.required_durability),
     ("default_lease", |own, base| own.settings.default_lease = base.settings.default_lease),
     ("max_run_time", |own, base| own.settings.max_run_time = base.settings.max_run_time),
     ("default_invisibility", |own, base| own.settings.default_invisibility = base.settings.default_invisibility),
@@ -247,7 +252,16 @@ pub fn fixed_differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
 }
 
 fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
-    let QueueSpec { name: _, description, template_for, shards, settings, enqueue_blocked, dequeue_blocked } = spec;
+    let QueueSpec {
+        name: _,
+        description,
+        template_for,
+        shards,
+        required_durability,
+        settings,
+        enqueue_blocked,
+        dequeue_blocked,
+    } = spec;
     let time = |time: Duration| duration_text(time);
     let text = |text: Option<&str>| text.map_or("none".to_owned(), str::to_owned);
     let retry = &settings.retry;
@@ -262,6 +276,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
         ("strict_order_per_value", format!("{:?}", exclusivity.map(|own| own.strict_order_per_value))),
         ("shards", shards.to_string()),
         ("template_for", text(template_for.as_deref())),
+        ("required_durability", required_durability.map_or("none".to_owned(), |tier| tier.to_string())),
         ("default_lease", time(settings.default_lease)),
         ("max_run_time", time(settings.max_run_time)),
         ("default_invisibility", time(settings.default_invisibility)),

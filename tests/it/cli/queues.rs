@@ -151,6 +151,17 @@ fn settings_change_one_by_one_and_return_to_their_defaults() {
 }
 
 #[test]
+fn a_queue_is_made_only_where_the_store_offers_what_it_requires() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--required-durability", "safe"]).ok();
+    assert!(desk.run(&["queue", "describe", "orders", "-o", "csv"]).ok().contains("required_durability,SAFE"));
+    let more = desk.run(&["queue", "update", "orders", "--required-durability", "replicated"]);
+    check(&more, 4, "requires the durability REPLICATED; the store of this server offers SAFE");
+    desk.run(&["queue", "update", "orders", "--reset", "required_durability"]).ok();
+    assert!(desk.run(&["queue", "describe", "orders", "-o", "csv"]).ok().contains("required_durability,any"));
+}
+
+#[test]
 fn what_destroys_asks_first_and_says_how_much() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders"]).ok();

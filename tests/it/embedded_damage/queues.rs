@@ -74,6 +74,7 @@ fn spec() -> QueueSpec {
         description: "for a test".to_owned(),
         template_for: None,
         shards: 1,
+        required_durability: None,
         settings: Settings {
             default_lease: Duration::from_secs(30),
             max_run_time: hour,

@@ -35,7 +35,7 @@ use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
+use crate::domain::queue::{Durability, Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore,
@@ -184,6 +184,10 @@ fn read_bodies(
 
 #[async_trait]
 impl QueueStore for Queues {
+    fn durability(&self) -> Option<Durability> {
+        Some(Durability::Safe)
+    }
+
     async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
         self.ask("create queue", |answer| Ask::Create(queue, shards, Box::new(settings), answer)).await
     }

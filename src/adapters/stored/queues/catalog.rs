@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::settings::{settings_from, settings_of};
 use super::{Damaged, decode};
-use crate::domain::queue::{Queue, QueueId, QueueName, QueueSpec};
+use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::QueueChange;
 use crate::proto::internal::v1::{StoredQueue, StoredQueueChange, StoredQueueSpec};
@@ -69,12 +69,22 @@ pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
 }
 
 fn spec_of(spec: &QueueSpec) -> StoredQueueSpec {
-    let QueueSpec { name, description, template_for, shards, settings, enqueue_blocked, dequeue_blocked } = spec;
+    let QueueSpec {
+        name,
+        description,
+        template_for,
+        shards,
+        required_durability,
+        settings,
+        enqueue_blocked,
+        dequeue_blocked,
+    } = spec;
     StoredQueueSpec {
         name: name.as_str().to_owned(),
         description: description.clone(),
         template_for: template_for.as_deref().map(str::to_owned),
         shards: *shards,
+        required_durability: required_durability.map_or(0, number_of),
         settings: Some(settings_of(settings)),
         enqueue_blocked: enqueue_blocked.as_deref().map(str::to_owned),
         dequeue_blocked: dequeue_blocked.as_deref().map(str::to_owned),
@@ -88,10 +98,27 @@ fn spec_from(what: &'static str, stored: StoredQueueSpec) -> Result<QueueSpec, D
         description: stored.description,
         template_for: stored.template_for.map(Into::into),
         shards: stored.shards,
+        required_durability: durability_from(what, stored.required_durability)?,
         settings: settings_from(settings)?,
         enqueue_blocked: stored.enqueue_blocked.map(Into::into),
         dequeue_blocked: stored.dequeue_blocked.map(Into::into),
     })
+}
+
+fn number_of(durability: Durability) -> u32 {
+    match durability {
+        Durability::Fast => 1,
+        Durability::Safe => 2,
+        Durability::Replicated => 3,
+    }
+}
+
+fn durability_from(what: &'static str, number: u32) -> Result<Option<Durability>, Damaged> {
+    let found = Durability::ALL.into_iter().find(|durability| number_of(*durability) == number);
+    match (found, number) {
+        (None, 1..) => Err(Damaged::new(what, format!("durability {number}"))),
+        (found, _) => Ok(found),
+    }
 }
 
 fn name_from(what: &'static str, name: &str) -> Result<QueueName, Damaged> {

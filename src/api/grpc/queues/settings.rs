@@ -8,7 +8,7 @@ use std::fmt::Display;
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::settings::{PriorityClass, Retention, RetryPolicy};
-use crate::domain::queue::{Queue, QueueName, QueueSpec};
+use crate::domain::queue::{Durability, Queue, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
 use crate::proto::queue::v1 as wire;
@@ -30,6 +30,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     draft.strict_order_per_value = sent.strict_order_per_value;
     draft.shards = faults.number("shards", (sent.shards != 0).then_some(sent.shards));
     draft.template_for = text(&sent.template_for).map(Into::into);
+    draft.required_durability = faults.durability(sent.required_durability);
     draft.default_lease = faults.duration("default_lease", sent.default_lease);
     draft.max_run_time = faults.duration("max_run_time", sent.max_run_time);
     draft.default_invisibility = faults.duration("default_invisibility", sent.default_invisibility);
@@ -109,6 +110,7 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         description: spec.description.clone(),
         shards: signed(spec.shards),
         template_for: spec.template_for.as_deref().unwrap_or_default().to_owned(),
+        required_durability: durability_message(spec.required_durability).into(),
         default_lease: Some(write_duration(settings.default_lease)),
         max_run_time: Some(write_duration(settings.max_run_time)),
         default_invisibility: Some(write_duration(settings.default_invisibility)),
@@ -131,6 +133,15 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         version: 0,
         create_time: None,
         update_time: None,
+    }
+}
+
+fn durability_message(durability: Option<Durability>) -> wire::Durability {
+    match durability {
+        None => wire::Durability::Unspecified,
+        Some(Durability::Fast) => wire::Durability::Fast,
+        Some(Durability::Safe) => wire::Durability::Safe,
+        Some(Durability::Replicated) => wire::Durability::Replicated,
     }
 }
 
@@ -184,6 +195,19 @@ impl Faults {
             Ok(wire::QueueType::Exclusive) => Some(true),
             Err(_unknown) => {
                 self.0.push(format!("type {sent} does not exist; send SIMPLE or EXCLUSIVE"));
+                None
+            }
+        }
+    }
+
+    fn durability(&mut self, sent: i32) -> Option<Durability> {
+        match wire::Durability::try_from(sent) {
+            Ok(wire::Durability::Unspecified) => None,
+            Ok(wire::Durability::Fast) => Some(Durability::Fast),
+            Ok(wire::Durability::Safe) => Some(Durability::Safe),
+            Ok(wire::Durability::Replicated) => Some(Durability::Replicated),
+            Err(_unknown) => {
+                self.0.push(format!("required_durability {sent} does not exist; send FAST, SAFE or REPLICATED"));
                 None
             }
         }

@@ -20,6 +20,20 @@ enum Kind {
     Exclusive,
 }
 
+/// What the store of a queue has to offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Tier {
+    /// What was answered survives a kill of the server; a power cut may take the last second.
+    #[value(alias = "DURABILITY_FAST", alias = "FAST")]
+    Fast,
+    /// It survives a power cut too.
+    #[value(alias = "DURABILITY_SAFE", alias = "SAFE")]
+    Safe,
+    /// It survives the loss of a machine too.
+    #[value(alias = "DURABILITY_REPLICATED", alias = "REPLICATED")]
+    Replicated,
+}
+
 /// The settings of a queue; what is left out is as it was, or as the defaults say.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
@@ -45,6 +59,9 @@ pub struct SettingsArgs {
     /// What the names of queues begin with that enqueues create with these settings; makes it a template.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "PREFIX")]
     template_for: String,
+    /// What the store of the server has to offer; a server that offers less refuses the queue [default: any].
+    #[arg(long, value_enum, value_name = "TIER")]
+    required_durability: Option<Tier>,
     /// The lease of a message that asks for none [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     default_lease: Option<Duration>,
@@ -102,6 +119,12 @@ impl SettingsArgs {
             Some(Kind::Simple) => pb::QueueType::Simple,
             Some(Kind::Exclusive) => pb::QueueType::Exclusive,
         };
+        let tier = match self.required_durability {
+            None => pb::Durability::Unspecified,
+            Some(Tier::Fast) => pb::Durability::Fast,
+            Some(Tier::Safe) => pb::Durability::Safe,
+            Some(Tier::Replicated) => pb::Durability::Replicated,
+        };
         pb::Queue {
             name,
             r#type: kind.into(),
@@ -111,6 +134,7 @@ impl SettingsArgs {
             description: self.description,
             shards: self.shards.unwrap_or_default(),
             template_for: self.template_for,
+            required_durability: tier.into(),
             default_lease: self.default_lease.map(write_duration),
             max_run_time: self.max_run_time.map(write_duration),
             default_invisibility: self.default_invisibility.map(write_duration),
@@ -178,6 +202,7 @@ pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
         ("strict_order_per_value", number(queue.strict_order_per_value)),
         ("shards", queue.shards.to_string()),
         ("template_for", queue.template_for.clone()),
+        ("required_durability", durability(queue.required_durability)),
         ("default_lease", duration_cell(queue.default_lease.as_ref())),
         ("max_run_time", duration_cell(queue.max_run_time.as_ref())),
         ("default_invisibility", duration_cell(queue.default_invisibility.as_ref())),
@@ -207,6 +232,14 @@ pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
 /// The type of a queue as a word.
 pub fn kind(number: i32) -> String {
     word::<pb::QueueType>(number, "QUEUE_TYPE_", pb::QueueType::as_str_name)
+}
+
+/// What a queue requires, as a word.
+fn durability(number: i32) -> String {
+    match number {
+        0 => "any".to_owned(),
+        number => word::<pb::Durability>(number, "DURABILITY_", pb::Durability::as_str_name),
+    }
 }
 
 /// Whether something is blocked, and why.

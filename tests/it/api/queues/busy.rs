@@ -14,7 +14,7 @@ use tallystone::domain::queue::command::MessageRef;
 use tallystone::domain::queue::explain::{Cause, Prospect};
 use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::session::{Session, SessionId};
-use tallystone::domain::queue::{Command, QueueId, Settings, ShardId, State};
+use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId, State};
 use tallystone::ports::{
     FilteredDepth, MessagesAt, QueueListener, QueueStore, QueueStores, ShardAnswer, ShardCommand, ShardTotals,
     StoreError, StoreErrorKind, StoredMessage,
@@ -44,6 +44,10 @@ impl Busy {
 
 #[async_trait]
 impl QueueStore for Busy {
+    fn durability(&self) -> Option<Durability> {
+        self.inner.durability()
+    }
+
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
         let refused: Vec<bool> = commands.iter().map(|sent| self.refuses(sent)).collect();
         let taken =

@@ -10,6 +10,7 @@ mod operations;
 mod outlook;
 mod refusals;
 mod sessions;
+mod settings;
 mod streams;
 mod waiting;
 mod work;

@@ -14,8 +14,8 @@ use super::super::{DRAIN_DEADLINE, Wire};
 use super::clock;
 
 /// What keeps the messages of a server.
-#[derive(Clone, Copy, Debug)]
-enum Store {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Store {
     /// Maps in memory.
     Memory,
     /// A directory.
@@ -33,6 +33,13 @@ pub fn mail() -> Value {
 pub async fn on_every_store(queue: Value, law: impl AsyncFn(&Wire)) {
     for store in STORES {
         on(store, Arc::new(SystemClock), &queue, &law).await;
+    }
+}
+
+/// Runs a law on a server with the queue `mail`, on one store after another, for what is not the same on each.
+pub async fn on_each_store(law: impl AsyncFn(&Wire, Store)) {
+    for store in STORES {
+        on(store, Arc::new(SystemClock), &mail(), &async |server| law(server, store).await).await;
     }
 }
 
