@@ -106,6 +106,8 @@ fn settings() -> Settings {
         dedupe_max_bytes: 1 << 30,
         quota_messages: u64::MAX,
         quota_bytes: u64::MAX,
+        payload_max_bytes: 32_768,
+        metadata_max_bytes: 1_280,
         classes: Vec::new(),
         exclusivity: None,
         shapes: Vec::new(),

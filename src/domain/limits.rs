@@ -355,6 +355,8 @@ pub const METADATA_PAIRS_MAX: usize = 4;
 pub const METADATA_KEY_BYTES_MAX: usize = 64;
 /// The longest metadata value, in bytes.
 pub const METADATA_VALUE_BYTES_MAX: usize = 256;
+/// The keys and values of a message's metadata together, in bytes: as many as 4 pairs of the longest take.
+pub const METADATA_BYTES_MAX: u32 = 1_280;
 /// The greatest priority, and with a minus the least: the whole numbers that every store keeps exactly.
 pub const PRIORITY_MAX: i64 = 9_007_199_254_740_992;
 /// The most attempts of a message.
@@ -439,3 +441,8 @@ const _: () = assert!(
 const _: () = assert!(PAGE_CURSOR_BYTES_MAX >= COUNTER_NAME_BYTES_MAX + 64, "a cursor is a name or an event's key");
 
 const _: () = assert!(TOP_COUNTERS_KEPT_MAX > TOP_COUNTERS_MAX, "a ranking keeps more than is asked for");
+
+const _: () = assert!(
+    METADATA_BYTES_MAX as usize == METADATA_PAIRS_MAX * (METADATA_KEY_BYTES_MAX + METADATA_VALUE_BYTES_MAX),
+    "a queue that lowers nothing takes whatever metadata the service takes"
+);

@@ -143,6 +143,8 @@ pub fn settings() -> Settings {
         dedupe_max_bytes: 1 << 20,
         quota_messages: 1_000,
         quota_bytes: 1 << 20,
+        payload_max_bytes: 32_768,
+        metadata_max_bytes: 1_280,
         exclusivity: None,
         shapes: Vec::new(),
         classes: Vec::new(),

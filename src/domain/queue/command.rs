@@ -341,6 +341,10 @@ pub enum Invalid {
     Metadata,
     /// The payload is larger than 32 KiB.
     Payload,
+    /// The payload is larger than this, which is all that the queue takes, in bytes.
+    PayloadOfQueue(u32),
+    /// The metadata is larger than this, which is all that the queue takes, in bytes.
+    MetadataOfQueue(u32),
     /// The priority is beyond ±2^53.
     Priority,
     /// The queue has no such class.

@@ -102,8 +102,11 @@ impl Shard {
         let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
         let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
         let ttl = sent.ttl.or(self.settings.default_ttl);
+        let (payload_max, metadata_max) = (self.settings.payload_max_bytes, self.settings.metadata_max_bytes);
         let checks = [
             (sent.payload_bytes <= PAYLOAD_BYTES_MAX, Invalid::Payload),
+            (sent.payload_bytes <= payload_max, Invalid::PayloadOfQueue(payload_max)),
+            (sent.metadata.bytes() <= metadata_max as usize, Invalid::MetadataOfQueue(metadata_max)),
             (invisibility <= INVISIBILITY_MAX, Invalid::Invisibility),
             ((1..=ATTEMPTS_MAX).contains(&attempts), Invalid::Attempts),
             (sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)), Invalid::Lease),

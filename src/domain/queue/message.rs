@@ -128,6 +128,11 @@ impl Metadata {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
+    /// How large keys and values are together. O(pairs).
+    pub fn bytes(&self) -> usize {
+        self.pairs().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| &**own == key).map(|(_, value)| &**value)

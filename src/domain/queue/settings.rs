@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::limits::{
-    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_KEY_BYTES_MAX,
-    PRIORITY_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
+    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX,
+    METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::filter::ShapeKeys;
@@ -37,6 +37,10 @@ pub struct Settings {
     pub quota_messages: u64,
     /// How many bytes of payload the shard holds, those of terminal messages too.
     pub quota_bytes: u64,
+    /// How large the payload of a message may be, in bytes; at most what any queue takes.
+    pub payload_max_bytes: u32,
+    /// How large keys and values of a message's metadata may be together, in bytes; at most what any queue takes.
+    pub metadata_max_bytes: u32,
     /// Named offsets of the default priority.
     pub classes: Vec<PriorityClass>,
     /// What makes the queue exclusive; a simple queue has none. Its key and its order change only while there are no
@@ -146,6 +150,8 @@ impl Settings {
             self.dedupe_window <= DEDUPE_WINDOW_MAX,
             kept.iter().all(|kept| *kept >= self.dedupe_window && *kept <= MESSAGE_TTL_MAX),
             self.exclusivity.as_ref().is_none_or(Exclusivity::fits),
+            self.payload_max_bytes <= PAYLOAD_BYTES_MAX,
+            self.metadata_max_bytes <= METADATA_BYTES_MAX,
             self.shapes.len() <= SHAPES_MAX,
             self.shapes.iter().enumerate().all(|(number, keys)| !self.shapes[..number].contains(keys)),
             retry.factor_percent >= 100 && retry.jitter_percent <= 100 && retry.max <= INVISIBILITY_MAX,

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::domain::limits::{
-    DESCRIPTION_BYTES_MAX, LEASE_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX,
+    DESCRIPTION_BYTES_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX,
+    QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX,
 };
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::name::{QueueId, QueueName};
@@ -79,6 +80,8 @@ impl QueueSpec {
             dedupe_max_bytes: 4 << 30,
             quota_messages: 100_000_000,
             quota_bytes: 64 << 30,
+            payload_max_bytes: PAYLOAD_BYTES_MAX,
+            metadata_max_bytes: METADATA_BYTES_MAX,
             classes: Vec::new(),
             exclusivity: None,
             shapes: Vec::new(),

@@ -56,6 +56,10 @@ pub struct QueueDraft {
     pub quota_messages: Option<u64>,
     /// How many bytes it holds.
     pub quota_bytes: Option<u64>,
+    /// How large a payload may be.
+    pub payload_max_bytes: Option<u32>,
+    /// How large the metadata of a message may be.
+    pub metadata_max_bytes: Option<u32>,
     /// The classes; empty leaves them as they are.
     pub classes: Vec<PriorityClass>,
     /// The filters that have an index; empty leaves them as they are.
@@ -90,6 +94,8 @@ impl QueueDraft {
             dedupe_max_bytes: None,
             quota_messages: None,
             quota_bytes: None,
+            payload_max_bytes: None,
+            metadata_max_bytes: None,
             classes: Vec::new(),
             shapes: Vec::new(),
             enqueue_blocked: None,
@@ -137,6 +143,8 @@ impl QueueDraft {
         set(&mut settings.dedupe_max_bytes, self.dedupe_max_bytes);
         set(&mut settings.quota_messages, self.quota_messages);
         set(&mut settings.quota_bytes, self.quota_bytes);
+        set(&mut settings.payload_max_bytes, self.payload_max_bytes);
+        set(&mut settings.metadata_max_bytes, self.metadata_max_bytes);
         if !self.classes.is_empty() {
             settings.classes = self.classes;
         }
@@ -183,7 +191,7 @@ impl QueueDraft {
 type Reset = fn(&mut QueueSpec, &QueueSpec);
 
 /// The settings that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, Reset); 15] = [
+const WITH_DEFAULT: [(&str, Reset); 17] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
     ("required_durability", |own, base| own.required_durability = base.required_durability),
     ("default_lease", |own, base| own.settings.default_lease = base.settings.default_lease),
@@ -197,6 +205,8 @@ const WITH_DEFAULT: [(&str, Reset); 15] = [
     ("dedupe_max_bytes", |own, base| own.settings.dedupe_max_bytes = base.settings.dedupe_max_bytes),
     ("quota_messages", |own, base| own.settings.quota_messages = base.settings.quota_messages),
     ("quota_bytes", |own, base| own.settings.quota_bytes = base.settings.quota_bytes),
+    ("payload_max_bytes", |own, base| own.settings.payload_max_bytes = base.settings.payload_max_bytes),
+    ("metadata_max_bytes", |own, base| own.settings.metadata_max_bytes = base.settings.metadata_max_bytes),
     ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
     ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
 ];
@@ -227,7 +237,7 @@ fn faults(spec: &QueueSpec) -> String {
         return "have a max_run_time shorter than default_lease".to_owned();
     }
     "leave their ranges: leases 1 s to 12 h, attempts 1 to 10,000, invisibility, TTL and retention up to 10 years, \
-     dedupe_window up to 24 h, factor_percent at least 100, jitter_percent at most 100, at most 15 different filter_shapes, texts up to 1,024 bytes"
+     dedupe_window up to 24 h, payload_max_bytes up to 32,768, metadata_max_bytes up to 1,280, factor_percent at least 100, jitter_percent at most 100, at most 15 different filter_shapes, texts up to 1,024 bytes"
         .to_owned()
 }
 
@@ -299,6 +309,8 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
         ("dedupe_max_bytes", settings.dedupe_max_bytes.to_string()),
         ("quota_messages", settings.quota_messages.to_string()),
         ("quota_bytes", settings.quota_bytes.to_string()),
+        ("payload_max_bytes", settings.payload_max_bytes.to_string()),
+        ("metadata_max_bytes", settings.metadata_max_bytes.to_string()),
         ("priority_classes", settings.classes.iter().map(class).collect::<Vec<_>>().join(", ")),
         ("filter_shapes", settings.shapes.iter().map(shape).collect::<Vec<_>>().join(", ")),
         ("enqueue_blocked", text(enqueue_blocked.as_deref())),

@@ -1,5 +1,7 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
+use std::borrow::Cow;
+
 use crate::domain::queue::command::{Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::session::Ending;
@@ -189,6 +191,8 @@ fn reason_of_invalid(invalid: Invalid) -> Reason {
         Invalid::Routing
         | Invalid::Metadata
         | Invalid::Payload
+        | Invalid::PayloadOfQueue(_)
+        | Invalid::MetadataOfQueue(_)
         | Invalid::Priority
         | Invalid::PriorityClass
         | Invalid::Attempts
@@ -202,8 +206,8 @@ fn field_of(invalid: Invalid) -> &'static str {
     match invalid {
         Invalid::MessageId => "message.message_id",
         Invalid::Routing | Invalid::ShardKey => "message.shard_key",
-        Invalid::Metadata | Invalid::ExclusivityValue => "message.metadata",
-        Invalid::Payload => "message.payload",
+        Invalid::Metadata | Invalid::MetadataOfQueue(_) | Invalid::ExclusivityValue => "message.metadata",
+        Invalid::Payload | Invalid::PayloadOfQueue(_) => "message.payload",
         Invalid::Priority => "message.priority",
         Invalid::PriorityClass => "message.priority_class",
         Invalid::Invisibility => "message.invisibility",
@@ -222,7 +226,7 @@ fn field_of(invalid: Invalid) -> &'static str {
 
 fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Invalid(invalid) => return invalid_text(*invalid).to_owned(),
+        Refusal::Invalid(invalid) => return invalid_text(*invalid).into_owned(),
         Refusal::WrongState(state) => return format!("the message is {state}, so this cannot be done to it"),
         Refusal::VersionMismatch(version) => {
             return format!("the message is at version {version}, the call expects another one");
@@ -254,8 +258,16 @@ fn refusal_text(refusal: &Refusal) -> String {
     .to_owned()
 }
 
-fn invalid_text(invalid: Invalid) -> &'static str {
-    match invalid {
+fn invalid_text(invalid: Invalid) -> Cow<'static, str> {
+    let text = match invalid {
+        Invalid::PayloadOfQueue(most) => {
+            let what = "the payload_max_bytes of this queue; store it elsewhere and send its address";
+            return format!("the payload is larger than {most} bytes, {what}").into();
+        }
+        Invalid::MetadataOfQueue(most) => {
+            let what = "the metadata_max_bytes of this queue; send less, or put it into the payload";
+            return format!("keys and values of the metadata are larger than {most} bytes together, {what}").into();
+        }
         Invalid::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
         Invalid::Routing => "a shard key has 1 to 256 bytes",
         Invalid::Metadata => {
@@ -280,5 +292,6 @@ fn invalid_text(invalid: Invalid) -> &'static str {
         Invalid::Session => "a session lives 1 s to 12 h, and its calls and tries are numbered from 1",
         Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
         Invalid::Settings => "the settings leave their ranges or contradict each other",
-    }
+    };
+    text.into()
 }

@@ -162,6 +162,19 @@ fn a_queue_is_made_only_where_the_store_offers_what_it_requires() {
 }
 
 #[test]
+fn a_queue_may_take_less_than_the_service() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--payload-max-bytes", "5", "--metadata-max-bytes", "3"]).ok();
+    let described = desk.run(&["queue", "describe", "orders", "-o", "csv"]).ok();
+    assert!(described.contains("payload_max_bytes,5") && described.contains("metadata_max_bytes,3"), "{described}");
+    desk.run(&["msg", "push", "-q", "orders", "small", "--meta", "a=bc"]).ok();
+    check(&desk.run(&["msg", "push", "-q", "orders", "larger"]), 2, "larger than 5 bytes, the payload_max_bytes");
+    check(&desk.run(&["msg", "push", "-q", "orders", "x", "--meta", "a=bcd"]), 2, "larger than 3 bytes together");
+    desk.run(&["queue", "update", "orders", "--reset", "payload_max_bytes"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "larger"]).ok();
+}
+
+#[test]
 fn what_destroys_asks_first_and_says_how_much() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders"]).ok();

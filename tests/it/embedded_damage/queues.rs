@@ -87,6 +87,8 @@ fn spec() -> QueueSpec {
             dedupe_max_bytes: 1 << 20,
             quota_messages: 1_000,
             quota_bytes: 1 << 20,
+            payload_max_bytes: 4_096,
+            metadata_max_bytes: 1_280,
             classes: Vec::new(),
             exclusivity: None,
             shapes: Vec::new(),

@@ -3,6 +3,7 @@
 use prost::Message as _;
 
 use super::{Damaged, decode, duration, micros, text_of};
+use crate::domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::domain::queue::Settings;
 use crate::domain::queue::durable::Header;
 use crate::domain::queue::filter::ShapeKeys;
@@ -94,6 +95,8 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
         dedupe_max_bytes,
         quota_messages,
         quota_bytes,
+        payload_max_bytes,
+        metadata_max_bytes,
         classes,
         exclusivity,
         shapes,
@@ -117,6 +120,8 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
         dedupe_max_bytes: *dedupe_max_bytes as u64,
         quota_messages: *quota_messages,
         quota_bytes: *quota_bytes,
+        payload_max_bytes: Some(*payload_max_bytes),
+        metadata_max_bytes: Some(*metadata_max_bytes),
         classes: classes.iter().map(class_of).collect(),
         exclusivity: exclusivity.as_ref().map(exclusivity_of),
         shapes: shapes.iter().map(|keys| StoredShape { keys: keys.iter().map(str::to_owned).collect() }).collect(),
@@ -147,6 +152,9 @@ pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, Damaged> {
         dedupe_max_bytes: usize::try_from(stored.dedupe_max_bytes).unwrap_or(usize::MAX),
         quota_messages: stored.quota_messages,
         quota_bytes: stored.quota_bytes,
+        // Settings of a time when all queues took the same.
+        payload_max_bytes: stored.payload_max_bytes.unwrap_or(PAYLOAD_BYTES_MAX),
+        metadata_max_bytes: stored.metadata_max_bytes.unwrap_or(METADATA_BYTES_MAX),
         classes: stored.classes.into_iter().map(class_from).collect(),
         exclusivity: stored.exclusivity.map(exclusivity_from),
         shapes: stored.shapes.iter().map(shape_from).collect::<Result<_, _>>()?,

@@ -48,6 +48,8 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     draft.dedupe_max_bytes = faults.number("dedupe_max_bytes", sent.dedupe_max_bytes);
     draft.quota_messages = faults.number("quota_messages", sent.quota_messages);
     draft.quota_bytes = faults.number("quota_bytes", sent.quota_bytes);
+    draft.payload_max_bytes = faults.number("payload_max_bytes", sent.payload_max_bytes);
+    draft.metadata_max_bytes = faults.number("metadata_max_bytes", sent.metadata_max_bytes);
     draft.classes = sent.priority_classes.into_iter().filter_map(|class| faults.class(class)).collect();
     draft.shapes = sent.filter_shapes.iter().filter_map(|shape| faults.shape(&shape.keys)).collect();
     draft.enqueue_blocked = faults.blocked("enqueue_blocked", sent.enqueue_blocked, &sent.enqueue_blocked_reason);
@@ -122,6 +124,8 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         dedupe_max_bytes: Some(i64::try_from(settings.dedupe_max_bytes).unwrap_or(i64::MAX)),
         quota_messages: Some(i64::try_from(settings.quota_messages).unwrap_or(i64::MAX)),
         quota_bytes: Some(i64::try_from(settings.quota_bytes).unwrap_or(i64::MAX)),
+        payload_max_bytes: Some(signed(settings.payload_max_bytes)),
+        metadata_max_bytes: Some(signed(settings.metadata_max_bytes)),
         priority_classes: settings.classes.iter().map(class).collect(),
         filter_shapes: settings.shapes.iter().map(shape).collect(),
         enqueue_blocked: Some(spec.enqueue_blocked.is_some()),

@@ -101,6 +101,12 @@ pub struct SettingsArgs {
     /// How many bytes of payload the queue holds [default: 64 GiB].
     #[arg(long, value_name = "BYTES")]
     quota_bytes: Option<i64>,
+    /// How large the payload of a message may be, in bytes [default: 32768, the most].
+    #[arg(long, value_name = "BYTES")]
+    payload_max_bytes: Option<i32>,
+    /// How large keys and values of a message's metadata may be together, in bytes [default: 1280, the most].
+    #[arg(long, value_name = "BYTES")]
+    metadata_max_bytes: Option<i32>,
     /// A named offset of the priority from now; may be repeated. With a metadata pair it is chosen by that.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
     priority_class: Vec<pb::PriorityClass>,
@@ -146,6 +152,8 @@ impl SettingsArgs {
             dedupe_max_bytes: self.dedupe_max_bytes,
             quota_messages: self.quota_messages,
             quota_bytes: self.quota_bytes,
+            payload_max_bytes: self.payload_max_bytes,
+            metadata_max_bytes: self.metadata_max_bytes,
             priority_classes: self.priority_class,
             filter_shapes: self.filter_shape,
             ..Default::default()
@@ -219,6 +227,8 @@ pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
         ("dedupe_max_bytes", number(queue.dedupe_max_bytes)),
         ("quota_messages", number(queue.quota_messages)),
         ("quota_bytes", number(queue.quota_bytes)),
+        ("payload_max_bytes", number(queue.payload_max_bytes)),
+        ("metadata_max_bytes", number(queue.metadata_max_bytes)),
         ("priority_classes", queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>().join("\n")),
         ("filter_shapes", queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>().join("\n")),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),

@@ -40,6 +40,8 @@ pub(in crate::domain::queue) fn settings() -> Settings {
         dedupe_max_bytes: 64 * 256,
         quota_messages: 60,
         quota_bytes: 4_000,
+        payload_max_bytes: 32_768,
+        metadata_max_bytes: 1_280,
         classes: Vec::new(),
         exclusivity: None,
         shapes: Vec::new(),

@@ -95,6 +95,9 @@ async fn settings_out_of_their_ranges_are_refused() {
         json!({"exclusivity_key": "title"}),
         json!({"enqueue_blocked_reason": "why"}),
         json!({"quota_messages": "-1"}),
+        json!({"payload_max_bytes": 32_769}),
+        json!({"payload_max_bytes": -1}),
+        json!({"metadata_max_bytes": 1_281}),
     ] {
         let mut queue = setting;
         queue["name"] = json!("mail");

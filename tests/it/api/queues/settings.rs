@@ -1,9 +1,10 @@
 //! What a queue asks of its store, and what it lowers for its messages.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tallystone::domain::Reason;
 
-use super::on_stores::{Store, on_each_store};
+use super::on_stores::{Store, mail, on_each_store, on_every_store};
+use super::{lease, settle};
 
 #[tokio::test]
 async fn a_queue_that_requires_more_than_its_store_offers_is_refused() {
@@ -44,6 +45,43 @@ async fn a_live_queue_requires_more_only_where_it_is_offered_and_nothing_again_a
         }
         let now = server.done("GetQueue", json!({"queue": "mail"})).await["queue"].clone();
         assert_eq!(now["requiredDurability"], "DURABILITY_UNSPECIFIED", "{now}");
+    })
+    .await;
+}
+
+/// An enqueue of so many bytes `x`.
+fn sent(id: &str, bytes: usize, metadata: Value) -> Value {
+    use base64::Engine as _;
+    let payload = base64::engine::general_purpose::STANDARD.encode("x".repeat(bytes));
+    json!({"queue": "mail", "message": {"message_id": id, "payload": payload, "metadata": metadata}})
+}
+
+#[tokio::test]
+async fn what_is_larger_than_the_queue_takes_is_refused_and_what_it_took_before_stays() {
+    on_every_store(mail(), async |server| {
+        server.done("Enqueue", sent("before", 11, json!({"team": "blue"}))).await;
+        let lower = json!({"queue": {"name": "mail", "payload_max_bytes": 10, "metadata_max_bytes": 7}});
+        let changed = server.done("UpdateQueue", lower).await["queue"].clone();
+        assert_eq!((&changed["payloadMaxBytes"], &changed["metadataMaxBytes"]), (&json!(10), &json!(7)));
+        let repeat = server.done("Enqueue", sent("before", 11, json!({"team": "blue"}))).await;
+        assert_eq!(repeat["alreadyEnqueued"], json!(true), "a repeat answers as the first");
+        server.done("Enqueue", sent("fits", 10, json!({"team": "red"}))).await;
+        let cases = [
+            (sent("large", 11, json!({})), "larger than 10 bytes, the payload_max_bytes", "message.payload"),
+            (sent("wide", 1, json!({"team": "blue"})), "larger than 7 bytes together", "message.metadata"),
+            (sent("huge", 32_769, json!({})), "larger than 32,768 bytes", "message.payload"),
+        ];
+        for (body, words, field) in cases {
+            let refused = server.refused("Enqueue", body, Reason::InvalidMessage).await;
+            assert!(refused["message"].as_str().expect("a text").contains(words), "{refused}");
+            assert_eq!(refused["details"][1]["fieldViolations"][0]["field"], field, "{refused}");
+        }
+        for _ in 0..2 {
+            server.done("Complete", settle(&lease(server).await)).await;
+        }
+        let reset = json!({"queue": {"name": "mail"}, "reset": ["payload_max_bytes", "metadata_max_bytes"]});
+        server.done("UpdateQueue", reset).await;
+        server.done("Enqueue", sent("large", 32_768, json!({"team": "blue"}))).await;
     })
     .await;
 }
