@@ -200,7 +200,7 @@ fn settlement(queue: String, lease_token: String, outcome: Outcome) -> (pb::Sett
             (pb::Verb::Fail, delay.map(duration), Some(error), Settled::Failed)
         }
     };
-    let items = vec![pb::Settlement { lease_token, verb: verb.into(), delay, error }];
+    let items = vec![pb::Settlement { lease_token, verb: verb.into(), delay, error, ..Default::default() }];
     (pb::SettleMessagesRequest { queue, items }, settled)
 }
 

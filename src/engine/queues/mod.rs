@@ -52,7 +52,7 @@ pub use live::Backlog;
 pub use look::{Depth, Found, ListCursor};
 pub use operations::{Operation, OperationState, Redrive};
 pub use sessions::{Beat, CallOfSession, OpenedSession};
-pub use settle::{CancelNews, Extended, SentSettlement, SentUpdate};
+pub use settle::{CancelNews, Extended, Handled, SentSettlement, SentUpdate, SentVerb};
 pub use streams::{StreamAsk, StreamSession};
 pub use watch::{DepthStream, Look};
 

@@ -10,6 +10,7 @@ use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::core::not_found;
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
 
@@ -24,6 +25,36 @@ pub struct SentSettlement {
     pub delay: Option<Duration>,
     /// With Fail: what happened.
     pub error: Option<WorkError>,
+}
+
+/// What is to become of a lease.
+#[derive(Clone, Debug)]
+pub enum SentVerb {
+    /// It ends.
+    Settle(SentSettlement),
+    /// It goes on.
+    Extend {
+        /// The lease, as text.
+        token: String,
+        /// From now; the queue's default lease if nothing is said.
+        lease: Option<Duration>,
+    },
+}
+
+/// What became of a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handled {
+    /// Where the message stands.
+    pub settlement: Settlement,
+    /// How long the lease goes on; none if it was settled.
+    pub extended: Option<Extended>,
+}
+
+impl Handled {
+    /// Whether the lease goes on.
+    pub fn goes_on(&self) -> bool {
+        self.extended.is_some_and(|extended| !extended.expires_in.is_zero())
+    }
 }
 
 /// How long a lease goes on.
@@ -68,12 +99,12 @@ impl Queues {
         self.settled_by(answer)
     }
 
-    /// Ends leases, each with its own answer; those of a shard in one call of it.
+    /// Ends or extends leases, each with its own answer; those of a shard in one call of it.
     pub async fn settle_all(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentSettlement, QueueError>>,
-    ) -> Result<Vec<Result<Settlement, QueueError>>, QueueError> {
+        sent: Vec<Result<SentVerb, QueueError>>,
+    ) -> Result<Vec<Result<Handled, QueueError>>, QueueError> {
         self.shared.queue(name)?;
         Ok(self.settle_each(name, sent).await)
     }
@@ -82,18 +113,20 @@ impl Queues {
     pub async fn settle_each(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentSettlement, QueueError>>,
-    ) -> Vec<Result<Settlement, QueueError>> {
+        sent: Vec<Result<SentVerb, QueueError>>,
+    ) -> Vec<Result<Handled, QueueError>> {
         let Ok(queue) = self.shared.queue(name) else {
             return sent.into_iter().map(|sent| sent.and(Err(not_found(name)))).collect();
         };
-        let settlement = |sent: Result<SentSettlement, QueueError>| {
-            let sent = sent?;
-            let token = self.lease_token(&queue, &sent.token)?;
-            Ok((token.key.shard, self.settlement(token, sent)))
+        let command = |sent: Result<SentVerb, QueueError>| match sent? {
+            SentVerb::Settle(sent) => {
+                let token = self.lease_token(&queue, &sent.token)?;
+                Ok((token.key.shard, self.settlement(token, sent)))
+            }
+            SentVerb::Extend { token, lease } => self.extension(&queue, &token, lease),
         };
-        let answers = self.shared.call_each(&queue, sent.into_iter().map(settlement).collect()).await;
-        answers.into_iter().map(|answer| self.settled_by(answer?)).collect()
+        let answers = self.shared.call_each(&queue, sent.into_iter().map(command).collect()).await;
+        answers.into_iter().map(|answer| self.handled_by(answer?)).collect()
     }
 
     fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
@@ -118,20 +151,40 @@ impl Queues {
         }
     }
 
+    fn handled_by(&self, answer: ShardAnswer) -> Result<Handled, QueueError> {
+        let Ok(Reply::Extended { expires_in, cancel_requested }) = answer.reply else {
+            return Ok(Handled { settlement: self.settled_by(answer)?, extended: None });
+        };
+        // An extension is a row of its message, the end of the lease too; the last one says where it stands.
+        let row = answer.transitions.last().and_then(|row| Some(Settlement { state: row.to?, version: row.version }));
+        let settlement = row.ok_or_else(|| unexpected("extend", &Reply::Extended { expires_in, cancel_requested }))?;
+        Ok(Handled { settlement, extended: Some(Extended { expires_in, cancel_requested }) })
+    }
+
     /// Moves the end of a lease to so long from now; the queue's default lease if nothing is said.
     pub async fn extend(&self, name: &QueueName, token: &str, lease: Option<Duration>) -> Result<Extended, QueueError> {
         let queue = self.shared.queue(name)?;
-        let token = self.lease_token(&queue, token)?;
-        let lease = lease.unwrap_or(queue.record.load().spec.settings.default_lease);
-        if lease > LEASE_MAX {
-            return Err(Invalid::Lease.into());
-        }
-        let command = Command::Extend { token, lease };
-        let answer = self.shared.call(&queue, token.key.shard, ShardCommand::of(command)).await?;
+        let (shard, command) = self.extension(&queue, token, lease)?;
+        let answer = self.shared.call(&queue, shard, command).await?;
         match answer.reply? {
             Reply::Extended { expires_in, cancel_requested } => Ok(Extended { expires_in, cancel_requested }),
             other => Err(unexpected("extend", &other)),
         }
+    }
+
+    /// The command that extends a lease, and its shard.
+    fn extension(
+        &self,
+        queue: &LiveQueue,
+        token: &str,
+        lease: Option<Duration>,
+    ) -> Result<(u32, ShardCommand), QueueError> {
+        let token = self.lease_token(queue, token)?;
+        let lease = lease.unwrap_or(queue.record.load().spec.settings.default_lease);
+        if lease > LEASE_MAX {
+            return Err(Invalid::Lease.into());
+        }
+        Ok((token.key.shard, ShardCommand::of(Command::Extend { token, lease })))
     }
 
     /// Changes a message that nobody has.
@@ -209,11 +262,7 @@ impl Queues {
     }
 
     /// Reads a lease token; one of another queue is refused, one of a shard that never was is lost.
-    fn lease_token(
-        &self,
-        queue: &crate::engine::queues::live::LiveQueue,
-        text: &str,
-    ) -> Result<LeaseToken, QueueError> {
+    fn lease_token(&self, queue: &LiveQueue, text: &str) -> Result<LeaseToken, QueueError> {
         let token = LeaseToken::parse(text, queue.record.load().id.0)
             .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }

@@ -14,7 +14,7 @@ use crate::domain::queue::session::SessionId;
 use crate::domain::queue::text::BadReference;
 use crate::domain::queue::{QueueName, State};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, SentMessage, SentSettlement};
+use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, SentMessage, SentSettlement, SentVerb};
 use crate::proto::queue::v1 as wire;
 
 /// What a dequeue needs after its wait to answer before the deadline.
@@ -195,20 +195,24 @@ pub fn error(sent: Option<wire::WorkerError>) -> Option<WorkError> {
     sent.map(|sent| WorkError { signature: sent.signature.into(), text: sent.text.into() })
 }
 
-/// One settlement of a batch.
-pub fn settlement(sent: wire::Settlement) -> Result<SentSettlement, QueueError> {
+/// One settlement or extension of a batch.
+pub fn settlement(sent: wire::Settlement) -> Result<SentVerb, QueueError> {
     let verb = match wire::Verb::try_from(sent.verb) {
         Ok(wire::Verb::Complete) => Verb::Complete,
         Ok(wire::Verb::Cancel) => Verb::Cancel,
         Ok(wire::Verb::Fail) => Verb::Fail,
         Ok(wire::Verb::Release) => Verb::Release,
+        Ok(wire::Verb::Extend) => {
+            let lease = duration("lease_duration", sent.lease_duration)?;
+            return Ok(SentVerb::Extend { token: sent.lease_token, lease });
+        }
         Ok(wire::Verb::Unspecified) | Err(_) => {
-            let what = "verb is missing or unknown; send COMPLETE, CANCEL, FAIL or RELEASE";
+            let what = "verb is missing or unknown; send COMPLETE, CANCEL, FAIL, RELEASE or EXTEND";
             return Err(Reject::new(Reason::InvalidArgument, what).into());
         }
     };
     let delay = duration("delay", sent.delay)?;
-    Ok(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) })
+    Ok(SentVerb::Settle(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }
 
 /// The state that a list asks for.

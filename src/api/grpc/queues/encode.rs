@@ -3,10 +3,12 @@
 use crate::api::errors::Refusal;
 use crate::api::time;
 use crate::domain::Timestamp;
-use crate::domain::queue::command::{Completeness, Settlement};
+use crate::domain::queue::command::Completeness;
 use crate::domain::queue::message::{CanceledBy, Routing};
 use crate::domain::queue::{Message, QueueId, QueueName, State};
-use crate::engine::queues::{Depth, Enqueued, Explanation, Found, Given, Look, Operation, OperationState, QueueError};
+use crate::engine::queues::{
+    Depth, Enqueued, Explanation, Found, Given, Handled, Look, Operation, OperationState, QueueError,
+};
 use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as wire;
@@ -137,11 +139,16 @@ pub fn item_error(error: QueueError) -> ItemError {
 }
 
 /// The answer to one settlement of a batch.
-pub fn settle_result(lease_token: String, answer: Result<Settlement, QueueError>) -> wire::SettleResult {
+pub fn settle_result(lease_token: String, answer: Result<Handled, QueueError>) -> wire::SettleResult {
     match answer {
-        Ok(settled) => {
-            wire::SettleResult { lease_token, state: state(settled.state), version: settled.version, error: None }
-        }
+        Ok(Handled { settlement, extended }) => wire::SettleResult {
+            lease_token,
+            state: state(settlement.state),
+            version: settlement.version,
+            error: None,
+            lease_expires_in: extended.map(|extended| time::write_duration(extended.expires_in)),
+            cancel_requested: extended.is_some_and(|extended| extended.cancel_requested),
+        },
         Err(error) => wire::SettleResult { lease_token, error: Some(item_error(error)), ..Default::default() },
     }
 }

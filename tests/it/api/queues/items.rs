@@ -122,3 +122,43 @@ async fn item_75_dequeues_one_by_one_leave_no_better_message_behind_on_any_shard
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_batch_extends_some_leases_and_settles_others() {
+    on_every_store_at(mail(), async |server, clock| {
+        for id in ["a", "b"] {
+            server.done("Enqueue", enqueue(id, 1)).await;
+        }
+        let [a, b] = [lease(server).await, lease(server).await];
+        let extend = |lease: &Value, duration: &str| {
+            json!({"lease_token": lease["leaseToken"], "verb": "EXTEND", "lease_duration": duration})
+        };
+        let batch = async |items: Value| {
+            let answer = server.done("SettleMessages", json!({"queue": "mail", "items": items})).await;
+            answer["results"].as_array().expect("results").clone()
+        };
+        let complete = json!({"lease_token": b["leaseToken"], "verb": "COMPLETE"});
+        let plain = json!({"lease_token": a["leaseToken"], "verb": "VERB_EXTEND"});
+        let items = json!([extend(&a, "600s"), complete, extend(&b, "600s"), extend(&a, "43201s"), plain]);
+        let first = batch(items.clone()).await;
+        let shown = |result: &Value| (result["state"].clone(), result["leaseExpiresIn"].clone());
+        assert_eq!(shown(&first[0]), (json!("MESSAGE_STATE_RUNNING"), json!("600s")), "{first:?}");
+        assert_eq!(shown(&first[1]), (json!("MESSAGE_STATE_COMPLETED"), Value::Null), "{first:?}");
+        assert_eq!(first[2]["error"]["reason"], "LEASE_LOST", "it was settled by the item before: {first:?}");
+        assert_eq!(first[3]["error"]["reason"], "INVALID_RANGE", "{first:?}");
+        assert_eq!(shown(&first[4]), (json!("MESSAGE_STATE_RUNNING"), json!("30s")), "the queue's default: {first:?}");
+        clock.advance(Duration::from_secs(20));
+        let again = batch(items).await;
+        assert_eq!((&again[1], shown(&again[4])), (&first[1], shown(&first[4])), "a repeat extends from its own time");
+        clock.advance(Duration::from_secs(20));
+        server.done("CancelMessage", json!({"queue": "mail", "message_id": "a"})).await;
+        let asked = batch(json!([extend(&a, "60s")])).await;
+        assert_eq!(asked[0]["cancelRequested"], json!(true), "it goes on, 40 s after a lease of 30: {asked:?}");
+        let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+        assert_eq!(found["message"]["version"], asked[0]["version"], "{found}");
+        let over = batch(json!([extend(&a, "0s")])).await;
+        assert_eq!(shown(&over[0]), (json!("MESSAGE_STATE_CANCELED"), json!("0s")), "{over:?}");
+        assert_eq!(batch(json!([extend(&a, "60s")])).await[0]["error"]["reason"], "LEASE_LOST");
+    })
+    .await;
+}

@@ -53,7 +53,7 @@ fn asking(credit: i32) -> wire::WorkRequest {
 
 fn complete(lease: &wire::Lease) -> wire::Settlement {
     let verb = wire::Verb::Complete.into();
-    wire::Settlement { lease_token: lease.lease_token.clone(), verb, delay: None, error: None }
+    wire::Settlement { lease_token: lease.lease_token.clone(), verb, ..Default::default() }
 }
 
 async fn opened(server: &Wire, label: &str, lease: &str) -> String {

@@ -39,7 +39,7 @@ fn credited(queue: &str, credit: i32) -> wire::WorkRequest {
 
 fn complete(lease: &wire::Lease) -> wire::Settlement {
     let verb = wire::Verb::Complete.into();
-    wire::Settlement { lease_token: lease.lease_token.clone(), verb, delay: None, error: None }
+    wire::Settlement { lease_token: lease.lease_token.clone(), verb, ..Default::default() }
 }
 
 #[tokio::test]
@@ -87,6 +87,23 @@ async fn a_cancel_request_reaches_the_worker_on_its_stream() {
     let extension = wire::ExtendLeaseRequest { lease_token: lease.lease_token, ..Default::default() };
     worker.send(wire::WorkRequest { extensions: vec![extension], ..credited("", 0) }).await;
     assert!(worker.next().await.extended[0].cancel_requested);
+}
+
+#[tokio::test]
+async fn a_settlement_that_extends_keeps_the_lease_for_the_end_of_the_stream() {
+    let server = with_mail().await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let mut worker = Worker::open(&server, 1).await;
+    let lease = worker.next().await.leases.remove(0);
+    let hour = Some(prost_types::Duration { seconds: 3_600, nanos: 0 });
+    let extend = wire::Settlement { verb: wire::Verb::Extend.into(), lease_duration: hour, ..complete(&lease) };
+    worker.send(wire::WorkRequest { settlements: vec![extend], ..credited("", 0) }).await;
+    let result = worker.next().await.results.remove(0);
+    assert_eq!((result.state(), result.lease_expires_in), (wire::MessageState::Running, hour), "{result:?}");
+    worker.requests = None;
+    assert!(worker.answers.next().await.is_none(), "the stream ends");
+    let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+    assert_eq!(found["message"]["state"], "MESSAGE_STATE_PENDING", "it was given back: {found}");
 }
 
 #[tokio::test]

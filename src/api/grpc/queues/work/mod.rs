@@ -353,7 +353,11 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
             let items = items.into_iter().map(|(_, item)| decode::settlement(item)).collect();
             let answers = self.queues.settle_each(&name, items).await;
             for ((place, token), answer) in tokens.into_iter().zip(answers) {
-                if answer.as_ref().map_or_else(|error| error.reason() == Reason::LeaseLost, |_| true) {
+                let is_over = match &answer {
+                    Ok(handled) => !handled.goes_on(),
+                    Err(error) => error.reason() == Reason::LeaseLost,
+                };
+                if is_over {
                     self.held.remove(&token);
                 }
                 results[place] = encode::settle_result(token, answer);
