@@ -179,6 +179,8 @@ pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
         completed: of(State::Completed),
         canceled: of(State::Canceled),
         payload_bytes: counted(depth.bytes()),
+        // Law of the port: totals and counts of filled shapes are kept with the messages; what has none is refused.
+        exact: true,
     }
 }
 

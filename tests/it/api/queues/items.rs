@@ -162,3 +162,20 @@ async fn a_batch_extends_some_leases_and_settles_others() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_depth_says_that_it_is_exact_and_is_so_after_each_step() {
+    on_every_store(json!({"name": "mail", "shards": 4, "filter_shapes": [{"keys": ["team"]}]}), async |server| {
+        for number in 0..9 {
+            let team = if number % 3 == 0 { "red" } else { "blue" };
+            let message = json!({"message_id": format!("m-{number}"), "metadata": {"team": team}});
+            server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+            for (filter, count) in [(json!({}), number + 1), (json!({"team": "red"}), number / 3 + 1)] {
+                let depth = server.done("GetDepth", json!({"queue": "mail", "filter": filter})).await;
+                let shown = (&depth["pending"], &depth["exact"]);
+                assert_eq!(shown, (&json!(count.to_string()), &json!(true)), "{depth}");
+            }
+        }
+    })
+    .await;
+}
