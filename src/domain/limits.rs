@@ -305,7 +305,7 @@ pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest type or trace context of a message, in bytes.
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
-/// The longest request token of a purge or redrive, in bytes.
+/// The longest request token of a deletion, purge or redrive, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The calls that wait for one shard; past it, RETRY_LATER.
 pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;

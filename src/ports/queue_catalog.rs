@@ -26,6 +26,17 @@ pub struct QueueChange {
     pub differences: Vec<String>,
     /// The settings after the change; none when it deleted the queue.
     pub spec: Option<QueueSpec>,
+    /// Of a deletion: what it was asked with and answered.
+    pub deletion: Option<QueueDeletion>,
+}
+
+/// What a repeat of a deletion is answered by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueDeletion {
+    /// The caller's name of the request, if it has one.
+    pub token: Option<Box<str>>,
+    /// How many messages the queue held.
+    pub messages: u64,
 }
 
 /// A change to commit.

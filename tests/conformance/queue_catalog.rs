@@ -1,7 +1,7 @@
 //! The laws of `QueueCatalog`.
 
 use tallystone::domain::queue::{Queue, QueueId, QueueName};
-use tallystone::ports::{Outcome, QueueChange, QueueRecord, StoreError, StoreErrorKind};
+use tallystone::ports::{Outcome, QueueChange, QueueDeletion, QueueRecord, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::at;
@@ -21,6 +21,8 @@ pub fn record(id: u128, expected_version: Option<u64>, name: &str, text: Option<
         actor: "ada".to_owned(),
         reason: "test".to_owned(),
         differences: vec![format!("version {version}")],
+        // A creation and a change have none.
+        deletion: text.is_none().then(|| QueueDeletion { token: Some("once".into()), messages: 3 }),
         spec,
     };
     QueueRecord { expected_version, queue, change }

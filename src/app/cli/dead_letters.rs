@@ -94,6 +94,7 @@ impl Session {
             rate: args.rate.unwrap_or_default(),
             dry_run: args.dry_run,
             request_token: self.client.message_id(),
+            ..Default::default()
         };
         let redriven = call!(self, queues.redrive_messages, &request)?;
         let operation = redriven.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;

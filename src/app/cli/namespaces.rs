@@ -250,7 +250,7 @@ fn with_hot_counter(mut namespace: pb::Namespace, counter_name: &str, buckets_pe
 }
 
 /// Whether the answer to an earlier attempt was lost, and that attempt did it.
-pub fn was_deleted_before(error: &CallError) -> bool {
+fn was_deleted_before(error: &CallError) -> bool {
     error.may_be_applied && error.status.code() == Code::NotFound
 }
 

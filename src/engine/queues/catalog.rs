@@ -1,4 +1,4 @@
-//! The catalog of queues: create, change, delete, list; queues that come of templates.
+//! The catalog of queues: create, change, list; queues that come of templates. Deletions are next door.
 //!
 //! A creation makes the shards first and the name last, so a name always has its shards; a deletion takes the name first.
 //! A change is committed to the catalog, then brought to every shard, and only then answered. What a kill leaves between
@@ -87,18 +87,6 @@ impl Queues {
         check_author(&author)?;
         let queues = self.clone();
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
-    }
-
-    /// Deletes a queue; answers how many messages it held.
-    pub async fn delete(
-        &self,
-        name: &QueueName,
-        expected: Option<QueueEtag>,
-        author: Author,
-    ) -> Result<u64, QueueError> {
-        check_author(&author)?;
-        let (queues, name) = (self.clone(), name.clone());
-        self.finish(async move { queues.delete_now(&name, expected, &author).await }).await
     }
 
     /// The queue that an enqueue is meant for, made of a template if there is none.
@@ -246,34 +234,6 @@ impl Queues {
         Ok(Changed { queue: live.record.load_full(), differences: lines })
     }
 
-    async fn delete_now(
-        &self,
-        name: &QueueName,
-        expected: Option<QueueEtag>,
-        author: &Author,
-    ) -> Result<u64, QueueError> {
-        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        let live = self.shared.find(name).ok_or_else(|| not_found(name))?;
-        let before = live.record.load_full();
-        check_etag(&before, expected)?;
-        let is_template = before.spec.template_for.is_some();
-        let messages = match is_template {
-            true => 0,
-            false => {
-                let depth = self.depth_of(&live).await?;
-                State::ALL.into_iter().map(|state| depth.of(state)).sum()
-            }
-        };
-        let mut change = entry(&before, author, Vec::new());
-        (change.version, change.time, change.spec) = (before.version + 1, self.shared.now(), None);
-        self.shared.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
-        self.shared.remove(&live);
-        if !is_template {
-            self.shared.stores.shards.drop_queue(before.id).await?;
-        }
-        Ok(messages)
-    }
-
     /// A queue or template that requires more than the store offers is refused, whatever would be made of it.
     fn check_durability(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let offered = self.shared.stores.shards.durability();
@@ -336,11 +296,11 @@ impl Queues {
     }
 }
 
-fn record_of(expected_version: Option<u64>, queue: Option<Queue>, change: QueueChange) -> QueueRecord {
+pub(super) fn record_of(expected_version: Option<u64>, queue: Option<Queue>, change: QueueChange) -> QueueRecord {
     QueueRecord { expected_version, queue, change }
 }
 
-fn entry(queue: &Queue, author: &Author, differences: Vec<String>) -> QueueChange {
+pub(super) fn entry(queue: &Queue, author: &Author, differences: Vec<String>) -> QueueChange {
     QueueChange {
         queue: queue.id,
         name: queue.spec.name.clone(),
@@ -350,10 +310,11 @@ fn entry(queue: &Queue, author: &Author, differences: Vec<String>) -> QueueChang
         reason: author.reason.clone(),
         differences,
         spec: Some(queue.spec.clone()),
+        deletion: None,
     }
 }
 
-fn check_etag(live: &Queue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
+pub(super) fn check_etag(live: &Queue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
     let own = QueueEtag::of(live);
     match expected {
         Some(expected) if expected != own => {
@@ -366,7 +327,7 @@ fn check_etag(live: &Queue, expected: Option<QueueEtag>) -> Result<(), QueueErro
     }
 }
 
-fn check_author(author: &Author) -> Result<(), QueueError> {
+pub(super) fn check_author(author: &Author) -> Result<(), QueueError> {
     for (what, text, most) in
         [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
     {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
-use crate::domain::queue::{QueueId, QueueName, ShardId, Trigger};
+use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -176,6 +176,13 @@ impl Shared {
         Ok(found)
     }
 
+    /// The same, where the queue must have this number if one is said.
+    pub fn queue_of(&self, name: &QueueName, id: Option<QueueId>) -> Result<Arc<LiveQueue>, QueueError> {
+        let found = self.queue(name)?;
+        check_id(&found.record.load(), id)?;
+        Ok(found)
+    }
+
     /// All queues and templates, by name.
     pub fn all(&self) -> Vec<Arc<LiveQueue>> {
         let mut all: Vec<Arc<LiveQueue>> = self.by_name.iter().map(|queue| Arc::clone(queue.value())).collect();
@@ -224,6 +231,14 @@ impl Shared {
             | StoreErrorKind::NotKept
             | StoreErrorKind::Forbidden => QueueError::Store(error),
         }
+    }
+}
+
+/// Refuses a queue that was made under its name after the one that is meant.
+pub fn check_id(found: &Queue, meant: Option<QueueId>) -> Result<(), QueueError> {
+    match meant {
+        Some(id) if id != found.id => Err(QueueError::OtherQueue { name: found.spec.name.to_string(), id }),
+        Some(_) | None => Ok(()),
     }
 }
 

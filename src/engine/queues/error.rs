@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::domain::queue::QueueId;
 use crate::domain::queue::command::{Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::session::Ending;
@@ -20,6 +21,16 @@ pub enum QueueError {
     QueueNotFound {
         /// The name that was asked for.
         name: String,
+    },
+    /// The queue of the name is not the one that is meant.
+    #[error(
+        "the queue {name} that is there does not have the id {id}: that one was deleted, or never was; nothing was done"
+    )]
+    OtherQueue {
+        /// The name that was asked for.
+        name: String,
+        /// The number that it must have.
+        id: QueueId,
     },
     /// The name is that of a template, which holds no messages.
     #[error("{name} is a template and holds no messages; name a queue that begins with {prefix}, which it makes")]
@@ -94,7 +105,7 @@ impl QueueError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
-            Self::QueueNotFound { .. } | Self::IsTemplate { .. } => Reason::QueueNotFound,
+            Self::QueueNotFound { .. } | Self::OtherQueue { .. } | Self::IsTemplate { .. } => Reason::QueueNotFound,
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
@@ -124,7 +135,9 @@ impl QueueError {
             Self::Refused(Refusal::EnqueueBlocked(why) | Refusal::DequeueBlocked(why)) => {
                 vec![("blocked_reason", why.to_string())]
             }
-            Self::QueueNotFound { name } | Self::IsTemplate { name, .. } => vec![("queue", name.clone())],
+            Self::QueueNotFound { name } | Self::OtherQueue { name, .. } | Self::IsTemplate { name, .. } => {
+                vec![("queue", name.clone())]
+            }
             _ => Vec::new(), // the text says it all
         }
     }

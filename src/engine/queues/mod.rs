@@ -8,6 +8,7 @@
 mod calls;
 mod catalog;
 mod core;
+mod delete;
 mod dequeue;
 mod draft;
 mod enqueue;
@@ -43,6 +44,7 @@ use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
 pub use catalog::{Changed, PastQueueChange};
+pub use delete::SentDeletion;
 pub use dequeue::{Ask, Blocked, Dequeued, Given};
 pub use draft::{QueueDraft, QueueEtag};
 pub use enqueue::{Enqueued, SentMessage};

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::limits::{BULK_MESSAGES_MAX, OPERATION_KEPT, OPERATIONS_MAX, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::{Bulk, MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::{Command, QueueName, Reply, State};
+use crate::domain::queue::{Command, QueueId, QueueName, Reply, State};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -95,6 +95,8 @@ pub struct Redrive {
     pub dry_run: bool,
     /// The caller's name of the request.
     pub token: Option<String>,
+    /// The number that the queue must have.
+    pub queue: Option<QueueId>,
 }
 
 /// The operations of a server.
@@ -166,10 +168,11 @@ impl Queues {
     pub async fn purge(
         &self,
         name: &QueueName,
+        id: Option<QueueId>,
         token: Option<String>,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
-        let queue = self.shared.queue(name)?;
+        let queue = self.shared.queue_of(name, id)?;
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(State::Pending) + depth.of(State::Invisible);
         let work = Work { kind: Kind::Purge, message: None, filter: Filter::default(), dry_run: false, rate: 0 };
@@ -184,7 +187,7 @@ impl Queues {
 
     /// Gives errored messages their attempts back.
     pub async fn redrive(&self, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
-        let queue = self.shared.queue(name)?;
+        let queue = self.shared.queue_of(name, asked.queue)?;
         if let Some(message) = asked.message {
             return match asked.token {
                 None => self.redrive_message(name, message, asked.dry_run).await,
@@ -279,10 +282,7 @@ impl Queues {
         token: Option<String>,
     ) -> Result<Arc<Running>, QueueError> {
         let record = queue.record.load();
-        if token.as_ref().is_some_and(|token| !(1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
-            let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
-            return Err(Reject::new(Reason::InvalidToken, what).into());
-        }
+        check_token(token.as_deref())?;
         let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
         let made = Running {
             id: format!("{}.{}", record.id, token.unwrap_or_else(unnamed)),
@@ -386,4 +386,13 @@ impl Queues {
             () = self.shared.drain.cancelled() => {}
         }
     }
+}
+
+/// Refuses a request token of an illegal length.
+pub(super) fn check_token(token: Option<&str>) -> Result<(), QueueError> {
+    if token.is_none_or(|token| (1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
+        return Ok(());
+    }
+    let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
+    Err(Reject::new(Reason::InvalidToken, what).into())
 }

@@ -16,6 +16,7 @@ mod on_a_fleet;
 mod on_cassandra;
 mod on_three_nodes;
 mod queues;
+mod repeats;
 mod rolling;
 mod sessions;
 mod skewed;

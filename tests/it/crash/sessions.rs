@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Launch, Server};
 
-fn ask(server: &Server, method: &str, body: &Value) -> Value {
+pub(super) fn ask(server: &Server, method: &str, body: &Value) -> Value {
     let path = format!("/tallystone.queue.v1.QueueService/{method}");
     serde_json::from_str(&server.post(&path, &body.to_string()).body).expect("the answer is JSON")
 }

@@ -22,6 +22,7 @@ pub async fn fill(store: &Embedded) {
     let (time, version) = (Timestamp::from_secs(1), 1);
     let queue = Queue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time };
     let change = QueueChange {
+        deletion: None,
         queue: QUEUE,
         name: spec.name.clone(),
         version,

@@ -6,8 +6,8 @@ use super::settings::{settings_from, settings_of};
 use super::{Damaged, decode};
 use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
 use crate::domain::time::Timestamp;
-use crate::ports::QueueChange;
-use crate::proto::internal::v1::{StoredQueue, StoredQueueChange, StoredQueueSpec};
+use crate::ports::{QueueChange, QueueDeletion};
+use crate::proto::internal::v1::{StoredQueue, StoredQueueChange, StoredQueueDeletion, StoredQueueSpec};
 
 /// Encodes a live queue.
 pub fn encode_queue(queue: &Queue) -> Vec<u8> {
@@ -38,7 +38,11 @@ pub fn decode_queue(bytes: &[u8]) -> Result<Queue, Damaged> {
 
 /// Encodes an entry of the history.
 pub fn encode_change(change: &QueueChange) -> Vec<u8> {
-    let QueueChange { queue, name, version, time, actor, reason, differences, spec } = change;
+    let QueueChange { queue, name, version, time, actor, reason, differences, spec, deletion } = change;
+    let deletion_of = |QueueDeletion { token, messages }: &QueueDeletion| StoredQueueDeletion {
+        request_token: token.as_deref().map(str::to_owned),
+        messages: *messages,
+    };
     StoredQueueChange {
         id: queue.0.to_be_bytes().to_vec(),
         name: name.as_str().to_owned(),
@@ -48,6 +52,7 @@ pub fn encode_change(change: &QueueChange) -> Vec<u8> {
         reason: reason.clone(),
         differences: differences.clone(),
         spec: spec.as_ref().map(spec_of),
+        deletion: deletion.as_ref().map(deletion_of),
     }
     .encode_to_vec()
 }
@@ -56,6 +61,10 @@ pub fn encode_change(change: &QueueChange) -> Vec<u8> {
 pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
     const WHAT: &str = "change of a queue";
     let stored: StoredQueueChange = decode(WHAT, bytes)?;
+    let deletion_from = |StoredQueueDeletion { request_token, messages }| QueueDeletion {
+        token: request_token.map(String::into_boxed_str),
+        messages,
+    };
     Ok(QueueChange {
         queue: id_from(WHAT, &stored.id)?,
         name: name_from(WHAT, &stored.name)?,
@@ -65,6 +74,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
         reason: stored.reason,
         differences: stored.differences,
         spec: stored.spec.map(|spec| spec_from(WHAT, spec)).transpose()?,
+        deletion: stored.deletion.map(deletion_from),
     })
 }
 

@@ -12,7 +12,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{MessageId, Metadata, Routing, WorkError};
 use crate::domain::queue::session::SessionId;
 use crate::domain::queue::text::BadReference;
-use crate::domain::queue::{QueueName, State};
+use crate::domain::queue::{QueueId, QueueName, State};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, SentMessage, SentSettlement, SentVerb};
 use crate::proto::queue::v1 as wire;
@@ -23,6 +23,16 @@ const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// The name of a queue.
 pub fn queue(name: &str) -> Result<QueueName, QueueError> {
     Ok(QueueName::new(name)?)
+}
+
+/// The number that a queue must have, if one is said.
+pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
+    if sent.is_empty() {
+        return Ok(None);
+    }
+    let read = u128::from_str_radix(sent, 16).ok().map(QueueId).filter(|id| id.to_string() == sent);
+    let none = || Reject::new(Reason::InvalidArgument, "queue_id is the id of no queue; send it as GetQueue shows it");
+    Ok(Some(read.ok_or_else(none)?))
 }
 
 /// Refuses a stream of more queues than it may serve.

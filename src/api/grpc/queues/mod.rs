@@ -22,7 +22,9 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{Settlement, Verb};
 use crate::engine::namespaces::Author;
-use crate::engine::queues::{ListCursor, QueueError, QueueEtag, Queues, Redrive, SentSettlement, SentUpdate};
+use crate::engine::queues::{
+    ListCursor, QueueError, QueueEtag, Queues, Redrive, SentDeletion, SentSettlement, SentUpdate,
+};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -131,17 +133,22 @@ impl QueueService for QueuesApi {
 
     async fn delete_queue(&self, request: Request<wire::DeleteQueueRequest>) -> Answer<wire::DeleteQueueResponse> {
         let actor = actor_of(&request);
-        let wire::DeleteQueueRequest { queue, etag, reason } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let etag = (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?;
-        let messages = self.queues.delete(&name, etag, Author { actor, reason }).await.map_err(status)?;
+        let wire::DeleteQueueRequest { queue, etag, reason, request_token, queue_id } = request.into_inner();
+        let sent = SentDeletion {
+            name: decode::queue(&queue).map_err(status)?,
+            id: decode::queue_id(&queue_id).map_err(status)?,
+            expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?,
+            token: token_of(request_token),
+        };
+        let messages = self.queues.delete(sent, Author { actor, reason }).await.map_err(status)?;
         Ok(Response::new(wire::DeleteQueueResponse { messages: i64::try_from(messages).unwrap_or(i64::MAX) }))
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> Answer<wire::PurgeQueueResponse> {
-        let wire::PurgeQueueRequest { queue, request_token } = request.into_inner();
+        let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
-        let done = self.queues.purge(&name, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
+        let id = decode::queue_id(&queue_id).map_err(status)?;
+        let done = self.queues.purge(&name, id, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
         let operation = encode::operation(done);
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
@@ -352,7 +359,8 @@ impl QueueService for QueuesApi {
         })?;
         let (dry_run, token) = (request.dry_run, token_of(request.request_token));
         let filter = decode::filter(&request.filter).map_err(status)?;
-        let asked = Redrive { message, filter, rate, dry_run, token };
+        let queue = decode::queue_id(&request.queue_id).map_err(status)?;
+        let asked = Redrive { message, filter, rate, dry_run, token, queue };
         let operation = self.queues.redrive(&name, asked).await.map_err(status)?;
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }

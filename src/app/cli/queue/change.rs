@@ -1,8 +1,9 @@
-//! Commands that change queues. Each may be repeated: a queue that is as it is asked for is answered, a purge carries a token.
+//! Commands that change queues. Each may be repeated: a queue that is as it is asked for is answered, a purge or deletion
+//! carries a token.
 
 use clap::Args;
 
-use crate::app::cli::namespaces::{confirm, was_deleted_before};
+use crate::app::cli::namespaces::confirm;
 use crate::app::cli::operations::Following;
 use crate::app::cli::output::{Answer, Rows};
 use crate::app::cli::queue::settings::{SettingsArgs, rows};
@@ -186,7 +187,8 @@ impl Session {
             return Ok(());
         }
         confirm(args.yes, &format!("cancel {what}"))?;
-        let request = pb::PurgeQueueRequest { queue: args.name, request_token: self.client.message_id() };
+        let request_token = self.client.message_id();
+        let request = pb::PurgeQueueRequest { queue: args.name, request_token, ..Default::default() };
         let purged = call!(self, queues.purge_queue, &request)?;
         let operation = purged.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
         Following::new(self).to_its_end(operation).await
@@ -194,7 +196,7 @@ impl Session {
 
     pub(super) async fn remove_queue(&self, args: RmArgs) -> Result<(), Failure> {
         let found = self.queue_named(&args.name).await?;
-        // What was shown is deleted and nothing else: a repeat meets no queue that somebody made since.
+        // What was shown is deleted and nothing else.
         let etag = if args.etag.is_empty() { found.etag } else { args.etag };
         let what = match found.template_for.is_empty() {
             true => format!("queue {} with {}", args.name, messages(held(&self.depth(&args.name).await?))),
@@ -205,16 +207,17 @@ impl Session {
             return Ok(());
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
-        let request = pb::DeleteQueueRequest { queue: args.name.clone(), etag, reason: args.reason };
-        let deleted = self.client.retried(&request, |request| {
-            let mut client = self.client.queues();
-            async move { client.delete_queue(request).await }
-        });
-        match deleted.await {
-            Ok(_) if !found.template_for.is_empty() => note(&format!("deleted {what}")),
-            Ok(deleted) => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
-            Err(error) if was_deleted_before(&error) => note(&format!("deleted {what}")),
-            Err(error) => return Err(self.failed(&error)),
+        let request = pb::DeleteQueueRequest {
+            queue: args.name.clone(),
+            etag,
+            reason: args.reason,
+            request_token: self.client.message_id(),
+            queue_id: found.id,
+        };
+        let deleted = call!(self, queues.delete_queue, &request)?;
+        match found.template_for.is_empty() {
+            true => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
+            false => note(&format!("deleted {what}")),
         }
         Ok(())
     }

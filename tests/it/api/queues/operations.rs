@@ -1,4 +1,4 @@
-//! Purges and redrives that are asked for again, and how far they say they are.
+//! Deletions, purges and redrives that are asked for again, and how far they say they are.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +7,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::domain::Reason;
 use tallystone::ports::Clock;
 
+use super::on_stores::{mail, on_every_store};
 use super::{Wire, clock, lease, settle};
 
 /// A queue with four messages out of attempts, of which two have the team red.
@@ -219,4 +220,38 @@ async fn a_dry_run_does_not_wait_for_the_rate() {
     let counted = server.done("RedriveMessages", asked).await["operation"].clone();
     assert_eq!((&counted["done"], &counted["state"]), (&json!("300"), &json!("OPERATION_STATE_DONE")), "{counted}");
     assert_eq!(count(&depth(&server).await["errored"]), 300);
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_repeated_answers_as_the_first_and_leaves_the_queue_that_came_after_it() {
+    on_every_store(mail(), async |server| {
+        let read = async || server.done("GetQueue", json!({"queue": "mail"})).await["queue"].clone();
+        let first = read().await;
+        server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "a"}})).await;
+        let deletion =
+            json!({"queue": "mail", "request_token": "once", "queue_id": first["id"], "etag": first["etag"]});
+        assert_eq!(server.done("DeleteQueue", deletion.clone()).await["messages"], "1");
+        assert_eq!(server.done("DeleteQueue", deletion.clone()).await["messages"], "1");
+        server.refused("DeleteQueue", json!({"queue": "mail", "request_token": "other"}), Reason::QueueNotFound).await;
+        server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+        let second = read().await;
+        assert_eq!(server.done("DeleteQueue", deletion).await["messages"], "1");
+        assert_eq!(read().await, second, "it is another queue");
+        let named = |token: &str, id: &Value| json!({"queue": "mail", "request_token": token, "queue_id": id});
+        for (method, body, reason) in [
+            ("DeleteQueue", named("once", &second["id"]), Reason::TokenReused),
+            ("DeleteQueue", named("other", &first["id"]), Reason::QueueNotFound),
+            ("PurgeQueue", named("other", &first["id"]), Reason::QueueNotFound),
+            ("RedriveMessages", named("other", &first["id"]), Reason::QueueNotFound),
+            ("DeleteQueue", named("other", &json!("7")), Reason::InvalidArgument),
+            ("DeleteQueue", named(&"x".repeat(65), &second["id"]), Reason::InvalidToken),
+        ] {
+            server.refused(method, body, reason).await;
+        }
+        assert_eq!(read().await, second, "nothing was done");
+        server.done("PurgeQueue", named("purge", &second["id"])).await;
+        server.done("RedriveMessages", named("redrive", &second["id"])).await;
+        assert_eq!(server.done("DeleteQueue", named("twice", &second["id"])).await["messages"], "0");
+    })
+    .await;
 }
