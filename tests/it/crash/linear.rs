@@ -1,6 +1,7 @@
-//! What callers saw of a queue over many kills is one story: a recorded history of one shard, in which a call that got no
-//! answer was applied before the kill or never.
+//! What callers saw of a queue over many kills and power cuts is one story: a recorded history of one shard, in which a call
+//! that got no answer was applied before the kill or never.
 
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,11 +15,12 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use super::queues::{Client, HOUR, connect, on_runtime};
-use super::{Chance, World, rounds};
+use super::{Chance, World, rounds, start_under};
 use crate::harness::{Launch, Server};
 use crate::linear::model::{ATTEMPTS, Standing};
 use crate::linear::search::check;
 use crate::linear::{Answer, Call, Recorder, Verb};
+use crate::powerloss::{Moment, PowerCut};
 
 const QUEUE: &str = "story";
 const CALLERS: u64 = 6;
@@ -34,26 +36,54 @@ type Held = (String, u64, String);
 fn what_callers_saw_over_kills_is_one_story() {
     let mut world = World::new("what_callers_saw_over_kills_is_one_story");
     for story in 0..rounds(3, 20) {
-        let queue = format!("{QUEUE}-{story}");
-        let (recorder, held) = (Recorder::default(), Arc::new(Mutex::new(Vec::new())));
-        for kill in 0..4 {
-            let server = Launch::dev(&world.data).start();
-            let calls = 20 + world.chance.below(60);
-            let seed = world.chance.below(u64::MAX);
-            on_runtime(call_until_killed(&server, &queue, (&recorder, &held), (seed, calls)));
-            server.kill();
-            recorder.cut();
-            let answered = recorder.history().iter().filter(|operation| operation.answer.is_some()).count();
-            assert!(answered as u64 >= calls * (kill + 1) / 4, "there was load: {answered}");
-        }
-        if let Err(unfit) = check(&recorder.history()) {
-            world.fail(&format!("story {story}: {unfit:?}"));
-        }
+        tell(&mut world, story, Fault::Kill);
+    }
+}
+
+#[test]
+fn what_callers_saw_over_power_cuts_is_one_story() {
+    let mut world = World::new("what_callers_saw_over_power_cuts_is_one_story");
+    for story in 0..rounds(1, 20) {
+        tell(&mut world, story, Fault::PowerCut);
+    }
+}
+
+/// What ends a server of a story.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Kill,
+    /// Pages that were not synced go, or some of them.
+    PowerCut,
+}
+
+/// One story of four lives of a server.
+fn tell(world: &mut World, story: u32, fault: Fault) {
+    let queue = format!("{QUEUE}-{story}");
+    let (recorder, held) = (Recorder::default(), Arc::new(Mutex::new(Vec::new())));
+    for life in 0..4 {
+        let (mut server, signal) = match fault {
+            Fault::Kill => (Launch::dev(&world.data).start(), libc::SIGKILL),
+            Fault::PowerCut => {
+                let cut = PowerCut { moment: Moment::OnSignal, ..world.power_cut() };
+                (start_under(&world.data, &cut).expect("nobody has cut the power yet"), libc::SIGUSR2)
+            }
+        };
+        let calls = 20 + world.chance.below(60);
+        let seed = world.chance.below(u64::MAX);
+        on_runtime(call_until_killed(&server, signal, &queue, (&recorder, &held), (seed, calls)));
+        assert_eq!(server.wait().signal(), Some(libc::SIGKILL), "story {story}, life {life}");
+        recorder.cut();
+        let answered = recorder.history().iter().filter(|operation| operation.answer.is_some()).count();
+        assert!(answered as u64 >= calls * (life + 1) / 4, "there was load: {answered}");
+    }
+    if let Err(unfit) = check(&recorder.history()) {
+        world.fail(&format!("story {story}: {unfit:?}"));
     }
 }
 
 async fn call_until_killed(
     server: &Server,
+    signal: i32,
     queue: &str,
     (recorder, held): (&Recorder, &Arc<Mutex<Vec<Held>>>),
     (seed, calls): (u64, u64),
@@ -79,7 +109,7 @@ async fn call_until_killed(
         callers.spawn(caller(number).run());
     }
     enough.1.notified().await;
-    server.signal(libc::SIGKILL);
+    server.signal(signal);
     callers.join_all().await;
 }
 

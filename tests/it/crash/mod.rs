@@ -22,6 +22,7 @@ mod sessions;
 mod skewed;
 mod tagged;
 mod unrolled;
+mod values;
 mod watching;
 
 use std::os::unix::process::ExitStatusExt;
