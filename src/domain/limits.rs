@@ -325,6 +325,8 @@ pub const LIST_STEP_MESSAGES_MAX: usize = 100;
 pub const EXPLAIN_POSITION_MAX: usize = 100;
 /// The purges and redrives that a server knows.
 pub const OPERATIONS_MAX: usize = 10_000;
+/// The purges and redrives with a request token that a store keeps for those who repeat them after a restart.
+pub const QUEUE_REQUESTS_KEPT_MAX: usize = 10_000;
 /// How long a purge or redrive is known after its end.
 pub const OPERATION_KEPT: Duration = Duration::from_secs(3_600);
 /// The least time between two looks of a watch at a queue.

@@ -34,7 +34,7 @@ pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{Copies, FleetStore};
 pub use progress::Progress;
-pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord};
+pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
     ShardView, StoredMessage,

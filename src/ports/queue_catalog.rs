@@ -50,6 +50,21 @@ pub struct QueueRecord {
     pub change: QueueChange,
 }
 
+/// A request that its caller may repeat, over a restart too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueRequest {
+    /// The queue.
+    pub queue: QueueId,
+    /// The caller's name of the request, 1 to 64 bytes.
+    pub token: Box<str>,
+    /// A hash of what was asked for: a repeat has the same.
+    pub fingerprint: u64,
+    /// The sequence of each shard when it began: it touches nothing that came later.
+    pub through: Vec<u64>,
+    /// Until when it is kept, by the wall.
+    pub until: Timestamp,
+}
+
 /// The catalog of queues.
 ///
 /// Laws:
@@ -59,6 +74,7 @@ pub struct QueueRecord {
 /// 3. `load` answers every live queue, by name, as its last commit left it.
 /// 4. `history` answers the changes of all queues that ever had the name, newest first; among changes of one time the
 ///    higher version first.
+/// 5. `kept` answers what the last `keep` of the queue and token was given, durably, at least until its time is over.
 #[async_trait]
 pub trait QueueCatalog: Send + Sync + 'static {
     /// Reads every live queue.
@@ -66,6 +82,13 @@ pub trait QueueCatalog: Send + Sync + 'static {
 
     /// Commits a change.
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError>;
+
+    /// Keeps a request; those whose time is over at `now` give way to it. Where too many are kept whose time is not over,
+    /// another one is `Busy` and `NotApplied`.
+    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Reads a request.
+    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError>;
 
     /// Reads the history of a name: `limit` changes after the first `skip`.
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError>;

@@ -1,7 +1,7 @@
 //! The laws of `QueueCatalog`.
 
 use tallystone::domain::queue::{Queue, QueueId, QueueName};
-use tallystone::ports::{Outcome, QueueChange, QueueDeletion, QueueRecord, StoreError, StoreErrorKind};
+use tallystone::ports::{Outcome, QueueChange, QueueDeletion, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::at;
@@ -120,6 +120,34 @@ async fn queue_catalog_law_4_the_history_of_a_name_is_that_of_all_who_had_it() {
         assert_eq!(places(0, 9).await, [(2, 1, true), (1, 3, false), (1, 2, true), (1, 1, true)]);
         assert_eq!(places(1, 2).await, [(1, 3, false), (1, 2, true)]);
         assert_eq!(places(4, 2).await, []);
+    })
+    .await;
+}
+
+/// A request that is kept until so many milliseconds after the beginning.
+pub fn request(queue: u128, token: &str, through: u64, millis: i64) -> QueueRequest {
+    let through = vec![through, u64::MAX];
+    QueueRequest { queue: QueueId(queue), token: token.into(), fingerprint: u64::MAX - 7, through, until: at(millis) }
+}
+
+#[tokio::test]
+async fn queue_catalog_law_5_a_request_is_answered_as_it_was_kept_last_until_its_time_is_over() {
+    on_every_queue_store(async |bench| {
+        let catalog = &bench.stores.catalog;
+        let kept = async |queue, token: &str| catalog.kept(QueueId(queue), token).await.expect("a read");
+        assert_eq!(kept(1, "a").await, None);
+        let requests = [request(1, "a", 3, 60), request(1, "b", 4, 90), request(2, "a", 5, 90)];
+        for request in &requests {
+            catalog.keep(request.clone(), at(0)).await.expect("room");
+        }
+        for request in &requests {
+            assert_eq!(kept(request.queue.0, &request.token).await.as_ref(), Some(request));
+        }
+        catalog.keep(request(1, "b", 9, 90), at(59)).await.expect("room");
+        assert_eq!(kept(1, "b").await, Some(request(1, "b", 9, 90)));
+        assert_eq!(kept(1, "a").await.as_ref(), requests.first(), "its time is not over");
+        catalog.keep(request(3, "c", 0, 90), at(60)).await.expect("room");
+        assert_eq!(kept(1, "a").await, None, "it gave way");
     })
     .await;
 }

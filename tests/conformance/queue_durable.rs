@@ -11,7 +11,8 @@ use tallystone::domain::queue::{Command, Durability, QueueId, Refusal, Reply, Se
 use tallystone::ports::{ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
-use crate::given::T0;
+use crate::given::{T0, at};
+use crate::queue_catalog::request;
 use crate::queue_given::{
     OTHER_SHARD, QUEUE, QueueBench, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_durable_queue_store,
     settings, settle,
@@ -265,6 +266,19 @@ async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
         let bench = bench.reopen(ending);
         assert_eq!(state_of(&bench, "a").await, Some(State::Pending));
         assert_eq!(bench.stores.shards.durability(), said);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_catalog_law_5_a_request_is_known_over_restarts() {
+    on_every_durable_queue_store(async |bench, ending| {
+        let kept = request(7, "once", 12, 60);
+        bench.stores.catalog.keep(request(7, "over", 1, 30), T0).await.expect("room");
+        bench.stores.catalog.keep(kept.clone(), at(30)).await.expect("room");
+        let bench = bench.reopen(ending);
+        assert_eq!(bench.stores.catalog.kept(kept.queue, "once").await.expect("a read"), Some(kept.clone()));
+        assert_eq!(bench.stores.catalog.kept(kept.queue, "over").await.expect("a read"), None);
     })
     .await;
 }

@@ -12,8 +12,8 @@ use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Settings, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    FilteredDepth, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore, QueueStores,
-    ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    FilteredDepth, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest, QueueStore,
+    QueueStores, ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// Stores without queues.
@@ -36,6 +36,14 @@ impl QueueCatalog for NoQueues {
 
     async fn commit(&self, _record: QueueRecord) -> Result<(), StoreError> {
         Err(refused("commit queue"))
+    }
+
+    async fn keep(&self, _request: QueueRequest, _now: Timestamp) -> Result<(), StoreError> {
+        Err(refused("keep request"))
+    }
+
+    async fn kept(&self, _queue: QueueId, _token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(None)
     }
 
     async fn history(&self, _name: &QueueName, _skip: usize, _limit: usize) -> Result<Vec<QueueChange>, StoreError> {

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
+use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
 use crate::domain::queue::name::{QueueId, QueueName};
 use crate::domain::queue::spec::Queue;
-use crate::ports::{self, QueueChange, QueueRecord, StoreError, StoreErrorKind};
+use crate::domain::time::Timestamp;
+use crate::ports::{self, QueueChange, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
 
 /// A catalog of queues that lives as long as the process.
 #[derive(Default)]
@@ -21,6 +23,7 @@ struct State {
     numbers: BTreeSet<QueueId>,
     /// In the order of their commits.
     changes: Vec<QueueChange>,
+    requests: BTreeMap<(QueueId, Box<str>), QueueRequest>,
 }
 
 #[async_trait]
@@ -40,6 +43,21 @@ impl ports::QueueCatalog for QueueCatalog {
         };
         state.changes.push(record.change);
         Ok(())
+    }
+
+    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        let requests = &mut self.state.lock().requests;
+        let place = (request.queue, request.token.clone());
+        requests.retain(|_, kept| kept.until > now);
+        if requests.len() >= QUEUE_REQUESTS_KEPT_MAX && !requests.contains_key(&place) {
+            return Err(StoreError::not_applied(StoreErrorKind::Busy, "keep request"));
+        }
+        requests.insert(place, request);
+        Ok(())
+    }
+
+    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.state.lock().requests.get(&(queue, token.into())).cloned())
     }
 
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::sessions::ask;
-use crate::harness::Launch;
+use super::sessions::{ask, reason};
+use crate::harness::{Launch, eventually};
 
 fn depth(answer: &Value) -> [&Value; 2] {
     [&answer["pending"], &answer["canceled"]]
@@ -31,4 +31,40 @@ fn a_deletion_repeated_after_a_kill_answers_as_the_first_and_deletes_nothing_mor
     let server = Launch::dev(data.path()).start();
     assert_eq!(ask(&server, "DeleteQueue", &deletion), first);
     assert_eq!(depth(&ask(&server, "GetDepth", &json!({"queue": "mail"}))), ["1", "0"], "it is another queue");
+}
+
+#[test]
+fn a_purge_repeated_after_a_kill_touches_nothing_that_came_since() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    ask(&server, "CreateQueue", &json!({"queue": {"name": "mail", "shards": 4}}));
+    let send = |server: &_, ids: std::ops::Range<u32>| {
+        for id in ids {
+            ask(server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": format!("m-{id}")}}));
+        }
+    };
+    send(&server, 0..10);
+    let purge = json!({"queue": "mail", "request_token": "once"});
+    let redrive = json!({"queue": "mail", "request_token": "again"});
+    let first = ask(&server, "PurgeQueue", &purge);
+    ask(&server, "RedriveMessages", &redrive);
+    send(&server, 10..14);
+    server.kill();
+
+    let server = Launch::dev(data.path()).start();
+    let again = ask(&server, "PurgeQueue", &purge);
+    assert_eq!(again["operation"]["operationId"], first["operation"]["operationId"], "{again}");
+    assert_eq!(reason(&ask(&server, "PurgeQueue", &redrive)), "TOKEN_REUSED");
+    let mut other = redrive;
+    other["filter"] = json!({"team": "red"});
+    assert_eq!(reason(&ask(&server, "RedriveMessages", &other)), "TOKEN_REUSED");
+    let whole = || ask(&server, "GetDepth", &json!({"queue": "mail"}));
+    let is_done = || {
+        let asked = json!({"operation_id": first["operation"]["operationId"]});
+        ask(&server, "GetOperation", &asked)["operation"]["state"] == "OPERATION_STATE_DONE"
+    };
+    assert!(eventually(std::time::Duration::from_secs(60), is_done), "it comes to its end");
+    assert_eq!(depth(&whole()), ["4", "10"], "what came after the first call waits: {}", whole());
+    ask(&server, "PurgeQueue", &json!({"queue": "mail", "request_token": "another"}));
+    assert!(eventually(std::time::Duration::from_secs(60), || depth(&whole()) == ["0", "14"]), "{}", whole());
 }

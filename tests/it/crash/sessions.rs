@@ -9,7 +9,7 @@ pub(super) fn ask(server: &Server, method: &str, body: &Value) -> Value {
     serde_json::from_str(&server.post(&path, &body.to_string()).body).expect("the answer is JSON")
 }
 
-fn reason(answer: &Value) -> &Value {
+pub(super) fn reason(answer: &Value) -> &Value {
     &answer["details"][0]["reason"]
 }
 

@@ -22,7 +22,7 @@ use crate::domain::queue::command::arrivals;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    MessageBody, Order, QueueRecord, ShardAnswer, ShardCommand, StoreError, StoreErrorKind, StoredMessage,
+    MessageBody, Order, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The committer's own of queues.
@@ -77,7 +77,7 @@ impl Committer {
                 self.flush(group);
                 self.admit_listeners();
             }
-            alone @ (Ask::Create(..) | Ask::Drop(..) | Ask::Catalog(..) | Ask::Tidy) => {
+            alone @ (Ask::Create(..) | Ask::Drop(..) | Ask::Catalog(..) | Ask::Keep(..) | Ask::Tidy) => {
                 self.flush(group);
                 self.do_queue_alone(alone);
             }
@@ -175,6 +175,7 @@ impl Committer {
             }
             Ask::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
             Ask::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
+            Ask::Keep(request, now, answer) => drop(answer.send(self.keep_request(*request, now))),
             Ask::Tidy => self.tidy_queues(),
             Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Look => unreachable!("this is staged with others"),
         }
@@ -256,6 +257,19 @@ impl Committer {
         catalog::stage(&spaces, &mut batch, &record);
         self.commit_alone(batch, OP)?;
         self.core.queues.catalog.publish(record);
+        Ok(())
+    }
+
+    /// What takes messages out goes on without room, so its request is kept from the reserve.
+    fn keep_request(&mut self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        const OP: &str = "keep request";
+        let gone = self.core.queues.catalog.giving_way(&request, now);
+        let gone = gone.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Busy, OP))?;
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(1 + gone.len());
+        catalog::stage_request(&spaces, &mut batch, &request, &gone);
+        self.commit_alone(batch, OP)?;
+        self.core.queues.catalog.keep(request, &gone);
         Ok(())
     }
 

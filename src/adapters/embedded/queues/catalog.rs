@@ -4,6 +4,7 @@
 //! h name 0 time i64 version u64 queue u128     change, kept for ever
 //! n queue u128                                 a number that was given, kept for ever
 //! q name                                       live queue
+//! r queue u128 token                           a purge or redrive that may be repeated, kept for some time
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +18,13 @@ use crate::adapters::embedded::error::{ReadError, foreign_key};
 use crate::adapters::embedded::key::flipped;
 use crate::adapters::embedded::read::rows;
 use crate::adapters::embedded::writer::Batch;
-use crate::adapters::stored::queues::catalog::{decode_change, decode_queue, encode_change, encode_queue};
+use crate::adapters::stored::queues::catalog::{
+    decode_change, decode_queue, decode_request, encode_change, encode_queue, encode_request,
+};
+use crate::domain::limits::{BULK_MESSAGES_MAX, QUEUE_REQUESTS_KEPT_MAX};
 use crate::domain::queue::{Queue, QueueId, QueueName};
-use crate::ports::{Order, QueueChange, QueueRecord};
+use crate::domain::time::Timestamp;
+use crate::ports::{Order, QueueChange, QueueRecord, QueueRequest};
 
 /// What lives in the catalog, as it was last committed.
 #[derive(Default)]
@@ -31,7 +36,11 @@ pub struct Catalog {
 struct State {
     queues: BTreeMap<QueueName, Queue>,
     numbers: BTreeSet<QueueId>,
+    requests: BTreeMap<Place, QueueRequest>,
 }
+
+/// What a request is found by.
+type Place = (QueueId, Box<str>);
 
 impl Catalog {
     /// Reads what was committed.
@@ -44,6 +53,12 @@ impl Catalog {
         for row in rows(&spaces.catalog, key::all(b'n'), Order::OldestFirst) {
             let (key, _) = row?;
             state.numbers.insert(key::to_queue(&key).ok_or_else(|| foreign_key("number of a queue", &key))?);
+        }
+        for row in rows(&spaces.catalog, key::all(b'r'), Order::OldestFirst) {
+            let (key, value) = row?;
+            let (queue, token) = to_request(&key).ok_or_else(|| foreign_key("request of a queue", &key))?;
+            let request = decode_request(queue, &token, &value)?;
+            state.requests.insert((queue, token), request);
         }
         Ok(Self { state: RwLock::new(state) })
     }
@@ -69,6 +84,28 @@ impl Catalog {
         }
     }
 
+    /// The request of a queue and token.
+    pub fn kept(&self, queue: QueueId, token: &str) -> Option<QueueRequest> {
+        self.state.read().requests.get(&(queue, token.into())).cloned()
+    }
+
+    /// What gives way to a request at a time; none if there is no room for it. O(requests).
+    pub fn giving_way(&self, request: &QueueRequest, now: Timestamp) -> Option<Vec<Place>> {
+        let requests = &self.state.read().requests;
+        let own = (request.queue, request.token.clone());
+        let over = requests.iter().filter(|(place, kept)| kept.until <= now && **place != own);
+        let over: Vec<Place> = over.take(BULK_MESSAGES_MAX).map(|(place, _)| place.clone()).collect();
+        let has_room = requests.contains_key(&own) || requests.len() - over.len() < QUEUE_REQUESTS_KEPT_MAX;
+        has_room.then_some(over)
+    }
+
+    /// Takes in a committed request, and forgets what gave way to it.
+    pub fn keep(&self, request: QueueRequest, gone: &[Place]) {
+        let requests = &mut self.state.write().requests;
+        gone.iter().for_each(|place| drop(requests.remove(place)));
+        requests.insert((request.queue, request.token.clone()), request);
+    }
+
     /// Takes in a committed record.
     pub fn publish(&self, record: QueueRecord) {
         let mut state = self.state.write();
@@ -92,6 +129,23 @@ pub fn stage(spaces: &Spaces, batch: &mut Batch, record: &QueueRecord) {
     batch.put(&spaces.catalog, change_key(change), encode_change(change));
 }
 
+/// Writes the row of a request, and removes those that give way to it.
+pub fn stage_request(spaces: &Spaces, batch: &mut Batch, request: &QueueRequest, gone: &[Place]) {
+    for (queue, token) in gone {
+        batch.remove(&spaces.catalog, of_request(*queue, token));
+    }
+    batch.put(&spaces.catalog, of_request(request.queue, &request.token), encode_request(request));
+}
+
+fn of_request(queue: QueueId, token: &str) -> Vec<u8> {
+    [&b"r"[..], &queue.0.to_be_bytes(), token.as_bytes()].concat()
+}
+
+fn to_request(key: &[u8]) -> Option<Place> {
+    let (queue, token) = key.get(1..)?.split_first_chunk::<16>()?;
+    Some((QueueId(u128::from_be_bytes(*queue)), std::str::from_utf8(token).ok()?.into()))
+}
+
 /// The changes of a name, newest first.
 pub fn history(spaces: &Spaces, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, ReadError> {
     let mut end = of_name(name);
@@ -110,4 +164,30 @@ fn change_key(change: &QueueChange) -> Vec<u8> {
 /// 0 ends the name, because no name holds it.
 fn of_name(name: &QueueName) -> Vec<u8> {
     [b"h", name.as_str().as_bytes(), &[0]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_so_many_requests_until_their_time_is_over() {
+        let catalog = Catalog::default();
+        let time = Timestamp::from_secs;
+        let request = |queue: usize, until: i64| QueueRequest {
+            queue: QueueId(queue as u128),
+            token: "once".into(),
+            fingerprint: 7,
+            through: vec![1],
+            until: time(until),
+        };
+        (0..QUEUE_REQUESTS_KEPT_MAX).for_each(|queue| catalog.keep(request(queue, 10), &[]));
+        let (other, same) = (request(QUEUE_REQUESTS_KEPT_MAX, 20), request(0, 20));
+        assert_eq!(catalog.giving_way(&other, time(9)), None, "no room");
+        assert_eq!(catalog.giving_way(&same, time(9)), Some(Vec::new()), "it takes its own place");
+        let gone = catalog.giving_way(&other, time(10)).expect("their time is over");
+        assert_eq!(gone.len(), BULK_MESSAGES_MAX, "some at a time");
+        catalog.keep(other.clone(), &gone);
+        assert_eq!((catalog.kept(gone[0].0, "once"), catalog.kept(other.queue, "once")), (None, Some(other)));
+    }
 }

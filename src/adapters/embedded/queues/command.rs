@@ -9,7 +9,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
-use crate::ports::{FilteredDepth, QueueRecord, ShardAnswer, ShardCommand, ShardTotals, StoreError};
+use crate::ports::{FilteredDepth, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, ShardTotals, StoreError};
 
 /// The way to the caller of commands, who gets an answer for each.
 pub type ApplyAnswer = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
@@ -28,6 +28,8 @@ pub enum Ask {
     List(Answer<Vec<(QueueId, u32)>>),
     /// Changes the catalog.
     Catalog(Box<QueueRecord>, Answer<()>),
+    /// Keeps a request; those whose time is over give way to it.
+    Keep(Box<QueueRequest>, Timestamp, Answer<()>),
     /// Removes some rows of dropped queues; there may be more.
     Tidy,
     /// Nothing: there is a new listener.
@@ -106,6 +108,7 @@ impl Ask {
             | Self::Drop(..)
             | Self::List(_)
             | Self::Catalog(..)
+            | Self::Keep(..)
             | Self::Tidy
             | Self::Look => Class::Upkeep,
         }
@@ -120,6 +123,7 @@ impl Ask {
             | Self::Drop(..)
             | Self::List(_)
             | Self::Catalog(..)
+            | Self::Keep(..)
             | Self::Tidy
             | Self::Look => 0,
         }
@@ -137,6 +141,7 @@ impl Ask {
             Self::Drop(_, answer) => drop(answer.send(Err(error("drop queue")))),
             Self::List(answer) => drop(answer.send(Err(error("list queues")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
+            Self::Keep(_, _, answer) => drop(answer.send(Err(error("keep request")))),
             Self::Tidy | Self::Look => {}
         }
     }

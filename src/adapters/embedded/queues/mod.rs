@@ -38,8 +38,8 @@ use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueStore,
-    ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest,
+    QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 use catalog::Catalog;
 use command::{Apply, Ask, Read, Seen, Told};
@@ -283,6 +283,14 @@ impl QueueCatalog for Queues {
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
         self.ask("commit queue", |answer| Ask::Catalog(Box::new(record), answer)).await
+    }
+
+    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        self.ask("keep request", |answer| Ask::Keep(Box::new(request), now, answer)).await
+    }
+
+    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.core.queues.catalog.kept(queue, token))
     }
 
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {

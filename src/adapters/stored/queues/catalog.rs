@@ -6,8 +6,10 @@ use super::settings::{settings_from, settings_of};
 use super::{Damaged, decode};
 use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
 use crate::domain::time::Timestamp;
-use crate::ports::{QueueChange, QueueDeletion};
-use crate::proto::internal::v1::{StoredQueue, StoredQueueChange, StoredQueueDeletion, StoredQueueSpec};
+use crate::ports::{QueueChange, QueueDeletion, QueueRequest};
+use crate::proto::internal::v1::{
+    StoredQueue, StoredQueueChange, StoredQueueDeletion, StoredQueueRequest, StoredQueueSpec,
+};
 
 /// Encodes a live queue.
 pub fn encode_queue(queue: &Queue) -> Vec<u8> {
@@ -76,6 +78,18 @@ pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
         spec: stored.spec.map(|spec| spec_from(WHAT, spec)).transpose()?,
         deletion: stored.deletion.map(deletion_from),
     })
+}
+
+/// Encodes a request; queue and token are in its key.
+pub fn encode_request(request: &QueueRequest) -> Vec<u8> {
+    let QueueRequest { queue: _, token: _, fingerprint, through, until } = request;
+    StoredQueueRequest { fingerprint: *fingerprint, through: through.clone(), until: until.micros() }.encode_to_vec()
+}
+
+/// Decodes the request of a queue and token.
+pub fn decode_request(queue: QueueId, token: &str, bytes: &[u8]) -> Result<QueueRequest, Damaged> {
+    let StoredQueueRequest { fingerprint, through, until } = decode("request of a queue", bytes)?;
+    Ok(QueueRequest { queue, token: token.into(), fingerprint, through, until: Timestamp::from_micros(until) })
 }
 
 fn spec_of(spec: &QueueSpec) -> StoredQueueSpec {

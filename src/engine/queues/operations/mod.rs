@@ -1,7 +1,10 @@
 //! Purges and redrives: work that goes on after its call, with progress and an end that anyone may bring about.
 //!
 //! An operation touches what the queue held when it began: each shard up to the sequence it had then. It lives in the
-//! memory of its server; after a restart a purge or redrive is asked for again, which touches only what is left.
+//! memory of its server. With a request token its beginning is kept in the catalog before it is answered, so that a repeat
+//! after a restart goes on with what is left of it, and touches nothing that came since.
+
+mod begin;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +24,8 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::ShardCommand;
+
+pub(super) use begin::check_token;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +114,8 @@ struct Running {
     id: String,
     queue: QueueName,
     work: Work,
+    /// The sequence of each shard when it began, where that is kept.
+    through: Option<Vec<u64>>,
     done: AtomicU64,
     total: u64,
     began: Timestamp,
@@ -176,7 +183,7 @@ impl Queues {
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(State::Pending) + depth.of(State::Invisible);
         let work = Work { kind: Kind::Purge, message: None, filter: Filter::default(), dry_run: false, rate: 0 };
-        let running = self.begin(&queue, work, total, token)?;
+        let running = self.begin(&queue, work, total, token).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
@@ -197,7 +204,7 @@ impl Queues {
         let total = self.errored(&queue, &asked.filter).await?;
         let Redrive { filter, dry_run, rate, token, .. } = asked;
         let work = Work { kind: Kind::Redrive, message: None, filter, dry_run, rate };
-        let running = self.begin(&queue, work, total, token)?;
+        let running = self.begin(&queue, work, total, token).await?;
         if dry_run {
             // Nobody asks again how far a count is.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -262,7 +269,7 @@ impl Queues {
         token: String,
     ) -> Result<Operation, QueueError> {
         let work = Work { kind: Kind::Redrive, message: Some(message), filter: Filter::default(), dry_run, rate: 0 };
-        let running = self.begin(queue, work, 1, Some(token))?;
+        let running = self.begin(queue, work, 1, Some(token)).await?;
         // The sender lives as long as the operation that is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
@@ -272,40 +279,6 @@ impl Queues {
             }
             shown => Ok(shown),
         }
-    }
-
-    fn begin(
-        &self,
-        queue: &Arc<LiveQueue>,
-        work: Work,
-        total: u64,
-        token: Option<String>,
-    ) -> Result<Arc<Running>, QueueError> {
-        let record = queue.record.load();
-        check_token(token.as_deref())?;
-        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
-        let made = Running {
-            id: format!("{}.{}", record.id, token.unwrap_or_else(unnamed)),
-            queue: record.spec.name.clone(),
-            work: work.clone(),
-            done: AtomicU64::new(0),
-            total,
-            began: self.shared.now(),
-            began_elapsed: self.shared.clock.elapsed(),
-            cancel: CancellationToken::new(),
-            end: watch::Sender::new(None),
-        };
-        let (running, is_new) = self.shared.operations.put(made, self.shared.clock.elapsed())?;
-        if running.work != work {
-            let what = "this request_token names an earlier purge or redrive of the queue, of another kind or with another \
-                        filter, rate or dry_run; nothing was done";
-            return Err(Reject::new(Reason::TokenReused, what).into());
-        }
-        if is_new {
-            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
-            self.shared.driver.start_once(async move { queues.work_off(&queue, &work).await });
-        }
-        Ok(running)
     }
 
     async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Running) {
@@ -324,11 +297,10 @@ impl Queues {
             running.done.store(end.done, Ordering::Relaxed);
             return Ok(true);
         }
-        let mut ends = Vec::new();
-        for number in 0..queue.shards() {
-            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
-            ends.push(read.map_err(|error| self.shared.not_found_if_gone(queue, error))?.sequence);
-        }
+        let ends = match &running.through {
+            Some(through) => through.clone(),
+            None => self.sequences(queue).await?,
+        };
         for (number, through) in (0..queue.shards()).zip(ends) {
             let mut after = Some(0);
             while let Some(from) = after {
@@ -386,13 +358,4 @@ impl Queues {
             () = self.shared.drain.cancelled() => {}
         }
     }
-}
-
-/// Refuses a request token of an illegal length.
-pub(super) fn check_token(token: Option<&str>) -> Result<(), QueueError> {
-    if token.is_none_or(|token| (1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
-        return Ok(());
-    }
-    let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
-    Err(Reject::new(Reason::InvalidToken, what).into())
 }

@@ -1,0 +1,158 @@
+//! How an operation begins: once for each request token, over restarts too.
+//!
+//! What has a token is kept in the catalog before it is answered: a hash of what was asked for, and up to where the shards
+//! were then.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{Kind, Running, Work};
+use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
+use crate::domain::queue::QueueId;
+use crate::domain::{Reason, Reject};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::live::LiveQueue;
+use crate::ports::QueueRequest;
+
+impl Work {
+    /// Whether a repeat after a restart has to know of it: it touches more than one message that it names.
+    fn outlives_its_server(&self) -> bool {
+        self.message.is_none() && !self.dry_run
+    }
+
+    /// A hash of all of it, in which every part says where it ends. It is stored.
+    fn fingerprint(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        let kind = match self.kind {
+            Kind::Purge => 1,
+            Kind::Redrive => 2,
+        };
+        hash.update(&[kind]);
+        hash.update(&self.rate.to_be_bytes());
+        for text in self.filter.metadata().pairs().flat_map(|(key, value)| [key, value]) {
+            hash.update(&(text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+        hash.digest()
+    }
+}
+
+impl Queues {
+    /// Begins an operation, or finds the one that its token names.
+    pub(super) async fn begin(
+        &self,
+        queue: &Arc<LiveQueue>,
+        work: Work,
+        total: u64,
+        token: Option<String>,
+    ) -> Result<Arc<Running>, QueueError> {
+        check_token(token.as_deref())?;
+        match token {
+            Some(token) if work.outlives_its_server() => {
+                let (queues, queue) = (self.clone(), Arc::clone(queue));
+                self.finish(async move { queues.begin_kept(&queue, work, total, token).await }).await
+            }
+            token => self.begin_now(queue, work, total, token, None),
+        }
+    }
+
+    /// The same for one that is kept before it is answered. One at a time, so that each is kept once.
+    async fn begin_kept(
+        &self,
+        queue: &Arc<LiveQueue>,
+        work: Work,
+        total: u64,
+        token: String,
+    ) -> Result<Arc<Running>, QueueError> {
+        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let (id, now) = (queue.record.load().id, self.shared.now());
+        if self.shared.operations.get(&name_of(id, &token)).is_some() {
+            return self.begin_now(queue, work, total, Some(token), None);
+        }
+        let catalog = &self.shared.stores.catalog;
+        let kept = catalog.kept(id, &token).await?.filter(|kept| kept.until > now);
+        let through = match kept {
+            Some(kept) if kept.fingerprint != work.fingerprint() => return Err(reused()),
+            Some(kept) => kept.through,
+            None => {
+                let through = self.sequences(queue).await?;
+                let until = now + queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT);
+                let fingerprint = work.fingerprint();
+                let kept_as = token.as_str().into();
+                let request = QueueRequest { queue: id, token: kept_as, fingerprint, through: through.clone(), until };
+                catalog.keep(request, now).await?;
+                through
+            }
+        };
+        self.begin_now(queue, work, total, Some(token), Some(through))
+    }
+
+    fn begin_now(
+        &self,
+        queue: &Arc<LiveQueue>,
+        work: Work,
+        total: u64,
+        token: Option<String>,
+        through: Option<Vec<u64>>,
+    ) -> Result<Arc<Running>, QueueError> {
+        let record = queue.record.load();
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
+        let made = Running {
+            id: name_of(record.id, &token.unwrap_or_else(unnamed)),
+            queue: record.spec.name.clone(),
+            work: work.clone(),
+            through,
+            done: AtomicU64::new(0),
+            total,
+            began: self.shared.now(),
+            began_elapsed: self.shared.clock.elapsed(),
+            cancel: CancellationToken::new(),
+            end: watch::Sender::new(None),
+        };
+        let (running, is_new) = self.shared.operations.put(made, self.shared.clock.elapsed())?;
+        if running.work != work {
+            return Err(reused());
+        }
+        if is_new {
+            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
+            self.shared.driver.start_once(async move { queues.work_off(&queue, &work).await });
+        }
+        Ok(running)
+    }
+
+    /// The sequence of the newest message of each shard.
+    pub(super) async fn sequences(&self, queue: &Arc<LiveQueue>) -> Result<Vec<u64>, QueueError> {
+        let mut sequences = Vec::new();
+        for number in 0..queue.shards() {
+            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
+            sequences.push(read.map_err(|error| self.shared.not_found_if_gone(queue, error))?.sequence);
+        }
+        Ok(sequences)
+    }
+}
+
+/// The name of an operation.
+fn name_of(queue: QueueId, token: &str) -> String {
+    format!("{queue}.{token}")
+}
+
+/// Refuses a token that names something else.
+fn reused() -> QueueError {
+    let what = "this request_token names an earlier purge or redrive of the queue, of another kind or with another filter, \
+                rate or dry_run; nothing was done";
+    Reject::new(Reason::TokenReused, what).into()
+}
+
+/// Refuses a request token of an illegal length.
+pub fn check_token(token: Option<&str>) -> Result<(), QueueError> {
+    if token.is_none_or(|token| (1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
+        return Ok(());
+    }
+    let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
+    Err(Reject::new(Reason::InvalidToken, what).into())
+}
