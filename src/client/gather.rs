@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::client::Client;
+use crate::client::batches::{BATCH_ITEMS_MAX, BatchError};
 use crate::client::error::{CallError, WriteError, status_of};
-use crate::client::writes::{BATCH_ITEMS_MAX, BatchError};
 use crate::proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
 
 /// Calls of one gathering that are under way at once.
@@ -101,8 +101,7 @@ impl Gathering {
             Err(mut error) => {
                 let is_settled = error.reason().as_deref() == Some("NOT_APPLIED");
                 error.may_be_applied |= may_be_applied && !is_settled;
-                // An earlier try of the same call may have done what this one refuses: NOT_APPLIED alone settles that.
-                if is_ours && self.client.tokens.learn_from(&error.status, true) {
+                if is_ours && self.client.tokens.learn_from(&error.status, error.may_be_applied) {
                     return self.alone(item).await;
                 }
                 Err(WriteError { token, error })

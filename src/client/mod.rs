@@ -10,6 +10,7 @@
 //! of one budget for all calls of the client and its clones.
 //! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
 
+mod batches;
 mod budget;
 mod call;
 mod endpoints;
@@ -32,10 +33,10 @@ use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
+pub use batches::BatchError;
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
 pub use retry::RetryPolicy;
-pub use writes::BatchError;
 
 use budget::RetryBudget;
 use endpoints::Endpoints;

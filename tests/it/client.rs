@@ -8,6 +8,7 @@ use std::time::Duration;
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::counter::v1 as pb;
 use tallystone::proto::counter::v1::counter_service_server::{CounterService, CounterServiceServer};
+use tallystone::proto::error::v1::ItemError;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -17,6 +18,9 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 /// The counters of a read and its `at_least_as_of` in seconds.
 type AskedRead = (String, Option<i64>);
+
+/// What a batch answers: the refusals of its items, none where one is taken, or that of the whole call.
+type BatchAnswer = Result<Vec<Option<&'static str>>, Status>;
 
 /// Answers adds and reads from a script and keeps what it was asked.
 #[derive(Clone, Default)]
@@ -28,6 +32,10 @@ struct Scripted {
     as_ofs: Arc<Mutex<Vec<i64>>>,
     /// What reads asked for.
     reads: Arc<Mutex<Vec<AskedRead>>>,
+    /// What the next batches answer, the last first; then all items are taken.
+    batches: Arc<Mutex<Vec<BatchAnswer>>>,
+    /// The tokens of each batch.
+    batched: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
 impl Scripted {
@@ -76,6 +84,19 @@ impl Running {
         server
     }
 
+    /// A server whose batches are answered so, in this order.
+    async fn with_batches(mut answers: Vec<BatchAnswer>) -> Self {
+        let server = Self::with(Vec::new()).await;
+        answers.reverse();
+        *server.script.batches.lock().expect("nobody panicked") = answers;
+        server
+    }
+
+    /// The tokens of each batch that came.
+    fn batched(&self) -> Vec<Vec<String>> {
+        self.script.batched.lock().expect("nobody panicked").clone()
+    }
+
     async fn reads(self) -> Vec<AskedRead> {
         let reads = Arc::clone(&self.script.reads);
         self.tokens().await;
@@ -84,7 +105,14 @@ impl Running {
     }
 
     fn client(&self) -> Client {
-        let policy = RetryPolicy { pause_first: Duration::from_millis(1), ..RetryPolicy::default() };
+        // Attempts are what ends these calls, however long the machine stands still.
+        let patience = Duration::from_mins(10);
+        let policy = RetryPolicy {
+            total: patience,
+            attempt_max: patience,
+            pause_first: Duration::from_millis(1),
+            ..RetryPolicy::default()
+        };
         Client::new(&self.address, policy).expect("a valid address")
     }
 
@@ -217,6 +245,98 @@ async fn nothing_was_applied_where_nobody_listens() {
     assert_eq!(error.error.attempts, 2);
 }
 
+fn batch(items: usize) -> pb::BatchAddCountsRequest {
+    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    pb::BatchAddCountsRequest { items: (0..items).map(|_| item()).collect(), ..Default::default() }
+}
+
+/// The refusals of a batch's items.
+fn reasons(results: &[pb::AddResult]) -> Vec<Option<&str>> {
+    results.iter().map(|result| result.error.as_ref().map(|error| error.reason.as_str())).collect()
+}
+
+#[tokio::test]
+async fn an_item_that_a_lost_try_may_have_applied_says_so_whatever_a_later_one_is_refused_for() {
+    let lost = || Err(Status::unavailable("a proxy lost it"));
+    let refusals = [
+        (Some("NAMESPACE_READ_ONLY"), Some("OUTCOME_UNKNOWN")),
+        (Some("INVALID_FUTURE_TIME"), Some("OUTCOME_UNKNOWN")),
+        (Some("TOO_OLD"), Some("TOO_OLD")),
+        (Some("INVALID_COUNTER_NAME"), Some("INVALID_COUNTER_NAME")),
+        (Some("ALREADY_EXISTS"), Some("ALREADY_EXISTS")),
+        (None, None),
+    ];
+    let second = refusals.iter().map(|(reason, _)| *reason).collect();
+    let server = Running::with_batches(vec![lost(), Ok(second)]).await;
+    let results = server.client().batch_add_counts(batch(refusals.len())).await.expect("the second is answered");
+    assert_eq!(reasons(&results), refusals.map(|(_, told)| told));
+    let batched = server.batched();
+    assert_eq!(batched.len(), 2, "none of them is worth another try");
+    assert_eq!(batched[0], batched[1], "under the same tokens");
+    let told: Vec<_> =
+        results.iter().map(|result| result.idempotency_token.clone().unwrap_or_default().token).collect();
+    assert_eq!(told, batched[0]);
+    let text = &results[0].error.as_ref().expect("it is refused").message;
+    assert!(text.contains("refused for NAMESPACE_READ_ONLY"), "{text}");
+
+    let server = Running::with_batches(vec![Ok(vec![Some("NAMESPACE_READ_ONLY")])]).await;
+    let results = server.client().batch_add_counts(batch(1)).await.expect("it is answered");
+    assert_eq!(reasons(&results), [Some("NAMESPACE_READ_ONLY")], "nothing was lost before");
+}
+
+#[tokio::test]
+async fn an_item_whose_token_was_settled_begins_anew_and_its_lost_repeat_leaves_it_open() {
+    let lost = || Err(Status::unavailable("a proxy lost it"));
+    let mut script = vec![lost(), Ok(vec![Some("NOT_APPLIED"), Some("RETRY_LATER"), None])];
+    script.extend((0..9).map(|_| lost()));
+    let server = Running::with_batches(script).await;
+    let results = server.client().batch_add_counts(batch(3)).await.expect("one of them was answered");
+    assert_eq!(reasons(&results), [Some("OUTCOME_UNKNOWN"), Some("OUTCOME_UNKNOWN"), None]);
+    let batched = server.batched();
+    assert_ne!(batched[0][0], batched[2][0], "it has a new token");
+    assert_eq!(results[0].idempotency_token.as_ref().expect("it is told").token, batched[2][0]);
+    assert_eq!(batched[0][1], batched[2][1]);
+
+    // Only what an unanswered try may have done is open.
+    let server = Running::with_batches(vec![Ok(vec![Some("NOT_APPLIED")]), Ok(vec![Some("NOT_APPLIED")])]).await;
+    let results = server.client().batch_add_counts(batch(1)).await.expect("it is answered");
+    assert_eq!((reasons(&results), server.batched().len()), (vec![Some("NOT_APPLIED")], 2), "replaced once");
+}
+
+#[tokio::test]
+async fn an_item_that_the_answer_leaves_out_is_asked_for_again() {
+    let server = Running::with_batches(vec![Ok(vec![None])]).await;
+    let results = server.client().batch_add_counts(batch(3)).await.expect("it is answered");
+    assert_eq!(reasons(&results), [None; 3]);
+    let batched = server.batched();
+    assert_eq!(batched[1], batched[0][1..]);
+}
+
+#[tokio::test]
+async fn a_batch_and_what_is_sent_again_of_it_have_one_budget() {
+    let busy = || Ok(vec![Some("RETRY_LATER")]);
+    let away = || Err(refusal(Code::Unavailable, "STORE_UNAVAILABLE", &[]));
+    let script: Vec<BatchAnswer> =
+        vec![away(), away(), busy(), away(), busy(), away(), busy(), away(), busy(), away(), busy(), away()];
+    let server = Running::with_batches(script).await;
+    let results = server.client().batch_add_counts(batch(1)).await.expect("it was answered once");
+    assert_eq!(reasons(&results), [Some("RETRY_LATER")], "no try did anything");
+    assert_eq!(server.batched().len(), 5, "five attempts are the most");
+}
+
+#[tokio::test]
+async fn a_gathered_add_says_what_its_batch_knows_of_earlier_tries() {
+    let lost = || Err(Status::unavailable("a proxy lost it"));
+    let server = Running::with_batches(vec![lost(), Ok(vec![Some("NAMESPACE_READ_ONLY")])]).await;
+    let item = batch(1).items.remove(0);
+    let error = server.client().gathering("").add(item.clone()).await.expect_err("it is refused");
+    assert!(error.error.may_be_applied, "{error}");
+    assert_eq!(server.batched(), vec![vec![error.token.token]; 2]);
+    let server = Running::with_batches(vec![Ok(vec![Some("NAMESPACE_READ_ONLY")])]).await;
+    let error = server.client().gathering("").add(item).await.expect_err("it is refused");
+    assert_eq!((error.error.reason().as_deref(), error.error.may_be_applied), (Some("NAMESPACE_READ_ONLY"), false));
+}
+
 fn get(counter_name: &str, at_least_as_of: Option<i64>) -> pb::GetCountRequest {
     let at_least_as_of = at_least_as_of.map(at);
     pb::GetCountRequest { counter_name: counter_name.to_owned(), at_least_as_of, ..Default::default() }
@@ -315,9 +435,25 @@ impl CounterService for Scripted {
 
     async fn batch_add_counts(
         &self,
-        _: Request<pb::BatchAddCountsRequest>,
+        request: Request<pb::BatchAddCountsRequest>,
     ) -> Unimplemented<pb::BatchAddCountsResponse> {
-        unscripted()
+        let tokens: Vec<_> = request.into_inner().items.into_iter().map(|item| item.idempotency_token).collect();
+        let names = tokens.iter().map(|token| token.clone().unwrap_or_default().token).collect();
+        self.batched.lock().expect("nobody panicked").push(names);
+        let answer = self.batches.lock().expect("nobody panicked").pop();
+        let refusals = answer.unwrap_or_else(|| Ok(vec![None; tokens.len()]))?;
+        // A script shorter than the batch leaves items out of the answer.
+        let result = |(reason, idempotency_token): (Option<&str>, _)| {
+            let error = reason.map(|reason| ItemError {
+                code: Code::FailedPrecondition.into(),
+                reason: reason.to_owned(),
+                message: format!("refused for {reason}"),
+                metadata: HashMap::from([("server_time".to_owned(), "2040-01-01T00:00:00Z".to_owned())]),
+            });
+            pb::AddResult { idempotency_token, error, ..Default::default() }
+        };
+        let results = refusals.into_iter().zip(tokens).map(result).collect();
+        Ok(Response::new(pb::BatchAddCountsResponse { results, ..Default::default() }))
     }
 
     async fn batch_get_counts(
