@@ -126,6 +126,12 @@ pub(super) fn status_of(error: ItemError) -> Status {
     Status::with_error_details(Code::from_i32(error.code), error.message, details)
 }
 
+/// The refusal of a call that is kept back here, in the words of a busy service.
+pub(super) fn busy(why: &str) -> Status {
+    let details = ErrorDetails::with_error_info("RETRY_LATER", "tallystone", std::collections::HashMap::new());
+    Status::with_error_details(Code::ResourceExhausted, why, details)
+}
+
 /// Whether the same call may succeed later.
 pub(super) fn is_retryable(status: &Status) -> bool {
     match reason_of(status) {

@@ -2,22 +2,27 @@
 //!
 //! An add goes out at once while few calls are under way; what comes while they are goes out together, in the next call. So
 //! a quiet client waits for nothing, and a busy one makes a call for up to 1,000 adds. Whoever finds a turn free leads a
-//! call; when it is over the turn goes to the first who waits. A caller that goes away takes nothing with it but its own
-//! answer: whoever was in its call sends again, under the same tokens.
+//! call; when it is over the turn goes to the first who waits. An add waits for a call as long as a call may take, and what
+//! was not sent by then, or when its caller went away, is never sent. A caller that leads and goes away takes nothing with
+//! it but its own answer: whoever was in its call sends again, under the same tokens.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::client::Client;
 use crate::client::batches::{BATCH_ITEMS_MAX, BatchError};
-use crate::client::error::{CallError, WriteError, status_of};
+use crate::client::error::{CallError, WriteError, busy, status_of};
 use crate::proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
 
 /// Calls of one gathering that are under way at once.
 const CALLS_AT_ONCE_MAX: usize = 4;
+/// Adds of one gathering that wait for a call; past it an add is refused.
+const WAITING_MAX: usize = 100 * BATCH_ITEMS_MAX;
 
 /// Gathers adds to counters of one namespace. Clones share what they gather.
 #[derive(Clone)]
@@ -37,6 +42,26 @@ struct Turns {
 struct Waiting {
     item: AddItem,
     told: oneshot::Sender<Told>,
+    fate: Fate,
+}
+
+/// Whether an add that waits is sent or given up, whichever is first; its caller and the call that takes it share this.
+#[derive(Clone, Default)]
+struct Fate(Arc<AtomicBool>);
+
+/// The place of an add that waits, as its caller holds it.
+struct Place {
+    answer: oneshot::Receiver<Told>,
+    fate: Fate,
+}
+
+/// How waiting ended.
+enum Waited {
+    Told(Told),
+    /// Whoever sent it went away in the middle of the call.
+    Lost,
+    /// It was not sent and will not be.
+    GivenUp,
 }
 
 enum Told {
@@ -77,21 +102,27 @@ impl Gathering {
     /// Adds a delta, in one call with other adds where calls are under way. As `Client::add_count` otherwise: an add without
     /// a token gets one here, which stays over all tries and is replaced only if the server said that it was finally not
     /// applied. The answer has no `server_time`.
+    ///
+    /// An add that no call has taken within the time for one (`RetryPolicy::total`), or that finds 100,000 waiting, is
+    /// refused with `RETRY_LATER`, and nothing of it is sent; so is nothing of one whose future was dropped while it waited.
     pub async fn add(&self, mut item: AddItem) -> Result<AddCountResponse, WriteError> {
         let is_ours = item.idempotency_token.is_none();
         let token = item.idempotency_token.get_or_insert_with(|| self.client.tokens.make()).clone();
+        let (began, patience) = (Instant::now(), self.client.policy.total);
         let mut may_be_applied = false;
         let answer = loop {
             let turn = match self.enter(&item) {
-                Ok(turn) => turn,
-                Err(answer) => match answer.await {
-                    Ok(Told::Answered(answer)) => break answer,
-                    Ok(Told::Lead(turn)) => turn,
-                    // Whoever sent it went away in the middle of the call: the same token again.
-                    Err(_) => {
+                Entered::Leads(turn) => turn,
+                Entered::Full => break Err(kept_back("too many adds wait for a call")),
+                Entered::Waits(place) => match place.told_within(patience.saturating_sub(began.elapsed())).await {
+                    Waited::Told(Told::Answered(answer)) => break answer,
+                    Waited::Told(Told::Lead(turn)) => turn,
+                    // The same token again.
+                    Waited::Lost => {
                         may_be_applied = true;
                         continue;
                     }
+                    Waited::GivenUp => break Err(kept_back("no call was free in time")),
                 },
             };
             break self.lead(turn, &item).await;
@@ -110,20 +141,30 @@ impl Gathering {
     }
 
     /// Takes a turn if one is free, else a place in the queue.
-    fn enter(&self, item: &AddItem) -> Result<Turn, oneshot::Receiver<Told>> {
+    fn enter(&self, item: &AddItem) -> Entered {
         let mut turns = locked(&self.turns);
         if turns.taken < CALLS_AT_ONCE_MAX {
             turns.taken += 1;
-            return Ok(Turn { turns: Some(Arc::clone(&self.turns)), others: Vec::new() });
+            return Entered::Leads(Turn { turns: Some(Arc::clone(&self.turns)), others: Vec::new() });
         }
-        let (told, answer) = oneshot::channel();
-        turns.waiting.push_back(Waiting { item: item.clone(), told });
-        Err(answer)
+        if turns.waiting.len() >= WAITING_MAX {
+            // The oldest are those that gave up.
+            while turns.waiting.front().is_some_and(Waiting::is_gone) {
+                turns.waiting.pop_front();
+            }
+            if turns.waiting.len() >= WAITING_MAX {
+                return Entered::Full;
+            }
+        }
+        let ((told, answer), fate) = (oneshot::channel(), Fate::default());
+        turns.waiting.push_back(Waiting { item: item.clone(), told, fate: fate.clone() });
+        Entered::Waits(Place { answer, fate })
     }
 
     /// Sends an add and those that came with the turn; answers the others and returns what came of its own.
     async fn lead(&self, mut turn: Turn, item: &AddItem) -> Result<AddResult, CallError> {
-        let others = std::mem::take(&mut turn.others);
+        let mut others = std::mem::take(&mut turn.others);
+        others.retain(|waiting| !waiting.is_gone() && waiting.fate.seal());
         let items = std::iter::once(item).chain(others.iter().map(|waiting| &waiting.item)).cloned().collect();
         let request = BatchAddCountsRequest { namespace: self.namespace.clone(), items };
         let sent = self.client.batch_add_counts(request).await;
@@ -159,6 +200,47 @@ impl Gathering {
     }
 }
 
+/// How an add begins.
+enum Entered {
+    Leads(Turn),
+    Waits(Place),
+    Full,
+}
+
+impl Fate {
+    /// Decides it, if it is open.
+    fn seal(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Waiting {
+    /// Whether nobody waits for its answer any more.
+    fn is_gone(&self) -> bool {
+        self.told.is_closed()
+    }
+}
+
+impl Place {
+    /// Waits to be told; past that time only for the answer of a call that has taken the add along.
+    async fn told_within(mut self, time: Duration) -> Waited {
+        let told = match tokio::time::timeout(time, &mut self.answer).await {
+            Ok(told) => told,
+            Err(_) if self.fate.seal() => return Waited::GivenUp,
+            Err(_) => self.answer.await,
+        };
+        told.map_or(Waited::Lost, Waited::Told)
+    }
+}
+
+impl Turns {
+    /// Takes out those that come first and still wait.
+    fn next_waiting(&mut self, most: usize) -> Vec<Waiting> {
+        let waiting = std::iter::from_fn(|| self.waiting.pop_front());
+        waiting.filter(|waiting| !waiting.is_gone()).take(most).collect()
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let Some(shared) = self.turns.take() else { return };
@@ -167,8 +249,10 @@ impl Drop for Turn {
         let given = std::mem::take(&mut self.others);
         given.into_iter().rev().for_each(|waiting| turns.waiting.push_front(waiting));
         while let Some(next) = turns.waiting.pop_front() {
-            let fitting = turns.waiting.len().min(BATCH_ITEMS_MAX - 1);
-            let others = turns.waiting.drain(..fitting).collect();
+            if next.is_gone() {
+                continue;
+            }
+            let others = turns.next_waiting(BATCH_ITEMS_MAX - 1);
             match next.told.send(Told::Lead(Self { turns: Some(Arc::clone(&shared)), others })) {
                 Ok(()) => return,
                 // It went away; the one behind it leads.
@@ -203,10 +287,19 @@ fn applied(result: AddResult) -> Result<AddCountResponse, CallError> {
     }
 }
 
-/// A server that leaves an item out of its answer has said nothing of it.
+/// A result that is missing says nothing of its item.
 fn unanswered() -> CallError {
     let status = Status::unknown("the server left this item out of its answer; it may have been applied");
     CallError { status: Box::new(status), attempts: 1, may_be_applied: true }
+}
+
+/// The refusal of an add that was kept back here. A call before may have carried it.
+fn kept_back(why: &str) -> CallError {
+    CallError {
+        status: Box::new(busy(&format!("{why}; retry later, under the same token"))),
+        attempts: 0,
+        may_be_applied: false,
+    }
 }
 
 fn copy_of(error: &CallError) -> CallError {
@@ -218,31 +311,40 @@ mod tests {
     use super::*;
     use crate::client::RetryPolicy;
 
-    fn gathering() -> Gathering {
-        Client::new("127.0.0.1:1", RetryPolicy::default()).expect("a valid address").gathering("default")
+    fn gathering(total: Duration) -> Gathering {
+        let policy = RetryPolicy { total, ..RetryPolicy::default() };
+        Client::new("127.0.0.1:1", policy).expect("a valid address").gathering("default")
     }
 
-    fn waits(gathering: &Gathering) -> oneshot::Receiver<Told> {
+    fn patient() -> Gathering {
+        gathering(Duration::from_hours(1))
+    }
+
+    fn waits(gathering: &Gathering) -> Place {
         match gathering.enter(&AddItem::default()) {
-            Ok(_) => panic!("all turns are taken"),
-            Err(answer) => answer,
+            Entered::Waits(place) => place,
+            Entered::Leads(_) | Entered::Full => panic!("all turns are taken and there is room"),
         }
     }
 
-    fn leads(answer: &mut oneshot::Receiver<Told>) -> Turn {
-        match answer.try_recv() {
+    fn leads(place: &mut Place) -> Turn {
+        match place.answer.try_recv() {
             Ok(Told::Lead(turn)) => turn,
             Ok(Told::Answered(_)) | Err(_) => panic!("it is its turn"),
         }
     }
 
     fn all_turns(gathering: &Gathering) -> Vec<Turn> {
-        (0..CALLS_AT_ONCE_MAX).map(|_| gathering.enter(&AddItem::default()).ok().expect("a turn is free")).collect()
+        let turn = |_| match gathering.enter(&AddItem::default()) {
+            Entered::Leads(turn) => turn,
+            Entered::Waits(_) | Entered::Full => panic!("a turn is free"),
+        };
+        (0..CALLS_AT_ONCE_MAX).map(turn).collect()
     }
 
     #[tokio::test]
     async fn what_comes_while_calls_are_under_way_goes_out_together() {
-        let gathering = gathering();
+        let gathering = patient();
         let mut turns = all_turns(&gathering);
         let mut waiting: Vec<_> = (0..BATCH_ITEMS_MAX + 2).map(|_| waits(&gathering.clone())).collect();
         turns.pop();
@@ -254,7 +356,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_is_not_lost_with_those_who_go_away() {
-        let gathering = gathering();
+        let gathering = patient();
         let turns = all_turns(&gathering);
         let (first, second, mut third) = (waits(&gathering), waits(&gathering), waits(&gathering));
         drop(second);
@@ -262,5 +364,57 @@ mod tests {
         drop(first); // it was given a turn and has not looked
         drop(leads(&mut third));
         assert_eq!(all_turns(&gathering).len(), CALLS_AT_ONCE_MAX, "all turns are free again");
+    }
+
+    #[tokio::test]
+    async fn an_add_whose_caller_has_gone_takes_no_room_in_a_call() {
+        let gathering = patient();
+        let mut turns = all_turns(&gathering);
+        let (mut first, second, third) = (waits(&gathering), waits(&gathering), waits(&gathering));
+        drop(second);
+        turns.pop();
+        let turn = leads(&mut first);
+        assert_eq!(turn.others.len(), 1);
+        assert!(!turn.others[0].is_gone());
+        drop(third);
+        assert!(turn.others[0].is_gone(), "it is left out when the call is made");
+    }
+
+    #[tokio::test]
+    async fn an_add_that_no_call_takes_in_time_is_refused_and_never_sent() {
+        let gathering = gathering(Duration::ZERO);
+        let turns = all_turns(&gathering);
+        let refused = gathering.add(AddItem::default()).await.expect_err("no call is free");
+        assert_eq!(refused.error.reason().as_deref(), Some("RETRY_LATER"));
+        assert!(!refused.error.may_be_applied && !refused.token.token.is_empty());
+        assert!(locked(&gathering.turns).next_waiting(1).is_empty(), "it would be left out");
+        drop(turns);
+    }
+
+    #[tokio::test]
+    async fn an_add_that_was_sent_is_waited_for_and_one_that_was_given_up_is_not_sent() {
+        let gathering = patient();
+        let _turns = all_turns(&gathering);
+        let (sent, given_up) = (waits(&gathering), waits(&gathering));
+        let mut waiting = locked(&gathering.turns).next_waiting(2);
+        assert!(waiting[0].fate.seal(), "a call takes it along");
+        let answer = waiting.remove(0).told.send(Told::Answered(Ok(AddResult::default())));
+        assert!(answer.is_ok());
+        assert!(matches!(sent.told_within(Duration::ZERO).await, Waited::Told(Told::Answered(Ok(_)))));
+        assert!(matches!(given_up.told_within(Duration::ZERO).await, Waited::GivenUp));
+        assert!(!waiting[0].fate.seal(), "no call takes it any more");
+    }
+
+    #[tokio::test]
+    async fn those_that_wait_are_bounded_and_those_that_gave_up_are_not_counted() {
+        let gathering = patient();
+        let _turns = all_turns(&gathering);
+        let mut places: VecDeque<_> = (0..WAITING_MAX).map(|_| waits(&gathering)).collect();
+        let refused = gathering.add(AddItem::default()).await.expect_err("there is no room");
+        assert_eq!(refused.error.reason().as_deref(), Some("RETRY_LATER"));
+        assert!(!refused.error.may_be_applied);
+        places.pop_front();
+        places.push_back(waits(&gathering));
+        assert!(matches!(gathering.enter(&AddItem::default()), Entered::Full));
     }
 }
