@@ -139,6 +139,45 @@ async fn work_is_told_when_its_message_is_to_be_canceled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_ends_while_the_cancel_of_its_message_cannot_be_settled() {
+    let house = House::new(&json!({"default_lease": "3600s"}));
+    let queue = filled(&house, 1).await;
+    let (server, way) = (Arc::clone(&house.server), Arc::clone(&house.way));
+    let (told, mut tells) = mpsc::channel(1);
+    let work = move |_: u32, mut job: Job| {
+        let (server, way, told) = (Arc::clone(&server), Arc::clone(&way), told.clone());
+        async move {
+            let cancel = json!({"queue": "mail", "message_id": job.message().message_id}).to_string();
+            let asked = tokio::task::spawn_blocking(move || {
+                server.post("/tallystone.queue.v1.QueueService/CancelMessage", &cancel).status
+            });
+            assert_eq!(asked.await.expect("no panic"), 200);
+            assert_eq!(job.must_end().await, Why::CancelRequested);
+            way.set(Fault::Cut);
+            told.send(()).await.expect("the test waits");
+            Outcome::Cancel
+        }
+    };
+    let shutdown = Shutdown::default();
+    let (unsettled, mut heard) = mpsc::channel(4);
+    let worker =
+        queue.worker().session_lease(Duration::from_secs(30)).grace(Duration::from_mins(1)).observed(move |event| {
+            if let WorkerEvent::NotSettled { message_id, .. } = event {
+                unsettled.try_send(message_id.to_owned()).expect("the test hears it");
+            }
+        });
+    let end = async {
+        tells.recv().await.expect("the message is to be canceled");
+        shutdown.end();
+    };
+    let ends = async { tokio::join!(queue.run(&worker, work, &shutdown), end) };
+    // The lease was given for an hour, and for so long would the cancel be tried.
+    let (tally, ()) = tokio::time::timeout(Duration::from_mins(3), ends).await.expect("the worker hears that it ends");
+    assert_eq!(tally.expect("it ends well").others, 1);
+    assert_eq!(heard.recv().await.as_deref(), Some("m-0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_whose_label_is_opened_again_drops_its_work() {
     let house = House::new(&json!({}));
     let queue = filled(&house, 1).await;

@@ -136,7 +136,11 @@ where
         biased;
         // It may have heard the signal first.
         ended = &mut running => (*signal.borrow(), Some(ended)),
-        why = ended(&mut signal) => (Some(why), tokio::time::timeout(grace, &mut running).await.ok()),
+        _ = ended(&mut signal) => {
+            let said = tokio::time::timeout(grace, &mut running).await.ok();
+            // A weightier word may have come meanwhile; without a word the worker is gone.
+            (Some(signal.borrow().unwrap_or(Why::Stopped)), said)
+        }
     };
     let said =
         ended.1.map(|ended| ended.unwrap_or_else(|_panic| Outcome::failed("panic", "the worker's code panicked")));

@@ -65,7 +65,7 @@ impl Leases {
 
     /// When the next lease is over, unless it is renewed.
     pub fn next_over(&self, now: Instant) -> Option<Duration> {
-        let live = self.held.values().filter(|held| held.signal.borrow().is_none());
+        let live = self.held.values().filter(|held| *held.signal.borrow() != Some(Why::LeaseLost));
         live.map(|held| self.until(held)).min().map(|until| until.saturating_duration_since(now))
     }
 
@@ -94,13 +94,25 @@ impl Leases {
     }
 }
 
-/// Tells the work of a lease why it should end; the first word stands. Says whether it was news.
+/// Tells the work of a lease why it should end; a word stands until a weightier one comes. Says whether it was news.
 fn tell(held: &Held, why: Why) -> bool {
     held.signal.send_if_modified(|told| {
-        let is_news = told.is_none();
-        told.get_or_insert(why);
+        let is_news = told.is_none_or(|told| weight(told) < weight(why));
+        if is_news {
+            *told = Some(why);
+        }
         is_news
     })
+}
+
+/// A message that is to be canceled may be settled for as long as its lease lasts, at the end of a worker once, and not at all
+/// when the lease is lost.
+fn weight(why: Why) -> u8 {
+    match why {
+        Why::CancelRequested => 0,
+        Why::Stopped => 1,
+        Why::LeaseLost => 2,
+    }
 }
 
 #[cfg(test)]
@@ -125,12 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_to_the_work_stands() {
+    fn a_word_to_the_work_stands_until_a_weightier_one_comes() {
         let (mut leases, now) = (Leases::default(), Instant::now());
         let heard = leases.add("a".to_owned(), 1, now + SECOND);
         assert!(leases.tell("a", Why::CancelRequested) && !leases.tell("b", Why::Stopped));
+        assert!(!leases.tell("a", Why::CancelRequested), "it is no news");
+        assert_eq!(leases.next_over(now), Some(SECOND), "its lease may be lost yet");
         leases.tell_all(Why::Stopped);
-        assert_eq!(*heard.borrow(), Some(Why::CancelRequested));
+        assert_eq!(*heard.borrow(), Some(Why::Stopped));
+        assert!(!leases.tell("a", Why::CancelRequested));
+        assert!(leases.tell("a", Why::LeaseLost) && !leases.tell("a", Why::Stopped));
+        assert_eq!(*heard.borrow(), Some(Why::LeaseLost));
         leases.remove("a");
         assert_eq!((leases.len(), leases.next_over(now)), (0, None));
     }
