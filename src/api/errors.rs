@@ -30,8 +30,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// What is wrong and what to do.
     pub message: String,
-    /// The field of the request that is at fault, where one is known.
-    pub field: Option<String>,
+    /// The fields of the request that are at fault, where they are known, and what is wrong with each.
+    pub fields: Vec<(String, String)>,
     /// When to retry, where that is known.
     pub retry_after: Option<Duration>,
     /// Values that a program may want.
@@ -50,14 +50,14 @@ impl Refusal {
             message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX - '…'.len_utf8()));
             message.push('…');
         }
-        let field = field_of(reason).map(str::to_owned);
-        Self { reason, message, field, retry_after: None, metadata: Vec::new() }
+        let fields = field_of(reason).map(|field| (field.to_owned(), message.clone())).into_iter().collect();
+        Self { reason, message, fields, retry_after: None, metadata: Vec::new() }
     }
 
     /// Names the field at fault.
     #[must_use]
     pub fn at(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.fields = vec![(field.into(), self.message.clone())];
         self
     }
 
@@ -76,7 +76,8 @@ impl Refusal {
 
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
-        Self::new(reject.reason, reject.message)
+        let refusal = Self::new(reject.reason, reject.message);
+        if reject.fields.is_empty() { refusal } else { Self { fields: reject.fields, ..refusal } }
     }
 }
 
@@ -106,6 +107,10 @@ impl From<NamespaceError> for Refusal {
 
 impl From<QueueError> for Refusal {
     fn from(error: QueueError) -> Self {
+        let error = match error {
+            QueueError::Reject(reject) => return reject.into(),
+            other => other, // `QueueError` says the rest of the others
+        };
         if let QueueError::Store(error) = &error {
             report(error);
         }
@@ -154,8 +159,8 @@ impl From<Refusal> for Status {
         if refusal.retry_after.is_some() {
             details.set_retry_info(refusal.retry_after);
         }
-        if let Some(field) = refusal.field {
-            details.add_bad_request_violation(field, &refusal.message);
+        for (field, what) in refusal.fields {
+            details.add_bad_request_violation(field, what);
         }
         Status::with_error_details(code, refusal.message, details)
     }
@@ -204,7 +209,7 @@ impl From<Refusal> for ItemError {
     fn from(refusal: Refusal) -> Self {
         let mut metadata: HashMap<String, String> =
             refusal.metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        if let Some(field) = refusal.field {
+        if let Some((field, _)) = refusal.fields.into_iter().next() {
             metadata.insert("field".to_owned(), field);
         }
         if let Some(retry_after) = refusal.retry_after {
@@ -302,7 +307,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::LeaseLost => Some("stop working on it"),
         Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some("nothing was applied: ask a server that has it"),
         Reason::TokenReused => Some("make a new one"),
-        Reason::QueueFull => Some("nothing was applied: let workers catch up, or raise the quota"),
+        Reason::QueueFull => Some("nothing was applied"),
         Reason::MessageNotFound => Some("check its id, or send its key"),
         Reason::TokenExpired => Some("look for the message before you enqueue it with a new id"),
         Reason::ShuttingDown => Some("retry with the same token when it is back, or at another server"),
@@ -382,6 +387,16 @@ mod tests {
         let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
         assert_eq!(violations[0].field, "from");
         assert_eq!(violations[0].description, "from must lie before to");
+    }
+
+    #[test]
+    fn each_field_at_fault_is_a_violation_with_its_own_words() {
+        let reject = Reject::new(Reason::InvalidSettings, "two are wrong").at("a", "a is 1").at("b", "b is 2");
+        let status = Status::from(Refusal::from(reject.clone()));
+        let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
+        let told: Vec<_> = violations.iter().map(|one| (one.field.as_str(), one.description.as_str())).collect();
+        assert_eq!(told, [("a", "a is 1"), ("b", "b is 2")]);
+        assert_eq!(ItemError::from(Refusal::from(reject)).metadata["field"], "a");
     }
 
     #[test]

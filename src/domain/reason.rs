@@ -314,12 +314,21 @@ pub struct Reject {
     pub reason: Reason,
     /// What is wrong, with the values at hand.
     pub message: String,
+    /// The fields of the request that are at fault, where they are known, and what is wrong with each.
+    pub fields: Vec<(String, String)>,
 }
 
 impl Reject {
     /// Refuses for a reason, in words.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        Self { reason, message: message.into(), fields: Vec::new() }
+    }
+
+    /// Names a field at fault, and what is wrong with it.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<String>, what: impl Into<String>) -> Self {
+        self.fields.push((field.into(), what.into()));
+        self
     }
 }
 

@@ -154,6 +154,20 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn the_ranges_of_queue_settings_stand_in_their_table() {
+    let rows = table("docs/queues.md", "| setting | values | default | changes |");
+    let ranges = tallystone::domain::queue::ranges::all();
+    assert!(ranges.len() > 15, "the ranges are where this test looks for them");
+    for range in ranges {
+        // Settings of one message share a row, and so do a block and its reason.
+        let name = range.setting.split('.').next().expect("a name has a beginning").trim_end_matches("_reason");
+        let row = rows.iter().find(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{name}`"))));
+        let row = row.unwrap_or_else(|| panic!("{name} has no row")).replace('`', "");
+        assert!(row.contains(&range.allowed), "{}: {:?} is not said in {row:?}", range.setting, range.allowed);
+    }
+}
+
+#[test]
 fn the_code_map_names_every_module() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).expect("the page is there");
     let map = page.split("```").nth(1).expect("the page has a map");

@@ -403,6 +403,6 @@ mod tests {
             r#"{"items": [{"delta": 1}, {"delta": true}]}"#,
         )
         .expect_err("a bool is no number");
-        assert_eq!(refusal.field.as_deref(), Some("items[1].delta"));
+        assert_eq!(refusal.fields[0].0, "items[1].delta");
     }
 }

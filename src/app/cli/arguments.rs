@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::documents;
 use crate::app::suggestions::meant;
+use crate::domain::limits::{LEASE_MAX, LEASE_MIN};
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1::Freshness;
 use crate::proto::queue::v1::MessageState;
@@ -48,6 +49,15 @@ pub fn time(text: &str) -> Result<Timestamp, String> {
 /// Reads a duration as `500ms`, `5s`, `10m`, `24h` or `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     documents::duration_of(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 10m, 24h or 7d".to_owned())
+}
+
+/// Reads the lease of a message or session.
+pub fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    match (LEASE_MIN..=LEASE_MAX).contains(&lease) {
+        true => Ok(lease),
+        false => Err("a lease lasts 1s to 12h".to_owned()),
+    }
 }
 
 /// Reads a freshness, with or without its prefix, in any letter case.
@@ -121,6 +131,14 @@ mod tests {
             assert!(when("soon").expect_err("no time").contains(taken) && when(taken).is_ok(), "{taken}");
         }
         assert!(time("soon").expect_err("no time").ends_with("2026-01-31T12:00:00Z"), "neither now nor 1h");
+    }
+
+    #[test]
+    fn a_lease_that_no_server_gives_is_refused_here() {
+        assert_eq!((lease("1s"), lease("12h")), (Ok(LEASE_MIN), Ok(LEASE_MAX)));
+        for text in ["100ms", "0s", "43201s", "1d"] {
+            assert!(lease(text).expect_err(text).contains("1s to 12h"), "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
-use crate::domain::queue::command::{Invalid, Refusal, Reply};
+use crate::domain::queue::command::{Full, Invalid, Refusal, Reply};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::Routing;
 use crate::domain::queue::names::Names;
@@ -43,14 +43,14 @@ impl Shard {
     }
 
     pub(super) fn set_value_limit(&mut self, value: Routing, limit: Option<u32>) -> Result<Reply, Refusal> {
-        let Some(exclusive) = &mut self.index.exclusive else { return Err(Invalid::ValueLimit.into()) };
+        let Some(exclusive) = &mut self.index.exclusive else { return Err(Invalid::NotExclusive.into()) };
         if limit.is_some_and(|limit| limit > VALUE_IN_FLIGHT_MAX) {
             return Err(Invalid::ValueLimit.into());
         }
         let limits = &mut exclusive.values.limits;
         match limit {
             Some(_) if limits.len() == VALUE_LIMITS_MAX && !limits.contains_key(&value) => {
-                return Err(Refusal::ResourceExhausted);
+                return Err(Refusal::Full(Full::ValueLimits));
             }
             Some(limit) => limits.insert(value.clone(), limit),
             None => limits.remove(&value),

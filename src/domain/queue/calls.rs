@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, Dequeue, Invalid, Leased, Refusal, Reply};
+use crate::domain::queue::command::{Completeness, Dequeue, Full, Invalid, Leased, Refusal, Reply};
 use crate::domain::queue::message::{Lease, LeaseSession, LeaseToken};
 use crate::domain::queue::session::{Ending, Session, SessionCall, SessionId};
 use crate::domain::queue::shard::{Shard, bulk_size};
@@ -22,7 +22,7 @@ impl Shard {
             Some(session) if session.bars.get(&call.sequence).is_some_and(|barred| call.attempt < *barred) => {
                 return Err(Refusal::TryBarred);
             }
-            None if self.sessions.count() >= SESSIONS_MAX => return Err(Refusal::ResourceExhausted),
+            None if self.sessions.count() >= SESSIONS_MAX => return Err(Refusal::Full(Full::Sessions)),
             Some(_) | None => {}
         }
         if call.lease.is_some() && self.sessions.first_held(call.id).is_some() {
@@ -181,5 +181,7 @@ impl Shard {
 
 fn check_call(call: &SessionCall) -> Result<(), Invalid> {
     let lease_fits = call.lease.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease));
-    if lease_fits && call.sequence > 0 && call.attempt > 0 { Ok(()) } else { Err(Invalid::Session) }
+    let checks =
+        [(lease_fits, Invalid::SessionLease), (call.sequence > 0, Invalid::Sequence), (call.attempt > 0, Invalid::Try)];
+    checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, invalid)| Err(invalid))
 }

@@ -365,11 +365,19 @@ pub enum Invalid {
     ExclusivityValue,
     /// An exclusive queue takes no shard key.
     ShardKey,
-    /// The limit is beyond 10,000, or the queue is not exclusive.
+    /// The limit is beyond 10,000.
     ValueLimit,
+    /// Only an exclusive queue has limits of values.
+    NotExclusive,
     /// Not 1 to 4 keys of 1 to 64 bytes.
     Shape,
-    /// The session's lease is not 1 s to 12 h, the number of a call or try is 0, or the session only replays.
+    /// The session's lease is not 1 s to 12 h.
+    SessionLease,
+    /// The number of a session's call is 0.
+    Sequence,
+    /// The number of a try is 0.
+    Try,
+    /// The session only replays.
     Session,
     /// More than 4 pairs, too long ones, or a key twice.
     Filter,
@@ -414,8 +422,23 @@ pub enum Refusal {
     EnqueueBlocked(Box<str>),
     /// Nothing goes out, for this reason.
     DequeueBlocked(Box<str>),
-    /// The shard is full: of messages, of bytes, of answers kept for repeats or of limits of single values.
-    ResourceExhausted,
+    /// The shard is full.
+    Full(Full),
+}
+
+/// What a shard has no room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Full {
+    /// Another message.
+    Messages,
+    /// The bytes of its payload.
+    Bytes,
+    /// Another answer that is kept for repeats.
+    Answers,
+    /// Another session.
+    Sessions,
+    /// A limit of another exclusivity value.
+    ValueLimits,
 }
 
 impl From<Invalid> for Refusal {

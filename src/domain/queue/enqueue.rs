@@ -6,7 +6,7 @@ use crate::domain::limits::{
     ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
 };
 use crate::domain::queue::answers::{FirstAnswer, Keep};
-use crate::domain::queue::command::{Invalid, NewMessage, Refusal, Reply};
+use crate::domain::queue::command::{Full, Invalid, NewMessage, Refusal, Reply};
 use crate::domain::queue::durable::KeptAnswer;
 use crate::domain::queue::message::{Course, MaybeTime, Message, MessageKey, Routing};
 use crate::domain::queue::shard::Shard;
@@ -84,10 +84,12 @@ impl Shard {
         let all = self.index.totals.all();
         let bytes = all.bytes.saturating_add(u64::from(sent.payload_bytes));
         let has_room = |time| self.answers.has_room(time, self.settings.dedupe_max_bytes);
-        let fits = all.messages < self.settings.quota_messages
-            && bytes <= self.settings.quota_bytes
-            && sent.token_time.is_none_or(has_room);
-        if fits { Ok(()) } else { Err(Refusal::ResourceExhausted) }
+        let checks = [
+            (all.messages < self.settings.quota_messages, Full::Messages),
+            (bytes <= self.settings.quota_bytes, Full::Bytes),
+            (sent.token_time.is_none_or(has_room), Full::Answers),
+        ];
+        checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, full)| Err(Refusal::Full(full)))
     }
 
     fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<Message, Invalid> {

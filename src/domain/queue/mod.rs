@@ -27,6 +27,7 @@ pub mod message;
 pub mod name;
 mod names;
 pub mod pace;
+pub mod ranges;
 pub mod route;
 mod sequences;
 pub mod session;

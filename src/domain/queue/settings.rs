@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{
-    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX,
-    METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
-};
+use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
 use crate::domain::queue::command::Invalid;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::message::Metadata;
+use crate::domain::queue::ranges;
 use crate::domain::queue::state::State;
 use crate::domain::time::{Timestamp, micros_of};
 
@@ -60,13 +58,6 @@ pub struct Exclusivity {
     pub max_in_flight_per_value: u32,
     /// Whether an invisible or running message holds back those of its value that come after it by rank.
     pub strict_order_per_value: bool,
-}
-
-impl Exclusivity {
-    fn fits(&self) -> bool {
-        (1..=METADATA_KEY_BYTES_MAX).contains(&self.key.len())
-            && (1..=VALUE_IN_FLIGHT_MAX).contains(&self.max_in_flight_per_value)
-    }
 }
 
 /// How long completed, canceled and errored messages are kept.
@@ -139,24 +130,7 @@ impl RetryPolicy {
 impl Settings {
     /// Checks every range, and that results outlive their tokens.
     pub fn check(&self) -> Result<(), Invalid> {
-        let retry = &self.retry;
-        let kept = [self.retention.completed, self.retention.canceled, self.retention.errored];
-        let ranges = [
-            (LEASE_MIN..=LEASE_MAX).contains(&self.default_lease),
-            self.max_run_time >= self.default_lease,
-            self.default_invisibility <= INVISIBILITY_MAX,
-            (1..=ATTEMPTS_MAX).contains(&self.default_attempts),
-            self.default_ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX),
-            self.dedupe_window <= DEDUPE_WINDOW_MAX,
-            kept.iter().all(|kept| *kept >= self.dedupe_window && *kept <= MESSAGE_TTL_MAX),
-            self.exclusivity.as_ref().is_none_or(Exclusivity::fits),
-            self.payload_max_bytes <= PAYLOAD_BYTES_MAX,
-            self.metadata_max_bytes <= METADATA_BYTES_MAX,
-            self.shapes.len() <= SHAPES_MAX,
-            self.shapes.iter().enumerate().all(|(number, keys)| !self.shapes[..number].contains(keys)),
-            retry.factor_percent >= 100 && retry.jitter_percent <= 100 && retry.max <= INVISIBILITY_MAX,
-        ];
-        if ranges.iter().all(|fits| *fits) { Ok(()) } else { Err(Invalid::Settings) }
+        if ranges::faults_of_shard(self).is_empty() { Ok(()) } else { Err(Invalid::Settings) }
     }
 
     /// The priority of a message: its own, else now plus the offset of the class it names or its metadata select.

@@ -52,6 +52,8 @@ pub struct Shard {
 pub struct NotDeclared {
     /// The shape that differs from it by the fewest keys, if any is ready.
     pub nearest: Option<ShapeKeys>,
+    /// Whether its own shape is declared and not filled yet.
+    pub is_filling: bool,
 }
 
 /// What came of a command.
@@ -182,7 +184,9 @@ impl Shard {
         let usable = || self.index.shapes.iter().filter(|shape| shape.is_complete());
         let Some(shape) = usable().find(|shape| shape.keys.is_that_of(filter)) else {
             let nearest = usable().map(|shape| &shape.keys).min_by_key(|keys| keys.distance(filter));
-            return Err(NotDeclared { nearest: nearest.cloned() });
+            // Of the complete ones none is that of the filter.
+            let is_filling = self.index.shapes.iter().any(|shape| shape.keys.is_that_of(filter));
+            return Err(NotDeclared { nearest: nearest.cloned(), is_filling });
         };
         let group = shape.place_for(filter).and_then(|set| shape.group(&set));
         Ok(group.map(Group::counts).unwrap_or_default())

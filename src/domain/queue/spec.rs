@@ -3,11 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::limits::{
-    DESCRIPTION_BYTES_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX,
-    QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX,
-};
-use crate::domain::queue::command::Invalid;
+use crate::domain::limits::{LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::domain::queue::name::{QueueId, QueueName};
 use crate::domain::queue::settings::{Retention, RetryPolicy, Settings};
 use crate::domain::time::Timestamp;
@@ -96,19 +92,6 @@ impl QueueSpec {
             enqueue_blocked: None,
             dequeue_blocked: None,
         }
-    }
-
-    /// Checks every range.
-    pub fn check(&self) -> Result<(), Invalid> {
-        self.settings.check()?;
-        let blocks = [&self.enqueue_blocked, &self.dequeue_blocked];
-        let fits = (1..=QUEUE_SHARDS_MAX).contains(&self.shards)
-            && self.shards.is_power_of_two()
-            && self.template_for.as_ref().is_none_or(|prefix| (1..=QUEUE_NAME_BYTES_MAX).contains(&prefix.len()))
-            && self.settings.classes.len() <= PRIORITY_CLASSES_MAX
-            && self.description.len() <= DESCRIPTION_BYTES_MAX
-            && blocks.into_iter().flatten().all(|reason| reason.len() <= DESCRIPTION_BYTES_MAX);
-        if fits { Ok(()) } else { Err(Invalid::Settings) }
     }
 
     /// The settings of one shard: those of the queue, with quotas and the bytes of kept answers shared out evenly,

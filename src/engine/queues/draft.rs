@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::ranges::{self, Fault};
 use crate::domain::queue::settings::{Exclusivity, PriorityClass, RetryPolicy, Settings};
 use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
@@ -151,14 +152,14 @@ impl QueueDraft {
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
-        spec.check().map_err(|_invalid| {
-            Reject::new(Reason::InvalidSettings, format!("the settings of queue {} {}", self.name, faults(&spec)))
-        })?;
-        Ok(spec)
+        match ranges::faults_of_queue(&spec) {
+            faults if faults.is_empty() => Ok(spec),
+            faults => Err(out_of_range(&spec, &faults)),
+        }
     }
 
     fn resolve_exclusivity(&self, settings: &mut Settings) -> Result<(), Reject> {
-        let refuse = |what: &str| Err(Reject::new(Reason::InvalidSettings, what));
+        let refuse = |what: &str| Err(Reject::new(Reason::InvalidSettings, what).at("queue.exclusivity_key", what));
         let of_values = self.exclusivity_key.is_some()
             || self.max_in_flight_per_value.is_some()
             || self.strict_order_per_value.is_some();
@@ -217,28 +218,29 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
         let shown: String = name.chars().take(64).collect();
         let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
         let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
-        return Err(Reject::new(Reason::InvalidSettings, what));
+        return Err(Reject::new(Reason::InvalidSettings, what.as_str()).at("reset", what.as_str()));
     };
     reset(spec, defaults);
     Ok(())
 }
 
-/// What is wrong with settings, for people.
-fn faults(spec: &QueueSpec) -> String {
-    let kept = &spec.settings.retention;
-    if [kept.completed, kept.canceled, kept.errored].iter().any(|kept| *kept < spec.settings.dedupe_window) {
-        return "keep results for a shorter time than dedupe_window; raise the retention or shorten the window"
-            .to_owned();
-    }
-    if !spec.shards.is_power_of_two() || spec.shards > crate::domain::limits::QUEUE_SHARDS_MAX {
-        return format!("ask for {} shards; send a power of two from 1 to 256", spec.shards);
-    }
-    if spec.settings.max_run_time < spec.settings.default_lease {
-        return "have a max_run_time shorter than default_lease".to_owned();
-    }
-    "leave their ranges: leases 1 s to 12 h, attempts 1 to 10,000, invisibility, TTL and retention up to 10 years, \
-     dedupe_window up to 24 h, payload_max_bytes up to 32,768, metadata_max_bytes up to 1,280, factor_percent at least 100, jitter_percent at most 100, at most 15 different filter_shapes, texts up to 1,024 bytes"
-        .to_owned()
+/// The longest value of a setting that a refusal shows, in characters.
+const VALUE_SHOWN_CHARS: usize = 40;
+
+/// Refuses settings, each with its value, where that is short, and what it may be.
+fn out_of_range(spec: &QueueSpec, faults: &[Fault]) -> Reject {
+    let values = settings_of(spec);
+    let words = |Fault { setting, allowed }: &Fault| {
+        let value = values.iter().find(|value| value.name == *setting).map(|setting| &setting.value);
+        match value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS) {
+            Some(value) => format!("{setting} is {value}, allowed is {allowed}"),
+            None => format!("{setting} does not fit, allowed is {allowed}"),
+        }
+    };
+    let all: Vec<_> = faults.iter().map(words).collect();
+    let reject = Reject::new(Reason::InvalidSettings, format!("queue {}: {}", spec.name, all.join("; ")));
+    let fields = faults.iter().map(|fault| format!("queue.{}", fault.setting));
+    fields.zip(all).fold(reject, |reject, (field, words)| reject.at(field, words))
 }
 
 struct Setting {
@@ -274,6 +276,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
     } = spec;
     let time = |time: Duration| duration_text(time);
     let text = |text: Option<&str>| text.map_or("none".to_owned(), str::to_owned);
+    let of_values = |value: Option<String>| value.unwrap_or("none".to_owned());
     let retry = &settings.retry;
     let class = |class: &PriorityClass| format!("{} {}ms {:?}", class.name, class.offset_ms, class.tag);
     let shape = |keys: &ShapeKeys| keys.iter().collect::<Vec<_>>().join("+");
@@ -282,8 +285,8 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
         ("description", format!("{description:?}")),
         ("type", if exclusivity.is_some() { "EXCLUSIVE" } else { "SIMPLE" }.to_owned()),
         ("exclusivity_key", text(exclusivity.map(|exclusivity| &*exclusivity.key))),
-        ("max_in_flight_per_value", format!("{:?}", exclusivity.map(|own| own.max_in_flight_per_value))),
-        ("strict_order_per_value", format!("{:?}", exclusivity.map(|own| own.strict_order_per_value))),
+        ("max_in_flight_per_value", of_values(exclusivity.map(|own| own.max_in_flight_per_value.to_string()))),
+        ("strict_order_per_value", of_values(exclusivity.map(|own| own.strict_order_per_value.to_string()))),
         ("shards", shards.to_string()),
         ("template_for", text(template_for.as_deref())),
         ("required_durability", required_durability.map_or("none".to_owned(), |tier| tier.to_string())),
@@ -386,8 +389,25 @@ mod tests {
         let day = Duration::from_secs(86_400);
         let made = QueueDraft { dedupe_window: Some(day), ..named() }.resolve(None, &[]).expect("a queue");
         assert_eq!((made.settings.retention.completed, made.settings.retention.canceled), (day, day));
-        let short = QueueDraft { retention: [Some(Duration::from_secs(1)), None, None], ..named() };
+        let short = QueueDraft { retention: [Some(Duration::from_secs(60)), None, None], ..named() };
         assert!(short.resolve(None, &[]).expect_err("shorter than the window").message.contains("dedupe_window"));
+    }
+
+    #[test]
+    fn a_refusal_names_each_setting_with_its_value_and_its_range() {
+        let bad = QueueDraft {
+            default_lease: Some(Duration::from_millis(500)),
+            default_attempts: Some(0),
+            description: Some("x".repeat(1_025)),
+            ..named()
+        };
+        let refused = bad.resolve(None, &[]).expect_err("out of range");
+        let expected = "queue mail: description does not fit, allowed is at most 1,024 bytes; default_lease is 0.5s, allowed is \
+                        1 s to 12 h; default_max_attempts is 0, allowed is 1 to 10,000";
+        assert_eq!(refused.message, expected);
+        let fields: Vec<_> = refused.fields.iter().map(|(field, _)| field.as_str()).collect();
+        assert_eq!(fields, ["queue.description", "queue.default_lease", "queue.default_max_attempts"]);
+        assert_eq!(refused.fields[1].1, "default_lease is 0.5s, allowed is 1 s to 12 h");
     }
 
     #[test]

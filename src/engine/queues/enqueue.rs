@@ -74,7 +74,7 @@ impl Queues {
     pub async fn enqueue(&self, name: &QueueName, sent: SentMessage) -> Result<Enqueued, QueueError> {
         let queue = self.queue_for_enqueue(name).await?;
         let (named, (shard, command)) = self.named(&queue, sent)?;
-        self.enqueued(named, self.shared.call(&queue, shard, command).await?)
+        self.enqueued(&queue, named, self.shared.call(&queue, shard, command).await?)
     }
 
     /// Takes messages in, each with its own answer.
@@ -95,7 +95,7 @@ impl Queues {
         let answers = self.shared.call_each(&queue, commands).await;
         let enqueued = |(name, answer): (Option<Named>, Result<ShardAnswer, QueueError>)| {
             let answer = answer?;
-            self.enqueued(name.expect("only what has a name was sent"), answer)
+            self.enqueued(&queue, name.expect("only what has a name was sent"), answer)
         };
         Ok(names.into_iter().zip(answers).map(enqueued).collect())
     }
@@ -127,9 +127,18 @@ impl Queues {
         Ok((Named { id, idempotent }, (shard, ShardCommand { command: Command::Enqueue(Box::new(message)), body })))
     }
 
-    fn enqueued(&self, Named { id, idempotent }: Named, answer: ShardAnswer) -> Result<Enqueued, QueueError> {
+    fn enqueued(
+        &self,
+        queue: &LiveQueue,
+        Named { id, idempotent }: Named,
+        answer: ShardAnswer,
+    ) -> Result<Enqueued, QueueError> {
         let reply = answer.reply.map_err(|refusal| match refusal {
             Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: answer.at },
+            Refusal::Invalid(Invalid::PriorityClass) => {
+                let classes = &queue.record.load().spec.settings.classes;
+                QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }
+            }
             refusal => refusal.into(),
         })?;
         match reply {

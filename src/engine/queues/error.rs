@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::domain::queue::QueueId;
-use crate::domain::queue::command::{Invalid, Refusal};
+use crate::domain::queue::command::{Full, Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::session::Ending;
 use crate::domain::{Reason, Reject, Timestamp};
@@ -64,10 +64,18 @@ pub enum QueueError {
     #[error("the server is stopping; nothing was done")]
     ShuttingDown,
     /// No index counts this filter.
-    #[error("{}", not_declared_text(.nearest.as_ref()))]
+    #[error("{}", not_declared_text(.nearest.as_ref(), *.is_filling))]
     FilterNotDeclared {
         /// The shape that is nearest to it.
         nearest: Option<ShapeKeys>,
+        /// Whether its own is declared, and not filled yet.
+        is_filling: bool,
+    },
+    /// The queue has other priority classes.
+    #[error("{}", unknown_class_text(.known))]
+    UnknownClass {
+        /// Their names.
+        known: Vec<Box<str>>,
     },
     /// No such operation.
     #[error("operation {id} is not known: it ended long ago, or its server was started anew since")]
@@ -112,6 +120,7 @@ impl QueueError {
             Self::RetryLater => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
+            Self::UnknownClass { .. } => reason_of_invalid(Invalid::PriorityClass),
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => reason_of_store(error),
         }
@@ -122,6 +131,7 @@ impl QueueError {
         match self {
             Self::Refused(Refusal::Invalid(invalid)) => Some(field_of(*invalid)),
             Self::Argument { field, .. } => Some(field),
+            Self::UnknownClass { .. } => Some(field_of(Invalid::PriorityClass)),
             Self::FutureTime { .. } => Some("message.generation_time"),
             _ => None, // every other case is about more than one argument
         }
@@ -161,7 +171,18 @@ impl QueueError {
     }
 }
 
-fn not_declared_text(nearest: Option<&ShapeKeys>) -> String {
+fn unknown_class_text(known: &[Box<str>]) -> String {
+    match known {
+        [] => "the queue has no priority classes; give a priority, or add the class to its priority_classes".to_owned(),
+        known => format!("the queue has no such priority class; it has {}", known.join(", ")),
+    }
+}
+
+fn not_declared_text(nearest: Option<&ShapeKeys>, is_filling: bool) -> String {
+    if is_filling {
+        return "the filter shape of these keys was declared just now and is still being filled; ask again in a moment"
+            .to_owned();
+    }
     let what = "the queue declares no filter shape of these keys";
     match nearest {
         Some(keys) => format!("{what}; the nearest is {}", keys.iter().collect::<Vec<_>>().join(", ")),
@@ -188,18 +209,23 @@ fn reason_of(refusal: &Refusal) -> Reason {
         Refusal::Deleted => Reason::QueueNotFound,
         Refusal::EnqueueBlocked(_) => Reason::EnqueueBlocked,
         Refusal::DequeueBlocked(_) => Reason::DequeueBlocked,
-        Refusal::ResourceExhausted => Reason::QueueFull,
+        Refusal::Full(_) => Reason::QueueFull,
     }
 }
 
 fn reason_of_invalid(invalid: Invalid) -> Reason {
     match invalid {
         Invalid::MessageId => Reason::InvalidMessageId,
-        Invalid::Invisibility | Invalid::Lease | Invalid::Ttl | Invalid::Count | Invalid::Session => {
-            Reason::InvalidRange
-        }
+        Invalid::Invisibility
+        | Invalid::Lease
+        | Invalid::Ttl
+        | Invalid::Count
+        | Invalid::SessionLease
+        | Invalid::Sequence
+        | Invalid::Try
+        | Invalid::Session => Reason::InvalidRange,
         Invalid::TokenTime => Reason::InvalidFutureTime,
-        Invalid::Settings | Invalid::ValueLimit | Invalid::Shape => Reason::InvalidSettings,
+        Invalid::Settings | Invalid::ValueLimit | Invalid::NotExclusive | Invalid::Shape => Reason::InvalidSettings,
         Invalid::Filter => Reason::InvalidFilter,
         Invalid::Routing
         | Invalid::Metadata
@@ -230,7 +256,11 @@ fn field_of(invalid: Invalid) -> &'static str {
         Invalid::TokenTime => "message.generation_time",
         Invalid::Count => "max_messages",
         Invalid::ValueLimit => "limit",
+        Invalid::NotExclusive => "queue",
         Invalid::Filter => "filter",
+        Invalid::SessionLease => "session_lease",
+        Invalid::Sequence => "sequence",
+        Invalid::Try => "try",
         Invalid::Session => "session_id",
         Invalid::ErrorText => "error",
         Invalid::Settings | Invalid::Shape => "queue",
@@ -266,9 +296,30 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
         Refusal::ValueHeld => "other messages of its exclusivity value are in flight or come first",
         Refusal::Deleted => "the queue was deleted",
-        Refusal::ResourceExhausted => "the queue is full: of messages, of bytes, or of answers kept for repeats",
+        Refusal::Full(full) => full_text(*full),
     }
     .to_owned()
+}
+
+fn full_text(full: Full) -> &'static str {
+    match full {
+        Full::Messages => {
+            "the queue holds as many messages as its quota_messages allows, those included that are over: let workers \
+             catch up, shorten the retention, or raise the quota"
+        }
+        Full::Bytes => {
+            "the queue holds as many bytes of payload as its quota_bytes allows, those of messages included that are over: \
+             let workers catch up, shorten the retention, or raise the quota"
+        }
+        Full::Answers => {
+            "the queue keeps as many answers for repeats as its dedupe_max_bytes allows: raise it, or try again when the \
+             next 10 minutes have begun"
+        }
+        Full::Sessions => "a shard of the queue knows as many sessions as it may: try again when some have ended",
+        Full::ValueLimits => {
+            "a shard of the queue has 10,000 exclusivity values with a limit of their own: give up some of them first"
+        }
+    }
 }
 
 fn invalid_text(invalid: Invalid) -> Cow<'static, str> {
@@ -299,10 +350,16 @@ fn invalid_text(invalid: Invalid) -> Cow<'static, str> {
             "the queue is exclusive: the metadata must hold its exclusivity key with a value of 1 to 256 bytes"
         }
         Invalid::ShardKey => "an exclusive queue routes by its exclusivity value and takes no shard key",
-        Invalid::ValueLimit => "a limit is 0 to 10,000 and belongs to an exclusive queue",
+        Invalid::ValueLimit => "limit must be 0 to 10,000; leave it out for that of the queue",
+        Invalid::NotExclusive => {
+            "this is a simple queue; only a queue of type QUEUE_TYPE_EXCLUSIVE has limits of exclusivity values"
+        }
         Invalid::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
         Invalid::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
-        Invalid::Session => "a session lives 1 s to 12 h, and its calls and tries are numbered from 1",
+        Invalid::SessionLease => "the lease of a session lasts 1 s to 12 h",
+        Invalid::Sequence => "sequence is missing: number the calls of a session 1, 2, 3, and a repeat as its call",
+        Invalid::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or leave it out",
+        Invalid::Session => "this session only replays: it lives with its server and takes no heartbeats",
         Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
         Invalid::Settings => "the settings leave their ranges or contradict each other",
     };

@@ -130,7 +130,8 @@ impl Queues {
         let reads = (0..queue.shards()).map(|number| shards.depth(queue.shard(number).id, filter.clone()));
         for read in join_all(reads).await {
             let counts = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
-            let counts = counts.map_err(|NotDeclared { nearest }| QueueError::FilterNotDeclared { nearest })?;
+            let counts = counts
+                .map_err(|NotDeclared { nearest, is_filling }| QueueError::FilterNotDeclared { nearest, is_filling })?;
             depth.by_shard.push(counts.map(|messages| Total { messages, bytes: 0 }));
         }
         Ok(depth)

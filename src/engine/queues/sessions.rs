@@ -79,7 +79,7 @@ impl Queues {
         }
         let lease = lease.unwrap_or(SESSION_LEASE_DEFAULT);
         if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            return Err(QueueError::Argument { field: "session_lease", invalid: Invalid::Session });
+            return Err(Invalid::SessionLease.into());
         }
         if self.shared.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
@@ -199,8 +199,11 @@ impl Queues {
     /// Lets a call of a session begin.
     pub(super) fn admit(&self, asked: CallOfSession) -> Result<InSession, QueueError> {
         let CallOfSession { id, sequence, attempt, received_up_to } = asked;
-        if sequence == 0 || attempt == 0 {
-            return Err(Invalid::Session.into());
+        if sequence == 0 {
+            return Err(Invalid::Sequence.into());
+        }
+        if attempt == 0 {
+            return Err(Invalid::Try.into());
         }
         let admitted = self.shared.sessions.admit(id, sequence, attempt, self.shared.clock.elapsed())?;
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };

@@ -155,7 +155,7 @@ fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<CallOfSession>,
         }
         return Ok(None);
     }
-    let attempt = u32::try_from(sent.r#try).map_err(|_negative| Invalid::Session)?;
+    let attempt = u32::try_from(sent.r#try).map_err(|_negative| Invalid::Try)?;
     Ok(Some(CallOfSession {
         id: session(&sent.session_id)?,
         sequence: sent.sequence,

@@ -7,6 +7,7 @@ use std::fmt::Display;
 
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::ranges;
 use crate::domain::queue::settings::{PriorityClass, Retention, RetryPolicy};
 use crate::domain::queue::{Durability, Queue, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
@@ -56,7 +57,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     draft.dequeue_blocked = faults.blocked("dequeue_blocked", sent.dequeue_blocked, &sent.dequeue_blocked_reason);
     match faults.0.is_empty() {
         true => Ok((draft, etag)),
-        false => Err(Reject::new(Reason::InvalidSettings, faults.0.join("; "))),
+        false => Err(faults.reject()),
     }
 }
 
@@ -170,23 +171,32 @@ fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// What is wrong with a message, collected.
-struct Faults(Vec<String>);
+/// What is wrong with a message, collected: the fields, and what is wrong with each.
+struct Faults(Vec<(&'static str, String)>);
 
 impl Faults {
-    fn number<S: Copy + Display, T: TryFrom<S>>(&mut self, field: &str, sent: Option<S>) -> Option<T> {
+    /// Refuses for all of them.
+    fn reject(self) -> Reject {
+        let all: Vec<_> = self.0.iter().map(|(_, what)| what.as_str()).collect();
+        let reject = Reject::new(Reason::InvalidSettings, all.join("; "));
+        self.0.into_iter().fold(reject, |reject, (field, what)| reject.at(format!("queue.{field}"), what))
+    }
+
+    fn number<S: Copy + Display, T: TryFrom<S>>(&mut self, field: &'static str, sent: Option<S>) -> Option<T> {
         let read = T::try_from(sent?);
         if read.is_err() {
-            self.0.push(format!("{field} is {}, which is out of its range", sent?));
+            let range = ranges::all().into_iter().find(|range| range.setting == field);
+            let allowed = range.map_or_else(|| "0 or more".to_owned(), |range| range.allowed);
+            self.0.push((field, format!("{field} is {}, allowed is {allowed}", sent?)));
         }
         read.ok()
     }
 
-    fn duration(&mut self, field: &str, sent: Option<prost_types::Duration>) -> Option<std::time::Duration> {
+    fn duration(&mut self, field: &'static str, sent: Option<prost_types::Duration>) -> Option<std::time::Duration> {
         match read_duration(field, &sent?) {
             Ok(duration) => Some(duration),
             Err(reject) => {
-                self.0.push(reject.message);
+                self.0.push((field, reject.message));
                 None
             }
         }
@@ -198,7 +208,7 @@ impl Faults {
             Ok(wire::QueueType::Simple) => Some(false),
             Ok(wire::QueueType::Exclusive) => Some(true),
             Err(_unknown) => {
-                self.0.push(format!("type {sent} does not exist; send SIMPLE or EXCLUSIVE"));
+                self.0.push(("type", format!("type {sent} does not exist; send SIMPLE or EXCLUSIVE")));
                 None
             }
         }
@@ -211,7 +221,8 @@ impl Faults {
             Ok(wire::Durability::Safe) => Some(Durability::Safe),
             Ok(wire::Durability::Replicated) => Some(Durability::Replicated),
             Err(_unknown) => {
-                self.0.push(format!("required_durability {sent} does not exist; send FAST, SAFE or REPLICATED"));
+                let what = format!("required_durability {sent} does not exist; send FAST, SAFE or REPLICATED");
+                self.0.push(("required_durability", what));
                 None
             }
         }
@@ -232,7 +243,8 @@ impl Faults {
     fn class(&mut self, sent: wire::PriorityClass) -> Option<PriorityClass> {
         let fits = |text: &str, most: usize| text.len() <= most;
         if !(1..=64).contains(&sent.name.len()) || !fits(&sent.tag_key, 64) || !fits(&sent.tag_value, 256) {
-            self.0.push("a priority class has a name of 1 to 64 bytes and a tag of up to 64 and 256".to_owned());
+            let what = "a priority class has a name of 1 to 64 bytes and a tag of up to 64 and 256";
+            self.0.push(("priority_classes", what.to_owned()));
             return None;
         }
         let tag = (!sent.tag_key.is_empty()).then(|| (sent.tag_key.into(), sent.tag_value.into()));
@@ -242,19 +254,19 @@ impl Faults {
     fn shape(&mut self, keys: &[String]) -> Option<ShapeKeys> {
         let shape = ShapeKeys::new(keys.iter().map(String::as_str));
         if shape.is_err() {
-            self.0.push("a filter shape has 1 to 4 different keys of 1 to 64 bytes".to_owned());
+            self.0.push(("filter_shapes", "a filter shape has 1 to 4 different keys of 1 to 64 bytes".to_owned()));
         }
         shape.ok()
     }
 
-    fn blocked(&mut self, field: &str, sent: Option<bool>, reason: &str) -> Option<Option<Box<str>>> {
+    fn blocked(&mut self, field: &'static str, sent: Option<bool>, reason: &str) -> Option<Option<Box<str>>> {
         match (sent, reason) {
             (Some(true), "") => Some(Some(BLOCKED_WITHOUT_REASON.into())),
             (Some(true), reason) => Some(Some(reason.into())),
             (Some(false) | None, "") => sent.map(|_| None),
             (Some(false), _) => Some(None),
             (None, _) => {
-                self.0.push(format!("{field}_reason is given without {field}; send both"));
+                self.0.push((field, format!("{field}_reason is given without {field}; send both")));
                 None
             }
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::app::cli::arguments::{duration, pair};
+use crate::app::cli::arguments::{lease, pair};
 use crate::app::cli::queue::messages;
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
 use crate::app::notices::note;
@@ -45,7 +45,7 @@ pub struct WorkArgs {
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
     /// How long leases last unless they are renewed, 1 s to 12 h; a third of it is how soon a cancel request is heard [default: 15 s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = lease)]
     lease: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]

@@ -73,14 +73,16 @@ fn the_depth_of_a_declared_filter_is_exact_in_every_state() {
 fn the_depth_of_another_filter_is_refused_with_the_nearest_shape() {
     let mut bench = Bench::new(with(&[&["team"], &["team", "zone"]], settings()));
     let nearest = |bench: &Bench, pairs: &[(&str, &str)]| match bench.shard.depth(&filter(pairs)) {
-        Err(NotDeclared { nearest }) => nearest,
+        Err(NotDeclared { nearest, is_filling: false }) => nearest,
+        Err(filling) => panic!("declared: {filling:?}"),
         Ok(counts) => panic!("declared: {counts:?}"),
     };
     assert_eq!(nearest(&bench, &[("team", "a"), ("zone", "b"), ("size", "c")]), Some(shape(&["team", "zone"])));
     assert_eq!(nearest(&bench, &[("size", "c"), ("team", "a")]), Some(shape(&["team"])));
     put_blue(&mut bench, 1);
     assert_eq!(bench.apply(Command::Configure(Box::new(with(&[&["size"]], settings())))), Ok(Reply::Configured));
-    assert_eq!(nearest(&bench, &[("size", "c")]), None, "it is not filled yet");
+    let filling = Err(NotDeclared { nearest: None, is_filling: true });
+    assert_eq!(bench.shard.depth(&filter(&[("size", "c")])), filling, "it is not filled yet");
 }
 
 #[test]

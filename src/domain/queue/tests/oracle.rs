@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::{
-    Bulk, Command, Completeness, Dequeue, Failure, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply, Settlement,
-    Transition, Update, Verb,
+    Bulk, Command, Completeness, Dequeue, Failure, Full, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply,
+    Settlement, Transition, Update, Verb,
 };
 use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, Routing};
 use crate::domain::queue::settings::{Exclusivity, Settings};
@@ -319,12 +319,14 @@ impl Oracle {
         let no_room = sent
             .token_time
             .is_some_and(|time| self.kept.len() >= most && !self.kept.iter().any(|kept| bucket(kept.2) < bucket(time)));
-        let messages = self.items.len() as u64;
-        if messages >= self.settings.quota_messages
-            || bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes
-            || no_room
-        {
-            return Err(Refusal::ResourceExhausted);
+        if self.items.len() as u64 >= self.settings.quota_messages {
+            return Err(Refusal::Full(Full::Messages));
+        }
+        if bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes {
+            return Err(Refusal::Full(Full::Bytes));
+        }
+        if no_room {
+            return Err(Refusal::Full(Full::Answers));
         }
         if let Some(rule) = &self.settings.exclusivity
             && (sent.metadata.get(&rule.key).is_none()
@@ -461,7 +463,7 @@ impl Oracle {
 
     fn set_limit(&mut self, value: Routing, limit: Option<u32>) -> Result<Reply, Refusal> {
         if self.settings.exclusivity.is_none() {
-            return Err(Refusal::Invalid(Invalid::ValueLimit));
+            return Err(Refusal::Invalid(Invalid::NotExclusive));
         }
         self.limits.retain(|(known, _)| *known != value);
         self.limits.extend(limit.map(|limit| (value, limit)));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, Failure, Invalid, Verb};
+use crate::domain::queue::command::{Completeness, Failure, Full, Invalid, Verb};
 use crate::domain::queue::message::LeaseToken;
 use crate::domain::queue::session::{Ending, SessionCall, SessionId};
 
@@ -222,13 +222,13 @@ fn a_heartbeat_tells_which_messages_somebody_wants_canceled() {
 fn calls_out_of_range_are_refused() {
     let mut bench = with(1);
     let bad = [
-        SessionCall { sequence: 0, ..call(1) },
-        SessionCall { attempt: 0, ..call(1) },
-        SessionCall { lease: Some(Duration::ZERO), ..call(1) },
-        SessionCall { lease: Some(13 * 3_600 * SECOND), ..call(1) },
+        (SessionCall { sequence: 0, ..call(1) }, Invalid::Sequence),
+        (SessionCall { attempt: 0, ..call(1) }, Invalid::Try),
+        (SessionCall { lease: Some(Duration::ZERO), ..call(1) }, Invalid::SessionLease),
+        (SessionCall { lease: Some(13 * 3_600 * SECOND), ..call(1) }, Invalid::SessionLease),
     ];
-    for call in bad {
-        assert_eq!(bench.apply(Command::Dequeue(asking(1, call))), Err(Invalid::Session.into()), "{call:?}");
+    for (call, invalid) in bad {
+        assert_eq!(bench.apply(Command::Dequeue(asking(1, call))), Err(invalid.into()), "{call:?}");
     }
     assert_eq!(beat(&mut bench, None), Err(Refusal::SessionNotFound));
 }
@@ -241,7 +241,7 @@ fn a_shard_full_of_sessions_refuses_new_ones() {
         assert!(bench.apply(Command::Recall(SessionCall { id, attempt: 2, ..call(1) })).is_ok());
     }
     let one_more = bench.apply(Command::Dequeue(asking(1, call(1))));
-    assert_eq!(one_more, Err(Refusal::ResourceExhausted));
+    assert_eq!(one_more, Err(Refusal::Full(Full::Sessions)));
     bench.now = bench.now + SESSION_KEPT;
     let swept = bench.apply(Command::Sweep { max: 1 });
     assert_eq!(swept, Ok(Reply::Touched { count: 1, completeness: Completeness::More }));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, VALUE_LIMITS_MAX, VALUES_RECHECKED_MAX};
-use crate::domain::queue::command::{Completeness, Failure, Invalid, Verb};
+use crate::domain::queue::command::{Completeness, Failure, Full, Invalid, Verb};
 
 fn settle(bench: &mut Bench, leased: Leased, verb: Verb) {
     let failure = Failure { delay: Some(SECOND), ..Failure::default() };
@@ -117,10 +117,10 @@ fn limits_out_of_range_are_refused() {
     for n in 0..VALUE_LIMITS_MAX {
         assert_eq!(set(&mut bench, &n.to_string(), 10_000), Ok(Reply::ValueLimitSet));
     }
-    assert_eq!(set(&mut bench, "one more", 1), Err(Refusal::ResourceExhausted));
+    assert_eq!(set(&mut bench, "one more", 1), Err(Refusal::Full(Full::ValueLimits)));
     assert_eq!(set(&mut bench, "0", 1), Ok(Reply::ValueLimitSet), "a known one may change");
     let mut simple = Bench::new(settings());
-    assert_eq!(set(&mut simple, "a", 1), Err(Invalid::ValueLimit.into()));
+    assert_eq!(set(&mut simple, "a", 1), Err(Invalid::NotExclusive.into()));
 }
 
 #[test]

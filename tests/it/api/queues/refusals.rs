@@ -57,7 +57,7 @@ async fn every_part_of_a_message_that_leaves_its_range_is_named() {
         ("Enqueue", with("message_id", long(65)), Reason::InvalidMessageId, "1 to 64 bytes"),
         ("Enqueue", with("message_id", long(1 << 20)), Reason::InvalidMessageId, "1 to 64 bytes"),
         ("Enqueue", with("shard_key", long(1 << 20)), bad, "1 to 256 bytes"),
-        ("Enqueue", with("priority_class", json!("nobody")), bad, "no such priority class"),
+        ("Enqueue", with("priority_class", json!("nobody")), bad, "has no priority classes"),
         ("Enqueue", with("generation_time", json!(at(90.0).to_string())), Reason::InvalidFutureTime, "60 s ahead"),
     ];
     check(&server, cases).await;
@@ -234,4 +234,93 @@ async fn a_queue_that_exists_with_other_settings_is_shown_with_the_differences()
     ];
     check(&server, cases).await;
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+}
+
+/// The fields at fault that a refusal names.
+fn violations(refused: &Value) -> Vec<&str> {
+    let details = refused["details"].as_array().expect("details");
+    let all = details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
+    all.filter_map(|violation| violation["field"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn settings_that_leave_their_ranges_are_each_named_with_value_and_range() {
+    let server = with_mail().await;
+    let cases = [
+        (json!({"default_lease": "0.5s"}), "default_lease", "default_lease is 0.5s, allowed is 1 s to 12 h"),
+        (json!({"max_run_time": "29s"}), "max_run_time", "max_run_time is 29s, allowed is at least default_lease"),
+        (json!({"default_max_attempts": 0}), "default_max_attempts", "is 0, allowed is 1 to 10,000"),
+        (json!({"default_max_attempts": -1}), "default_max_attempts", "is -1, allowed is 1 to 10,000"),
+        (json!({"dedupe_window": "86401s"}), "dedupe_window", "is 86401s, allowed is"),
+        (
+            json!({"retention": {"completed": "1s"}}),
+            "retention.completed",
+            "is 1s, allowed is dedupe_window to 10 years",
+        ),
+        (json!({"shards": 3}), "shards", "shards is 3, allowed is a power of two, 1 to 256"),
+        (json!({"retry_policy": {"jitter_percent": 101}}), "retry_policy.jitter_percent", "0 to 100"),
+        (json!({"quota_bytes": "-1"}), "quota_bytes", "is -1, allowed is 0 or more"),
+    ];
+    for (mut queue, setting, words) in cases {
+        queue["name"] = json!("other");
+        let refused = server.refused("CreateQueue", json!({"queue": queue}), Reason::InvalidSettings).await;
+        let text = refused["message"].as_str().expect("a text");
+        assert!(text.contains(words), "{text:?} lacks {words:?}");
+        assert_eq!(violations(&refused), [format!("queue.{setting}")], "{refused}");
+    }
+    let two = json!({"queue": {"name": "mail", "default_lease": "0.1s", "default_max_attempts": 10_001}});
+    let refused = server.refused("UpdateQueue", two, Reason::InvalidSettings).await;
+    assert_eq!(violations(&refused), ["queue.default_lease", "queue.default_max_attempts"]);
+}
+
+#[tokio::test]
+async fn what_a_session_or_a_value_lacks_is_named() {
+    let server = with_mail().await;
+    let session = server.done("OpenSession", json!({})).await["sessionId"].clone();
+    let (range, settings) = (Reason::InvalidRange, Reason::InvalidSettings);
+    let limit = |limit: i32| json!({"queue": "mail", "value": "x", "limit": limit});
+    let cases = [
+        ("Dequeue", json!({"queue": "mail", "session_id": session}), range, "sequence", "sequence is missing"),
+        (
+            "Dequeue",
+            json!({"queue": "mail", "session_id": session, "sequence": 1, "try": -1}),
+            range,
+            "try",
+            "try must",
+        ),
+        ("OpenSession", json!({"session_lease": "0.1s"}), range, "session_lease", "1 s to 12 h"),
+        ("SetValueLimit", limit(-1), settings, "limit", "limit must be 0 to 10,000"),
+        ("SetValueLimit", limit(1), settings, "queue", "this is a simple queue"),
+    ];
+    for (method, body, reason, field, words) in cases {
+        let refused = server.refused(method, body, reason).await;
+        let text = refused["message"].as_str().expect("a text");
+        assert!(text.contains(words), "{method}: {text:?} lacks {words:?}");
+        assert_eq!(violations(&refused), [field], "{refused}");
+    }
+    let exclusive = json!({"name": "titles", "type": "QUEUE_TYPE_EXCLUSIVE", "exclusivity_key": "title"});
+    server.done("CreateQueue", json!({"queue": exclusive})).await;
+    let beyond = json!({"queue": "titles", "value": "x", "limit": 10_001});
+    check(&server, vec![("SetValueLimit", beyond, settings, "limit must be 0 to 10,000")]).await;
+}
+
+#[tokio::test]
+async fn a_full_queue_says_of_what_and_an_unknown_class_which_there_are() {
+    let server = Wire::start().await;
+    let classes = json!([{"name": "urgent", "offset_ms": "-1000"}, {"name": "bulk", "offset_ms": "1000"}]);
+    for (name, setting) in [("few", json!({"quota_messages": "1"})), ("small", json!({"quota_bytes": "1"}))] {
+        let mut queue = setting;
+        queue["name"] = json!(name);
+        queue["priority_classes"] = classes.clone();
+        server.done("CreateQueue", json!({"queue": queue})).await;
+    }
+    let of = |queue: &str, message: Value| json!({"queue": queue, "message": message});
+    server.done("Enqueue", of("few", json!({"message_id": "a"}))).await;
+    let full = Reason::QueueFull;
+    let cases = vec![
+        ("Enqueue", of("few", json!({"message_id": "b"})), full, "as its quota_messages allows"),
+        ("Enqueue", of("small", json!({"payload": "aGk="})), full, "as its quota_bytes allows"),
+        ("Enqueue", of("small", json!({"priority_class": "slow"})), Reason::InvalidMessage, "it has urgent, bulk"),
+    ];
+    check(&server, cases).await;
 }

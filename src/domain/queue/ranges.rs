@@ -1,0 +1,260 @@
+//! The ranges of a queue's settings, once: what is refused, and in which words, comes out of one table.
+//!
+//! Names are those of the fields of the protocol's `Queue`. A shard holds its settings to `OF_SHARD`, a caller is held to
+//! `OF_QUEUE` as well.
+
+use std::time::Duration;
+
+use crate::domain::limits::{
+    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, DESCRIPTION_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX,
+    METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX,
+    VALUE_IN_FLIGHT_MAX,
+};
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::settings::Settings;
+use crate::domain::queue::spec::QueueSpec;
+
+/// What a setting may be.
+struct Range<T: 'static> {
+    setting: &'static str,
+    /// In words that follow "allowed is".
+    allowed: fn() -> String,
+    fits: fn(&T) -> bool,
+}
+
+/// A setting that leaves its range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The setting.
+    pub setting: &'static str,
+    /// What it may be, in words.
+    pub allowed: String,
+}
+
+const OF_SHARD: &[Range<Settings>] = &[
+    Range {
+        setting: "default_lease",
+        allowed: || format!("{} to {}", time(LEASE_MIN), time(LEASE_MAX)),
+        fits: |own| (LEASE_MIN..=LEASE_MAX).contains(&own.default_lease),
+    },
+    Range {
+        setting: "max_run_time",
+        allowed: || "at least default_lease".to_owned(),
+        fits: |own| own.max_run_time >= own.default_lease,
+    },
+    Range {
+        setting: "default_invisibility",
+        allowed: || format!("up to {}", time(INVISIBILITY_MAX)),
+        fits: |own| own.default_invisibility <= INVISIBILITY_MAX,
+    },
+    Range {
+        setting: "default_max_attempts",
+        allowed: || format!("1 to {}", number(ATTEMPTS_MAX.into())),
+        fits: |own| (1..=ATTEMPTS_MAX).contains(&own.default_attempts),
+    },
+    Range {
+        setting: "retry_policy.factor_percent",
+        allowed: || "at least 100".to_owned(),
+        fits: |own| own.retry.factor_percent >= 100,
+    },
+    Range {
+        setting: "retry_policy.max",
+        allowed: || format!("up to {}", time(INVISIBILITY_MAX)),
+        fits: |own| own.retry.max <= INVISIBILITY_MAX,
+    },
+    Range {
+        setting: "retry_policy.jitter_percent",
+        allowed: || "0 to 100".to_owned(),
+        fits: |own| own.retry.jitter_percent <= 100,
+    },
+    Range {
+        setting: "default_ttl",
+        allowed: || format!("up to {}", time(MESSAGE_TTL_MAX)),
+        fits: |own| own.default_ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX),
+    },
+    Range {
+        setting: "dedupe_window",
+        allowed: || format!("up to {}", time(DEDUPE_WINDOW_MAX)),
+        fits: |own| own.dedupe_window <= DEDUPE_WINDOW_MAX,
+    },
+    Range { setting: "retention.completed", allowed: kept, fits: |own| is_kept(own, own.retention.completed) },
+    Range { setting: "retention.canceled", allowed: kept, fits: |own| is_kept(own, own.retention.canceled) },
+    Range { setting: "retention.errored", allowed: kept, fits: |own| is_kept(own, own.retention.errored) },
+    Range {
+        setting: "exclusivity_key",
+        allowed: || format!("1 to {METADATA_KEY_BYTES_MAX} bytes"),
+        fits: |own| {
+            own.exclusivity.as_ref().is_none_or(|rule| (1..=METADATA_KEY_BYTES_MAX).contains(&rule.key.len()))
+        },
+    },
+    Range {
+        setting: "max_in_flight_per_value",
+        allowed: || format!("1 to {}", number(VALUE_IN_FLIGHT_MAX.into())),
+        fits: |own| {
+            let rule = own.exclusivity.as_ref();
+            rule.is_none_or(|rule| (1..=VALUE_IN_FLIGHT_MAX).contains(&rule.max_in_flight_per_value))
+        },
+    },
+    Range {
+        setting: "payload_max_bytes",
+        allowed: || format!("up to {} bytes", number(PAYLOAD_BYTES_MAX.into())),
+        fits: |own| own.payload_max_bytes <= PAYLOAD_BYTES_MAX,
+    },
+    Range {
+        setting: "metadata_max_bytes",
+        allowed: || format!("up to {} bytes", number(METADATA_BYTES_MAX.into())),
+        fits: |own| own.metadata_max_bytes <= METADATA_BYTES_MAX,
+    },
+    Range {
+        setting: "filter_shapes",
+        allowed: || format!("at most {SHAPES_MAX}, none twice"),
+        fits: |own| {
+            let is_first = |(at, keys): (usize, &ShapeKeys)| !own.shapes[..at].contains(keys);
+            own.shapes.len() <= SHAPES_MAX && own.shapes.iter().enumerate().all(is_first)
+        },
+    },
+];
+
+const OF_QUEUE: &[Range<QueueSpec>] = &[
+    Range {
+        setting: "shards",
+        allowed: || format!("a power of two, 1 to {QUEUE_SHARDS_MAX}"),
+        fits: |own| (1..=QUEUE_SHARDS_MAX).contains(&own.shards) && own.shards.is_power_of_two(),
+    },
+    Range {
+        setting: "template_for",
+        allowed: || format!("1 to {QUEUE_NAME_BYTES_MAX} bytes"),
+        fits: |own| own.template_for.as_ref().is_none_or(|prefix| (1..=QUEUE_NAME_BYTES_MAX).contains(&prefix.len())),
+    },
+    Range {
+        setting: "priority_classes",
+        allowed: || format!("at most {PRIORITY_CLASSES_MAX}"),
+        fits: |own| own.settings.classes.len() <= PRIORITY_CLASSES_MAX,
+    },
+    Range { setting: "description", allowed: text, fits: |own| is_text(Some(&own.description)) },
+    Range {
+        setting: "enqueue_blocked_reason",
+        allowed: text,
+        fits: |own| is_text(own.enqueue_blocked.as_deref()),
+    },
+    Range {
+        setting: "dequeue_blocked_reason",
+        allowed: text,
+        fits: |own| is_text(own.dequeue_blocked.as_deref()),
+    },
+];
+
+/// The settings of a shard that leave their ranges. O(shapes squared).
+pub fn faults_of_shard(settings: &Settings) -> Vec<Fault> {
+    found(OF_SHARD, settings)
+}
+
+/// The settings of a queue that leave their ranges, each once.
+pub fn faults_of_queue(spec: &QueueSpec) -> Vec<Fault> {
+    let mut all = found(OF_QUEUE, spec);
+    let named = |fault: &Fault| all.iter().any(|other: &Fault| other.setting == fault.setting);
+    let of_shard: Vec<_> = faults_of_shard(&spec.settings).into_iter().filter(|fault| !named(fault)).collect();
+    all.extend(of_shard);
+    all
+}
+
+/// What each setting may be that has a range, in words.
+pub fn all() -> Vec<Fault> {
+    let of_queue = OF_QUEUE.iter().map(fault);
+    let mut all: Vec<_> = of_queue.collect();
+    for fault in OF_SHARD.iter().map(fault) {
+        if all.iter().all(|other| other.setting != fault.setting) {
+            all.push(fault);
+        }
+    }
+    all
+}
+
+fn found<T>(ranges: &[Range<T>], own: &T) -> Vec<Fault> {
+    ranges.iter().filter(|range| !(range.fits)(own)).map(fault).collect()
+}
+
+fn fault<T>(range: &Range<T>) -> Fault {
+    Fault { setting: range.setting, allowed: (range.allowed)() }
+}
+
+fn is_kept(own: &Settings, kept: Duration) -> bool {
+    (own.dedupe_window..=MESSAGE_TTL_MAX).contains(&kept)
+}
+
+fn kept() -> String {
+    format!("dedupe_window to {}", time(MESSAGE_TTL_MAX))
+}
+
+fn is_text(text: Option<&str>) -> bool {
+    text.is_none_or(|text| text.len() <= DESCRIPTION_BYTES_MAX)
+}
+
+fn text() -> String {
+    format!("at most {} bytes", number(DESCRIPTION_BYTES_MAX as u64))
+}
+
+/// A bound in time as people write it; bounds are whole seconds.
+fn time(bound: Duration) -> String {
+    const HOUR: u64 = 3_600;
+    const YEAR: u64 = 365 * 24 * HOUR;
+    let seconds = bound.as_secs();
+    match seconds {
+        _ if seconds >= YEAR => format!("{} years", seconds / YEAR),
+        _ if seconds >= HOUR && seconds.is_multiple_of(HOUR) => format!("{} h", seconds / HOUR),
+        _ => format!("{seconds} s"),
+    }
+}
+
+/// A bound in digits, three by three.
+fn number(bound: u64) -> String {
+    let digits = bound.to_string();
+    let mut shown = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::QueueName;
+
+    fn spec() -> QueueSpec {
+        QueueSpec::with_defaults(QueueName::new("mail").expect("a valid name"))
+    }
+
+    #[test]
+    fn each_setting_that_leaves_its_range_is_named_with_it() {
+        assert_eq!(faults_of_queue(&spec()), [], "the defaults fit");
+        let mut bad = spec();
+        bad.shards = 3;
+        bad.settings.default_lease = Duration::from_millis(500);
+        bad.settings.default_attempts = 10_001;
+        bad.settings.default_invisibility = INVISIBILITY_MAX + Duration::from_secs(1);
+        bad.settings.retention.canceled = Duration::ZERO;
+        let told: Vec<_> =
+            faults_of_queue(&bad).into_iter().map(|fault| format!("{}: {}", fault.setting, fault.allowed)).collect();
+        let expected = [
+            "shards: a power of two, 1 to 256",
+            "default_lease: 1 s to 12 h",
+            "default_invisibility: up to 10 years",
+            "default_max_attempts: 1 to 10,000",
+            "retention.canceled: dedupe_window to 10 years",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_setting_stands_once_in_the_list() {
+        let mut names: Vec<_> = all().into_iter().map(|range| range.setting).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
