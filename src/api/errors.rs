@@ -303,14 +303,14 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::OutcomeUnknown => Some("the change may have been applied: retry with the same token"),
         Reason::SerialBack => Some("raise the serial with each report, and the epoch with each start of the source"),
         Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
-        Reason::StoreUnavailable => Some("nothing was applied: retry with the same token"),
+        Reason::StoreUnavailable => Some("nothing was applied: try again, a write with its token"),
         Reason::LeaseLost => Some("stop working on it"),
         Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some("nothing was applied: ask a server that has it"),
         Reason::TokenReused => Some("make a new one"),
         Reason::QueueFull => Some("nothing was applied"),
         Reason::MessageNotFound => Some("check its id, or send its key"),
         Reason::TokenExpired => Some("look for the message before you enqueue it with a new id"),
-        Reason::ShuttingDown => Some("retry with the same token when it is back, or at another server"),
+        Reason::ShuttingDown => Some("try again when it is back, or at another server, a write with its token"),
         Reason::Internal => Some("a write may have been applied: retry with the same token, and report this"),
         Reason::InvalidNamespace
         | Reason::InvalidCounterName

@@ -24,8 +24,17 @@ pub fn ask(text: &str) {
 
 /// A text whose control characters are written out, except the ends of lines.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    let hidden = |character: char| character.is_control() && character != '\n';
-    if !text.contains(hidden) {
+    written_out(text, |character| character.is_control() && character != '\n')
+}
+
+/// The same for what stands on a line with other things: the ends of lines are written out too, so that nobody's text looks
+/// like a line of ours.
+pub fn on_one_line(text: &str) -> Cow<'_, str> {
+    written_out(text, char::is_control)
+}
+
+fn written_out(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&hidden) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 8);
@@ -73,5 +82,6 @@ mod tests {
     fn control_characters_are_shown_and_not_sent() {
         assert!(matches!(visible("plain, ä and\ntwo lines"), Cow::Borrowed(_)));
         assert_eq!(visible("a\u{1b}[31mred\u{7}\tb\u{9b}"), "a\\u{1b}[31mred\\u{7}\\tb\\u{9b}");
+        assert_eq!(on_one_line("a\nb\r\u{85}c"), "a\\nb\\r\\u{85}c");
     }
 }

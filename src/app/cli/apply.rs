@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::app::cli::output::{Answer, Rows, word};
+use crate::app::cli::output::{Answer, Rows, list_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
 use crate::app::notices::note;
 use crate::domain::limits::BODY_BYTES_MAX;
@@ -80,7 +80,7 @@ fn rows_of(response: &ApplyNamespaceResponse) -> Rows {
             namespace.map(|namespace| namespace.name.clone()).unwrap_or_default(),
             action.to_lowercase(),
             namespace.map(|namespace| namespace.version.to_string()).unwrap_or_default(),
-            applied.differences.join("\n"),
+            list_cell(&applied.differences),
         ]
     });
     Rows { columns: &["namespace", "action", "version", "differences"], cells: cells.collect() }

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
-use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
+use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell, time_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::{ask, note};
 use crate::client::CallError;
@@ -148,7 +148,7 @@ impl Session {
                 change.reason.clone(),
                 match change.version {
                     1 => "created".to_owned(),
-                    _ => change.differences.join("\n"), // later versions differ from the one before
+                    _ => list_cell(&change.differences), // later versions differ from the one before
                 },
             ]
         });

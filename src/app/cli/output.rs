@@ -12,7 +12,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
 use crate::app::cli::Failure;
-use crate::app::notices::{note, visible};
+use crate::app::notices::{note, on_one_line};
 use crate::proto;
 
 /// A format of answers.
@@ -254,6 +254,11 @@ pub fn duration_cell(duration: Option<&prost_types::Duration>) -> String {
     duration.map(ToString::to_string).unwrap_or_default()
 }
 
+/// Several things in a cell, which is one line.
+pub fn list_cell(things: &[String]) -> String {
+    things.join("; ")
+}
+
 /// Tells of progress, where somebody looks.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
@@ -285,7 +290,7 @@ fn table(rows: &Rows, header: Header, layout: &Layout) -> String {
         Layout::AtLeast(widths) => widths.get(column).copied().unwrap_or(0),
         Layout::Natural | Layout::Within(_) => 0,
     };
-    let cell = |(column, text): (usize, &str)| format!("{:width$}", visible(text), width = width_of(column));
+    let cell = |(column, text): (usize, &str)| format!("{:width$}", on_one_line(text), width = width_of(column));
     if header == Header::Yes {
         let names = rows.columns.iter().map(|column| column.to_uppercase().replace('_', " "));
         table.set_header(names.enumerate().map(|(column, name)| cell((column, name.as_str()))));
@@ -382,5 +387,7 @@ mod tests {
         assert!(text.lines().count() > 2 && text.lines().all(|line| line.len() <= 26), "{text}");
         let rows = Rows { columns: &["text"], cells: vec![vec!["\u{1b}[31mred".to_owned()]] };
         assert_eq!(table(&rows, Header::No, &Layout::Natural), "\\u{1b}[31mred");
+        let rows = Rows { columns: &["id", "state"], cells: vec![vec!["a\nb  DONE".to_owned(), "PENDING".to_owned()]] };
+        assert_eq!(table(&rows, Header::No, &Layout::Natural), "a\\nb  DONE  PENDING", "no id looks like a row");
     }
 }

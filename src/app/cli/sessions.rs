@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{Answer, Rows, duration_cell};
+use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell};
 use crate::app::cli::queue::full_name;
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::proto::queue::v1 as pb;
@@ -89,7 +89,7 @@ impl Session {
     async fn beat(&self, args: BeatArgs) -> Result<(), Failure> {
         let request = pb::HeartbeatRequest { session_id: args.session_id, received_up_to: args.received_up_to };
         let beat = call!(self, queues.heartbeat, &request)?;
-        let cells = vec![vec![duration_cell(beat.session_expires_in.as_ref()), beat.cancel_requests.join("\n")]];
+        let cells = vec![vec![duration_cell(beat.session_expires_in.as_ref()), list_cell(&beat.cancel_requests)]];
         let rows = Rows { columns: &["session_expires_in", "cancel_requests"], cells };
         self.output.answer(&Answer::one(&full_name("HeartbeatResponse"), &beat), &rows)
     }

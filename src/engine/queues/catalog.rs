@@ -91,11 +91,12 @@ impl Queues {
 
     /// The queue that an enqueue is meant for, made of a template if there is none.
     pub(super) async fn queue_for_enqueue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
-        match self.shared.queue(name) {
-            Err(QueueError::QueueNotFound { .. }) => {}
-            found => return found,
+        if self.shared.find(name).is_some() {
+            return self.shared.queue(name);
         }
-        let Some(template) = self.template_of(name) else { return Err(not_found(name)) };
+        let Some(template) = self.shared.template_of(name) else {
+            return Err(QueueError::NothingMakesIt { name: name.to_string() });
+        };
         let author = Author {
             actor: "tallystone".to_owned(),
             reason: format!("the first enqueue, by template {}", template.spec.name),
@@ -104,15 +105,6 @@ impl Queues {
         let queues = self.clone();
         self.finish(async move { queues.make(spec, &author).await }).await?;
         self.shared.queue(name)
-    }
-
-    /// The template with the longest prefix of the name.
-    fn template_of(&self, name: &QueueName) -> Option<Arc<Queue>> {
-        let records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
-        let fits = |queue: &Arc<Queue>| {
-            queue.spec.template_for.as_ref().is_some_and(|prefix| name.as_str().starts_with(&**prefix))
-        };
-        records.filter(fits).max_by_key(|queue| queue.spec.template_for.as_ref().map(|prefix| prefix.len()))
     }
 
     /// Serves what the catalog holds, and repairs what a kill left half done.

@@ -169,7 +169,10 @@ impl Shared {
 
     /// Finds a queue that holds messages.
     pub fn queue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
-        let found = self.find(name).ok_or_else(|| not_found(name))?;
+        let found = self.find(name).ok_or_else(|| QueueError::QueueNotFound {
+            name: name.to_string(),
+            made_by: self.template_of(name).map(|template| template.spec.name.to_string()),
+        })?;
         if let Some(prefix) = &found.record.load().spec.template_for {
             return Err(QueueError::IsTemplate { name: name.to_string(), prefix: prefix.to_string() });
         }
@@ -188,6 +191,15 @@ impl Shared {
         let mut all: Vec<Arc<LiveQueue>> = self.by_name.iter().map(|queue| Arc::clone(queue.value())).collect();
         all.sort_by(|a, b| a.record.load().spec.name.cmp(&b.record.load().spec.name));
         all
+    }
+
+    /// The template with the longest prefix of the name. O(queues).
+    pub fn template_of(&self, name: &QueueName) -> Option<Arc<Queue>> {
+        let records = self.all().into_iter().map(|queue| queue.record.load_full());
+        let fits = |queue: &Arc<Queue>| {
+            queue.spec.template_for.as_ref().is_some_and(|prefix| name.as_str().starts_with(&**prefix))
+        };
+        records.filter(fits).max_by_key(|queue| queue.spec.template_for.as_ref().map(|prefix| prefix.len()))
     }
 
     /// How many queues and templates there are.
@@ -244,7 +256,7 @@ pub fn check_id(found: &Queue, meant: Option<QueueId>) -> Result<(), QueueError>
 
 /// Refuses a name that no queue has.
 pub fn not_found(name: &QueueName) -> QueueError {
-    QueueError::QueueNotFound { name: name.to_string() }
+    QueueError::QueueNotFound { name: name.to_string(), made_by: None }
 }
 
 impl QueueListener for Shared {

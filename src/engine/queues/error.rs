@@ -17,8 +17,16 @@ pub enum QueueError {
     #[error(transparent)]
     Reject(#[from] Reject),
     /// No such queue.
-    #[error("queue {name} does not exist; create it first, for example with tallystone queue create {name}")]
+    #[error("queue {name} does not exist; {}", advice_for(.made_by.as_deref()))]
     QueueNotFound {
+        /// The name that was asked for.
+        name: String,
+        /// The template that makes it with its first enqueue.
+        made_by: Option<String>,
+    },
+    /// No such queue to put a message into, and no template that makes it.
+    #[error("queue {name} does not exist; create it first, for example with tallystone queue create {name}")]
+    NothingMakesIt {
         /// The name that was asked for.
         name: String,
     },
@@ -113,7 +121,10 @@ impl QueueError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
-            Self::QueueNotFound { .. } | Self::OtherQueue { .. } | Self::IsTemplate { .. } => Reason::QueueNotFound,
+            Self::QueueNotFound { .. }
+            | Self::NothingMakesIt { .. }
+            | Self::OtherQueue { .. }
+            | Self::IsTemplate { .. } => Reason::QueueNotFound,
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
@@ -145,7 +156,10 @@ impl QueueError {
             Self::Refused(Refusal::EnqueueBlocked(why) | Refusal::DequeueBlocked(why)) => {
                 vec![("blocked_reason", why.to_string())]
             }
-            Self::QueueNotFound { name } | Self::OtherQueue { name, .. } | Self::IsTemplate { name, .. } => {
+            Self::QueueNotFound { name, .. }
+            | Self::NothingMakesIt { name }
+            | Self::OtherQueue { name, .. }
+            | Self::IsTemplate { name, .. } => {
                 vec![("queue", name.clone())]
             }
             _ => Vec::new(), // the text says it all
@@ -168,6 +182,13 @@ impl QueueError {
     /// Whether another server changed the catalog, or the queue went, between look and act.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind == StoreErrorKind::Conflict)
+    }
+}
+
+fn advice_for(made_by: Option<&str>) -> String {
+    match made_by {
+        None => "check its name, for example with tallystone queue ls".to_owned(),
+        Some(template) => format!("its first enqueue makes it, by template {template}"),
     }
 }
 

@@ -71,6 +71,26 @@ fn each_line_of_a_file_becomes_a_message() {
     let ran = desk.run(&["msg", "push", "-q", "orders", "-f", "long.txt", "--lines"]);
     check(&ran, 6, "line 2: ");
     assert_eq!(json(&desk, "queue depth orders")["pending"], "251");
+    desk.write("longer.txt", &format!("{}{}\n", "short\n".repeat(120), "x".repeat(70_000)));
+    let ran = desk.run(&["msg", "push", "-q", "orders", "-f", "longer.txt", "--lines"]);
+    check(&ran, 2, "line 121 has 70000 bytes");
+    assert!(ran.err.contains("100 lines were pushed before; go on with line 101"), "{}", ran.err);
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "351");
+}
+
+#[test]
+fn no_id_of_a_message_looks_like_a_row_of_a_table() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    let fake = "a\nfaked        COMPLETED";
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", fake]).ok();
+    for table in
+        [&["msg", "ls", "-q", "orders"][..], &["msg", "peek", "-q", "orders"], &["msg", "pull", "-q", "orders"]]
+    {
+        let shown = desk.run(table).ok();
+        assert_eq!(shown.lines().count(), 2, "a header and a row: {shown}");
+        assert!(shown.contains("a\\nfaked"), "{shown}");
+    }
 }
 
 #[test]
@@ -83,12 +103,15 @@ fn a_lease_is_extended_settled_once_and_then_lost() {
     let [a, b, c] = [(); 3].map(|()| pull(&desk, "orders"));
     let extended = desk.run(&["msg", "extend", "-q", "orders", &a, "--lease", "10m", "-o", "csv"]).ok();
     assert!(extended.contains(&format!("{a},600s,false")), "{extended}");
+    check(&desk.run(&["msg", "extend", "-q", "orders", "forged", &c]), 6, "1 of 2 leases could not be extended");
     let completed = desk.run(&["msg", "complete", "-q", "orders", &a, &b, "-o", "csv"]).ok();
     assert_eq!(completed.matches(",COMPLETED,").count(), 2, "{completed}");
     desk.run(&["msg", "complete", "-q", "orders", &a]).ok();
     check(&desk.run(&["msg", "fail", "-q", "orders", &a]), 4, "LEASE_LOST");
     check(&desk.run(&["msg", "complete", "-q", "orders", &a, &c, "forged"]), 6, "forged: ");
-    check(&desk.run(&["msg", "extend", "-q", "orders", "forged"]), 2, "forged: ");
+    let forged = desk.run(&["msg", "extend", "-q", "orders", "forged"]);
+    check(&forged, 2, "forged: ");
+    assert!(forged.err.contains("(INVALID_LEASE_TOKEN)") && forged.err.contains("1 of 1 leases"), "{}", forged.err);
 }
 
 #[test]
@@ -183,11 +206,20 @@ fn what_destroys_asks_first_and_says_how_much() {
     }
     check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; add --yes");
     check(&desk.run(&["queue", "purge", "orders", "--dry-run"]), 0, "would cancel 2 messages");
+    let would = json(&desk, "queue purge orders --dry-run");
+    assert_eq!((&would["kind"], &would["done"]), (&"purge".into(), &"2".into()), "{would}");
+    assert_eq!(json(&desk, "queue rm orders --dry-run")["messages"], "2");
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "2");
     assert_eq!(json(&desk, "queue purge orders --yes")["done"], "2");
     check(&desk.run(&["queue", "rm", "orders"]), 2, "delete queue orders with 2 messages for ever");
+    desk.run(&["queue", "create", "other"]).ok();
+    assert_eq!(json(&desk, "queue rm other --yes")["messages"], "0");
     check(&desk.run(&["queue", "rm", "orders", "--yes"]), 0, "deleted queue orders with 2 messages");
-    check(&desk.run(&["queue", "describe", "orders"]), 3, "QUEUE_NOT_FOUND");
-    check(&desk.run(&["msg", "push", "-q", "orders", "x"]), 3, "QUEUE_NOT_FOUND");
+    for reads in [&["queue", "describe", "orders"][..], &["queue", "rm", "orders"], &["msg", "pull", "-q", "orders"]] {
+        check(&desk.run(reads), 3, "queue orders does not exist; check its name, for example with tallystone queue ls");
+    }
+    check(&desk.run(&["msg", "push", "-q", "orders", "x"]), 3, "create it first");
+    check(&desk.run(&["msg", "pull", "-q", "timed/first"]), 3, "its first enqueue makes it, by template timed-task");
 }
 
 #[test]

@@ -102,6 +102,7 @@ fn a_command_that_cannot_be_run_costs_no_attempt_and_ends_the_worker() {
     let ran = work(&desk, "./absent", "");
     assert_eq!(ran.code, 2, "{}", ran.err);
     assert!(ran.err.contains("error: the command cannot be run (exit code 127)"), "{}", ran.err);
+    assert!(!ran.err.contains("signal"), "nobody sent one: {}", ran.err);
     assert_eq!(depth(&desk), "pending 1 running 0 errored 0 completed 0 canceled 0");
     let ran = desk.run(&["work", "-q", "absent", "--exec", "true"]);
     assert_eq!((ran.code, ran.err.contains("QUEUE_NOT_FOUND")), (3, true), "{}", ran.err);

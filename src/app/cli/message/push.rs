@@ -16,7 +16,7 @@ use crate::app::cli::queue::{self, full_name};
 use crate::app::cli::{Exit, Failure, Session};
 use crate::app::notices::{for_shell, note};
 use crate::domain::Timestamp;
-use crate::domain::limits::{BODY_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
+use crate::domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -139,7 +139,10 @@ impl Session {
         loop {
             let mut messages = Vec::with_capacity(QUEUE_BATCH_ITEMS_MAX);
             while messages.len() < QUEUE_BATCH_ITEMS_MAX {
-                let Some(payload) = next_line(&mut lines)? else { break };
+                let Some(payload) = next_line(&mut lines).map_err(|failure| so_far(failure, whole.results.len()))?
+                else {
+                    break;
+                };
                 messages.push(pb::Message { message_id: self.client.message_id(), payload, ..like.clone() });
             }
             if messages.is_empty() {
@@ -148,9 +151,7 @@ impl Session {
             let request = pb::BatchEnqueueRequest { queue: queue.to_owned(), messages };
             let done = whole.results.len();
             let answer = call!(self, queues.batch_enqueue, &request);
-            whole
-                .results
-                .extend(answer.map_err(|failure| failure.hint(format!("{done} lines were pushed before")))?.results);
+            whole.results.extend(answer.map_err(|failure| so_far(failure, done))?.results);
             progress(&queue::messages(i64::try_from(whole.results.len()).unwrap_or(i64::MAX)));
         }
         let mut refused = Vec::new();
@@ -196,14 +197,21 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(payload)
 }
 
+/// Says how far a push of lines came.
+fn so_far(failure: Failure, done: usize) -> Failure {
+    failure.hint(format!("{done} lines were pushed before; go on with line {}", done + 1))
+}
+
 /// The lines of a file that is read as they are asked for.
 struct Lines<'a> {
     file: &'a Path,
     reader: BufReader<Box<dyn Read>>,
+    /// How many were read.
+    number: usize,
 }
 
 fn lines_of(file: &Path) -> Result<Lines<'_>, Failure> {
-    Ok(Lines { file, reader: BufReader::new(open(file)?) })
+    Ok(Lines { file, reader: BufReader::new(open(file)?), number: 0 })
 }
 
 fn next_line(lines: &mut Lines) -> Result<Option<Vec<u8>>, Failure> {
@@ -214,9 +222,29 @@ fn next_line(lines: &mut Lines) -> Result<Option<Vec<u8>>, Failure> {
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if read == QUEUE_MESSAGE_BYTES_MAX {
-        return Err(Failure::new(Exit::Usage, "a line is longer than a message can be"));
+        let (number, bytes) = (lines.number + 1, read + rest_of_line(lines)?);
+        let what = format!("line {number} has {bytes} bytes; the payload of a message has at most {PAYLOAD_BYTES_MAX}");
+        return Err(Failure::new(Exit::Usage, what));
     }
+    lines.number += 1;
     Ok((read > 0).then_some(line))
+}
+
+/// Passes over the rest of a line; answers its bytes.
+fn rest_of_line(lines: &mut Lines) -> Result<usize, Failure> {
+    let mut passed = 0;
+    loop {
+        let buffer = lines.reader.fill_buf().map_err(|error| unreadable(lines.file, &error))?;
+        let (here, is_end) = match buffer.iter().position(|byte| *byte == b'\n') {
+            Some(end) => (end, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        lines.reader.consume(here);
+        passed += here;
+        if is_end {
+            return Ok(passed);
+        }
+    }
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Failure {

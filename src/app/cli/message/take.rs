@@ -12,10 +12,11 @@ use crate::app::cli::counter::all_or_partial;
 use crate::app::cli::message::look::{payload_cell, state};
 use crate::app::cli::output::{Answer, Parts, Rows, duration_cell};
 use crate::app::cli::queue::full_name;
-use crate::app::cli::{Exit, Failure, Session};
+use crate::app::cli::{Failure, Session};
 use crate::app::notices::note;
 use crate::client::CallError;
 use crate::domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
+use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -258,18 +259,22 @@ impl Session {
         all_or_partial(&refused, whole.results.len(), "leases could not be settled")
     }
 
+    /// Extends leases one by one; a refusal is told beside its lease, as settlements are.
     pub(super) async fn extend(&self, args: ExtendArgs) -> Result<(), Failure> {
         let mut parts = Parts::list(self.output);
-        let (mut extended, mut first_failure) = (0, None);
+        let (of, mut refused) = (args.settle.leases.len(), Vec::new());
         for lease_token in args.settle.leases {
             let request = pb::ExtendLeaseRequest {
                 queue: args.settle.queue.clone(),
                 lease_token: lease_token.clone(),
                 lease_duration: args.lease.map(write_duration),
             };
-            match call!(self, queues.extend_lease, &request) {
+            let extended = self.client.retried(&request, |request| {
+                let mut client = self.client.queues();
+                async move { client.extend_lease(request).await }
+            });
+            match extended.await {
                 Ok(answer) => {
-                    extended += 1;
                     let cells = vec![
                         lease_token,
                         duration_cell(answer.lease_expires_in.as_ref()),
@@ -278,18 +283,15 @@ impl Session {
                     let rows = Rows { columns: EXTENDED, cells: vec![cells] };
                     parts.print(&[Answer::one(&full_name("ExtendLeaseResponse"), &answer).json()], &rows)?;
                 }
-                Err(failure) => {
-                    note(&format!("{lease_token}: {failure}"));
-                    first_failure.get_or_insert(failure);
+                Err(error) => {
+                    let Some(reason) = error.reason() else { return Err(self.failed(&error)) };
+                    note(&format!("{lease_token}: {error} ({reason})"));
+                    refused.push(ItemError { code: error.status.code().into(), reason, ..ItemError::default() });
                 }
             }
         }
         parts.end(EXTENDED)?;
-        match first_failure {
-            None => Ok(()),
-            Some(failure) if extended == 0 => Err(failure),
-            Some(_) => Err(Failure::new(Exit::Partial, "some leases could not be extended")),
-        }
+        all_or_partial(&refused.iter().collect::<Vec<_>>(), of, "leases could not be extended")
     }
 }
 

@@ -184,7 +184,7 @@ impl Session {
         let what = format!("{} of queue {}", messages(depth.pending + depth.invisible), args.name);
         if args.dry_run {
             note(&format!("would cancel {what}; nothing was changed"));
-            return Ok(());
+            return self.would_purge(args.name, depth.pending + depth.invisible);
         }
         confirm(args.yes, &format!("cancel {what}"))?;
         let request_token = self.client.message_id();
@@ -198,13 +198,16 @@ impl Session {
         let found = self.queue_named(&args.name).await?;
         // What was shown is deleted and nothing else.
         let etag = if args.etag.is_empty() { found.etag } else { args.etag };
-        let what = match found.template_for.is_empty() {
-            true => format!("queue {} with {}", args.name, messages(held(&self.depth(&args.name).await?))),
-            false => format!("template {}; the queues that it made stay", args.name),
+        let is_template = !found.template_for.is_empty();
+        let held = if is_template { 0 } else { held(&self.depth(&args.name).await?) };
+        let shown = |held: i64| match is_template {
+            false => format!("queue {} with {}", args.name, messages(held)),
+            true => format!("template {}; the queues that it made stay", args.name),
         };
+        let what = shown(held);
         if args.dry_run {
             note(&format!("would delete {what}; nothing was changed"));
-            return Ok(());
+            return self.deleted(held);
         }
         confirm(args.yes, &format!("delete {what} for ever"))?;
         let request = pb::DeleteQueueRequest {
@@ -215,11 +218,28 @@ impl Session {
             queue_id: found.id,
         };
         let deleted = call!(self, queues.delete_queue, &request)?;
-        match found.template_for.is_empty() {
-            true => note(&format!("deleted queue {} with {}", args.name, messages(deleted.messages))),
-            false => note(&format!("deleted {what}")),
+        note(&format!("deleted {}", shown(deleted.messages)));
+        self.deleted(deleted.messages)
+    }
+
+    /// What a deletion answers, for programs; people are told in words.
+    fn deleted(&self, messages: i64) -> Result<(), Failure> {
+        if self.output.is_for_people() {
+            return Ok(());
         }
-        Ok(())
+        let rows = Rows { columns: &["messages"], cells: vec![vec![messages.to_string()]] };
+        self.output
+            .answer(&Answer::one(&full_name("DeleteQueueResponse"), &pb::DeleteQueueResponse { messages }), &rows)
+    }
+
+    /// What a purge would answer, for programs: an operation that was not begun.
+    fn would_purge(&self, queue: String, messages: i64) -> Result<(), Failure> {
+        if self.output.is_for_people() {
+            return Ok(());
+        }
+        let (done, total, kind) = (messages, messages, "purge".to_owned());
+        let state = pb::OperationState::Done.into();
+        Following::new(self).shown(&pb::Operation { queue, kind, state, done, total, ..Default::default() })
     }
 }
 

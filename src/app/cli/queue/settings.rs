@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{duration_cell, time_cell, word};
+use crate::app::cli::output::{duration_cell, list_cell, time_cell, word};
 use crate::proto::queue::v1 as pb;
 
 /// In which order a queue serves.
@@ -229,8 +229,8 @@ pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
         ("quota_bytes", number(queue.quota_bytes)),
         ("payload_max_bytes", number(queue.payload_max_bytes)),
         ("metadata_max_bytes", number(queue.metadata_max_bytes)),
-        ("priority_classes", queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>().join("\n")),
-        ("filter_shapes", queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>().join("\n")),
+        ("priority_classes", list_cell(&queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>())),
+        ("filter_shapes", list_cell(&queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>())),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
         ("dequeue_blocked", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
         ("create_time", time_cell(queue.create_time.as_ref())),

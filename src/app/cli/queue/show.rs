@@ -7,7 +7,7 @@ use tonic::Request;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell};
+use crate::app::cli::output::{Answer, Layout, Parts, Rows, list_cell, time_cell};
 use crate::app::cli::queue::change::settings_of;
 use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
@@ -182,7 +182,7 @@ impl Session {
                 time_cell(change.change_time.as_ref()),
                 change.actor.clone(),
                 change.reason.clone(),
-                change.differences.join("\n"),
+                list_cell(&change.differences),
             ]
         });
         let columns = &["version", "change_time", "actor", "reason", "differences"];

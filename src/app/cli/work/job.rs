@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::app::cli::work::child::{Child, Ended};
-use crate::app::notices::note;
+use crate::app::notices::{note, on_one_line};
 use crate::client::queues::{Job, Outcome, Shutdown};
 
 /// What all commands of a worker share.
@@ -28,6 +28,11 @@ impl Commands {
     /// Why the command cannot be run at all, if it cannot.
     pub fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the command cannot be run at all.
+    pub fn is_broken(&self) -> bool {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Runs the command of a message until it ends or its work must.
@@ -62,6 +67,6 @@ impl Commands {
 
 fn failed(job: &Job, ended: &Ended) -> Outcome {
     let (signature, text) = (ended.signature(), &ended.last_line);
-    note(&format!("{}: {signature}: {text}", job.message().message_id));
+    note(&format!("{}: {signature}: {text}", on_one_line(&job.message().message_id)));
     Outcome::failed(signature, text)
 }

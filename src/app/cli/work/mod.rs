@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::app::cli::arguments::{lease, pair};
 use crate::app::cli::queue::messages;
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
-use crate::app::notices::note;
+use crate::app::notices::{note, on_one_line};
 use crate::client::queues::{Broken, Shutdown, Tally, Why, Worker, WorkerEvent};
 use job::Commands;
 
@@ -78,7 +78,7 @@ impl WorkArgs {
             shutdown.end();
             std::future::pending::<Infallible>().await
         };
-        let worker = self.worker(Arc::clone(&session));
+        let worker = self.worker(Arc::clone(&session), Arc::clone(&commands));
         let shared = Arc::clone(&commands);
         let ended = tokio::select! {
             biased;
@@ -93,7 +93,7 @@ impl WorkArgs {
         result(tally, broken, self.until_empty)
     }
 
-    fn worker(&self, session: Arc<Session>) -> Worker {
+    fn worker(&self, session: Arc<Session>, commands: Arc<Commands>) -> Worker {
         let mut worker = session.client.worker(&self.queue);
         worker = worker.concurrency(usize::from(self.concurrency)).grace(GRACE);
         worker = worker.session_lease(self.lease.unwrap_or(SESSION_LEASE)).label(self.label.clone());
@@ -106,24 +106,28 @@ impl WorkArgs {
         if self.until_empty {
             worker = worker.until_empty();
         }
-        worker.observed(move |event| note(&words(&session, event)))
+        worker.observed(move |event| note(&words(&session, &commands, event)))
     }
 }
 
 /// What a worker meets, in words.
-fn words(session: &Session, event: WorkerEvent<'_>) -> String {
+fn words(session: &Session, commands: &Commands, event: WorkerEvent<'_>) -> String {
     match event {
         WorkerEvent::CannotTake { error, pause } => {
             format!("cannot take messages, trying again in {pause:?}: {}", session.failed(error))
         }
         WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
-            format!("{message_id}: is to be canceled; ending its command")
+            format!("{}: is to be canceled; ending its command", on_one_line(message_id))
         }
         WorkerEvent::MustEnd { message_id, why: Why::LeaseLost | Why::Stopped } => {
-            format!("{message_id}: the lease is lost; ending its command")
+            format!("{}: the lease is lost; ending its command", on_one_line(message_id))
         }
         WorkerEvent::NotSettled { message_id, error } => {
-            format!("{message_id}: could not be settled, and comes back when its lease ends: {error}")
+            format!("{}: could not be settled, and comes back when its lease ends: {error}", on_one_line(message_id))
+        }
+        // Nobody sent a signal.
+        WorkerEvent::Finishing(count) if commands.is_broken() => {
+            format!("stopping, because the command cannot be run; {} in work", messages(counted(count)))
         }
         WorkerEvent::Finishing(count) => {
             format!("stopping; {} in work, a second signal gives them back", messages(counted(count)))
