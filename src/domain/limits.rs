@@ -389,6 +389,10 @@ pub const BULK_MESSAGES_MAX: usize = 256;
 pub const DEDUPE_RECORD_BYTES: usize = 256;
 /// The answers to enqueues are kept and dropped in buckets of this width.
 pub const DEDUPE_BUCKET: Duration = Duration::from_mins(10);
+/// The shortest time for which answers to enqueues are kept: so far may the clock of a caller lie behind.
+pub const DEDUPE_WINDOW_MIN: Duration = Duration::from_secs(60);
+/// The least that the kept answers of a shard may take, in bytes.
+pub const DEDUPE_SHARD_BYTES_MIN: usize = 64 * 1024;
 /// The longest time for which answers to enqueues are kept.
 pub const DEDUPE_WINDOW_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// The rows that the outbox of a shard keeps while nobody reads them.

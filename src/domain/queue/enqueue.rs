@@ -32,7 +32,6 @@ impl Shard {
         let key = message.key;
         self.sequence = key.sequence;
         self.admit(message, now);
-        self.catch_up(key.sequence, now); // a TTL of 0 is over
         let state = self.at(key.sequence).state;
         let message = self.messages.get_mut(key.sequence).expect("it was just taken in");
         (message.first_state, message.token_time) = (state, sent.token_time.into());
@@ -103,7 +102,8 @@ impl Shard {
         let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
         let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
         let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
-        let ttl = sent.ttl.or(self.settings.default_ttl);
+        // 0 says never, also in a queue that has a TTL.
+        let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
         let (payload_max, metadata_max) = (self.settings.payload_max_bytes, self.settings.metadata_max_bytes);
         let checks = [
             (sent.payload_bytes <= PAYLOAD_BYTES_MAX, Invalid::Payload),

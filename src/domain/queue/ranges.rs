@@ -1,14 +1,14 @@
 //! The ranges of a queue's settings, once: what is refused, and in which words, comes out of one table.
 //!
-//! Names are those of the fields of the protocol's `Queue`. A shard holds its settings to `OF_SHARD`, a caller is held to
-//! `OF_QUEUE` as well.
+//! Names are those of the fields of the protocol's `Queue`. A shard holds its settings to `OF_SHARD`; a caller is held to
+//! `OF_QUEUE` as well, where also stands what would let nothing in.
 
 use std::time::Duration;
 
 use crate::domain::limits::{
-    ATTEMPTS_MAX, DEDUPE_WINDOW_MAX, DESCRIPTION_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX,
-    METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX,
-    VALUE_IN_FLIGHT_MAX,
+    ATTEMPTS_MAX, DEDUPE_SHARD_BYTES_MIN, DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN, DESCRIPTION_BYTES_MAX,
+    INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX,
+    QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::settings::Settings;
@@ -72,20 +72,14 @@ const OF_SHARD: &[Range<Settings>] = &[
         allowed: || format!("up to {}", time(MESSAGE_TTL_MAX)),
         fits: |own| own.default_ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX),
     },
-    Range {
-        setting: "dedupe_window",
-        allowed: || format!("up to {}", time(DEDUPE_WINDOW_MAX)),
-        fits: |own| own.dedupe_window <= DEDUPE_WINDOW_MAX,
-    },
+    Range { setting: "dedupe_window", allowed: window, fits: |own| own.dedupe_window <= DEDUPE_WINDOW_MAX },
     Range { setting: "retention.completed", allowed: kept, fits: |own| is_kept(own, own.retention.completed) },
     Range { setting: "retention.canceled", allowed: kept, fits: |own| is_kept(own, own.retention.canceled) },
     Range { setting: "retention.errored", allowed: kept, fits: |own| is_kept(own, own.retention.errored) },
     Range {
         setting: "exclusivity_key",
         allowed: || format!("1 to {METADATA_KEY_BYTES_MAX} bytes"),
-        fits: |own| {
-            own.exclusivity.as_ref().is_none_or(|rule| (1..=METADATA_KEY_BYTES_MAX).contains(&rule.key.len()))
-        },
+        fits: |own| own.exclusivity.as_ref().is_none_or(|rule| (1..=METADATA_KEY_BYTES_MAX).contains(&rule.key.len())),
     },
     Range {
         setting: "max_in_flight_per_value",
@@ -131,17 +125,24 @@ const OF_QUEUE: &[Range<QueueSpec>] = &[
         allowed: || format!("at most {PRIORITY_CLASSES_MAX}"),
         fits: |own| own.settings.classes.len() <= PRIORITY_CLASSES_MAX,
     },
+    Range {
+        setting: "dedupe_window",
+        allowed: window,
+        fits: |own| (DEDUPE_WINDOW_MIN..=DEDUPE_WINDOW_MAX).contains(&own.settings.dedupe_window),
+    },
+    Range {
+        setting: "dedupe_max_bytes",
+        allowed: || format!("at least {} for each shard", number(DEDUPE_SHARD_BYTES_MIN as u64)),
+        fits: |own| own.settings.dedupe_max_bytes >= DEDUPE_SHARD_BYTES_MIN.saturating_mul(own.shards as usize),
+    },
+    Range {
+        setting: "quota_messages",
+        allowed: || "at least 1".to_owned(),
+        fits: |own| own.settings.quota_messages >= 1,
+    },
     Range { setting: "description", allowed: text, fits: |own| is_text(Some(&own.description)) },
-    Range {
-        setting: "enqueue_blocked_reason",
-        allowed: text,
-        fits: |own| is_text(own.enqueue_blocked.as_deref()),
-    },
-    Range {
-        setting: "dequeue_blocked_reason",
-        allowed: text,
-        fits: |own| is_text(own.dequeue_blocked.as_deref()),
-    },
+    Range { setting: "enqueue_blocked_reason", allowed: text, fits: |own| is_text(own.enqueue_blocked.as_deref()) },
+    Range { setting: "dequeue_blocked_reason", allowed: text, fits: |own| is_text(own.dequeue_blocked.as_deref()) },
 ];
 
 /// The settings of a shard that leave their ranges. O(shapes squared).
@@ -184,6 +185,10 @@ fn is_kept(own: &Settings, kept: Duration) -> bool {
 
 fn kept() -> String {
     format!("dedupe_window to {}", time(MESSAGE_TTL_MAX))
+}
+
+fn window() -> String {
+    format!("{} to {}", time(DEDUPE_WINDOW_MIN), time(DEDUPE_WINDOW_MAX))
 }
 
 fn is_text(text: Option<&str>) -> bool {
@@ -247,6 +252,19 @@ mod tests {
             "retention.canceled: dedupe_window to 10 years",
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_would_let_nothing_in_is_refused() {
+        let mut bad = spec();
+        bad.shards = 4;
+        (bad.settings.dedupe_window, bad.settings.quota_messages) = (Duration::from_secs(59), 0);
+        bad.settings.dedupe_max_bytes = 4 * DEDUPE_SHARD_BYTES_MIN - 1;
+        let names = |spec: &QueueSpec| faults_of_queue(spec).iter().map(|fault| fault.setting).collect::<Vec<_>>();
+        assert_eq!(names(&bad), ["dedupe_window", "dedupe_max_bytes", "quota_messages"]);
+        (bad.settings.dedupe_window, bad.settings.quota_messages) = (Duration::from_secs(60), 1);
+        bad.settings.dedupe_max_bytes += 1;
+        assert_eq!(names(&bad), [""; 0]);
     }
 
     #[test]

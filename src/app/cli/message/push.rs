@@ -65,7 +65,7 @@ struct MessageArgs {
     /// How often it may be tried.
     #[arg(long, value_name = "N")]
     max_attempts: Option<i32>,
-    /// When it is canceled if nobody has it.
+    /// When it is canceled if nobody has it; 0s for never, whatever the queue says.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     ttl: Option<Duration>,
     /// What selects its shard in place of its id.

@@ -89,13 +89,13 @@ pub struct SettingsArgs {
     /// How long errored messages are kept [default: 14d].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     keep_errored: Option<Duration>,
-    /// How long the answer to an enqueue is kept for repeats [default: 1h].
+    /// How long the answer to an enqueue is kept for repeats, 60s to 24h [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     dedupe_window: Option<Duration>,
-    /// What the kept answers may take, in bytes; past it the window shortens [default: 4 GiB].
+    /// What the kept answers may take, in bytes, at least 65536 for each shard; past it the window shortens [default: 4 GiB].
     #[arg(long, value_name = "BYTES")]
     dedupe_max_bytes: Option<i64>,
-    /// How many messages the queue holds, those that are over too [default: 100000000].
+    /// How many messages the queue holds, those that are over too, at least 1 [default: 100000000].
     #[arg(long, value_name = "N")]
     quota_messages: Option<i64>,
     /// How many bytes of payload the queue holds [default: 64 GiB].

@@ -33,6 +33,20 @@ fn a_dequeue_by_id_takes_that_message_whatever_lies_ahead() {
 }
 
 #[test]
+fn a_ttl_of_nothing_is_none_whatever_the_queue_says() {
+    let mut bench = Bench::new(Settings { default_ttl: Some(SECOND), ..settings() });
+    let never = bench.put(NewMessage { ttl: Some(Duration::ZERO), ..message("never", &[]) });
+    let as_the_queue_says = bench.put(message("soon", &[]));
+    assert_eq!(bench.state(never), Some(State::Pending), "it is not over at once");
+    bench.now = bench.now + 3_600 * SECOND;
+    assert!(bench.apply(Command::Sweep { max: 256 }).is_ok());
+    assert_eq!(
+        [never, as_the_queue_says].map(|message| bench.state(message)),
+        [Some(State::Pending), Some(State::Canceled)]
+    );
+}
+
+#[test]
 fn a_redrive_touches_what_meets_its_filter_once() {
     let mut bench = Bench::new(settings());
     let red: Vec<u64> = (0..3).map(|n| errored(&mut bench, &format!("r{n}"), &[("team", "red")])).collect();

@@ -363,7 +363,7 @@ impl Oracle {
             tries_max: sent.max_attempts.unwrap_or(self.settings.default_attempts),
             releases: 0,
             visible_at: now + window,
-            ttl_at: sent.ttl.or(self.settings.default_ttl).map(|ttl| now + ttl),
+            ttl_at: sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero()).map(|ttl| now + ttl),
             terminal_since: now,
             serial: 0,
             leased_at: now,

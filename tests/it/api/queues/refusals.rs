@@ -251,7 +251,10 @@ async fn settings_that_leave_their_ranges_are_each_named_with_value_and_range() 
         (json!({"max_run_time": "29s"}), "max_run_time", "max_run_time is 29s, allowed is at least default_lease"),
         (json!({"default_max_attempts": 0}), "default_max_attempts", "is 0, allowed is 1 to 10,000"),
         (json!({"default_max_attempts": -1}), "default_max_attempts", "is -1, allowed is 1 to 10,000"),
-        (json!({"dedupe_window": "86401s"}), "dedupe_window", "is 86401s, allowed is"),
+        (json!({"dedupe_window": "86401s"}), "dedupe_window", "is 86401s, allowed is 60 s to 24 h"),
+        (json!({"dedupe_window": "0s"}), "dedupe_window", "is 0s, allowed is 60 s to 24 h"),
+        (json!({"dedupe_max_bytes": "0"}), "dedupe_max_bytes", "is 0, allowed is at least 65,536 for each shard"),
+        (json!({"quota_messages": "0"}), "quota_messages", "is 0, allowed is at least 1"),
         (
             json!({"retention": {"completed": "1s"}}),
             "retention.completed",
