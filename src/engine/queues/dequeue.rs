@@ -179,6 +179,8 @@ impl Queues {
         let (mut rounds, mut told) = (0, false);
         let mut found = self.nothing(queue, call.map(|call| call.id));
         let mut place = None;
+        // Whether one look came to the end while the place was held, and nothing has woken it since.
+        let mut seen_all = false;
         loop {
             let looked = place.as_ref().map(Place::look);
             self.gather(queue, ask, call, &mut found).await?;
@@ -190,6 +192,11 @@ impl Queues {
             let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
             if enough || found.is_full() {
                 return Ok(found);
+            }
+            seen_all |= looked.is_some() && found.completeness == Completeness::Complete;
+            if seen_all && left.is_zero() && found.completeness == Completeness::Partial {
+                // The last look began a walk anew; what it has not come to was looked at before.
+                found.completeness = Completeness::Complete;
             }
             if found.completeness != Completeness::Complete && (rounds < DEQUEUE_ROUNDS_MAX || !left.is_zero()) {
                 // A bound left something over: nobody is told "empty" before all was looked at.
@@ -207,7 +214,7 @@ impl Queues {
             place.rest(looked);
             tokio::select! {
                 biased;
-                () = place.woken() => {}
+                () = place.woken() => seen_all = false,
                 () = self.shared.drain.cancelled() => return Ok(found),
                 () = self.shared.clock.sleep(left) => {}
             }

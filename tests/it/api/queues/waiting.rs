@@ -73,6 +73,28 @@ async fn time_alone_wakes_a_worker() {
 }
 
 #[tokio::test]
+async fn a_wait_that_looked_at_everything_says_so() {
+    let server = with_mail().await;
+    // More than a dequeue without a wait looks at.
+    for _ in 0..45 {
+        let messages: Vec<_> = (0..100).map(|_| json!({})).collect();
+        server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
+    }
+    let ask = |wait: &str| json!({"queue": "mail", "filter": {"team": "nobody"}, "wait": wait});
+    let mut told = Vec::new();
+    // A machine that is slow or stopped may need a longer one.
+    for wait in ["1s", "5s", "15s", "15s"] {
+        let answer = server.done("Dequeue", ask(wait)).await;
+        assert_eq!(answer["leases"], json!([]));
+        told.push(answer["completeness"].clone());
+        if told.last() == Some(&json!("COMPLETE")) {
+            return;
+        }
+    }
+    panic!("all was looked at: {told:?}");
+}
+
+#[tokio::test]
 async fn a_wait_ends_empty_before_the_deadline_of_its_call() {
     let clock = clock();
     let server = with_mail_at(&clock).await;
