@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
-use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, State};
+use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Refusal, State};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
@@ -97,6 +97,10 @@ impl Queues {
         let Some(template) = self.shared.template_of(name) else {
             return Err(QueueError::NothingMakesIt { name: name.to_string() });
         };
+        if let Some(why) = &template.spec.enqueue_blocked {
+            // The queue would be blocked too; what is refused leaves nothing behind.
+            return Err(Refusal::EnqueueBlocked(why.clone()).into());
+        }
         let author = Author {
             actor: "tallystone".to_owned(),
             reason: format!("the first enqueue, by template {}", template.spec.name),

@@ -369,6 +369,11 @@ async fn the_first_enqueue_makes_a_queue_of_the_template_with_the_longest_prefix
     server.refused("Enqueue", sent("timed"), Reason::QueueNotFound).await;
     server.refused("Enqueue", sent("other"), Reason::QueueNotFound).await;
     server.refused("Dequeue", json!({"queue": "t/absent"}), Reason::QueueNotFound).await;
+    let blocked = json!({"name": "plain", "enqueue_blocked": true, "enqueue_blocked_reason": "moving"});
+    server.done("UpdateQueue", json!({"queue": blocked})).await;
+    let refused = server.refused("Enqueue", sent("t/first"), Reason::EnqueueBlocked).await;
+    assert!(refused["message"].as_str().is_some_and(|text| text.contains("moving")), "{refused}");
+    server.refused("GetQueue", json!({"queue": "t/first"}), Reason::QueueNotFound).await;
 }
 
 #[tokio::test]
