@@ -290,6 +290,10 @@ fn field_of(reason: Reason) -> Option<&'static str> {
     }
 }
 
+/// What to do where another server can.
+const ASK_ANOTHER_SERVER: &str =
+    "nothing was applied: ask a server that has it; storage.kind embedded keeps queues, and offers SAFE";
+
 /// What to do, in short, for the reasons whose messages tell only what is wrong. `ReasonInfo::help` is the long form.
 fn advice(reason: Reason) -> Option<&'static str> {
     match reason {
@@ -305,7 +309,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
         Reason::StoreUnavailable => Some("nothing was applied: try again, a write with its token"),
         Reason::LeaseLost => Some("stop working on it"),
-        Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some("nothing was applied: ask a server that has it"),
+        Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some(ASK_ANOTHER_SERVER),
         Reason::TokenReused => Some("make a new one"),
         Reason::QueueFull => Some("nothing was applied"),
         Reason::MessageNotFound => Some("check its id, or send its key"),

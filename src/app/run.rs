@@ -340,7 +340,11 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
              -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
         ));
         let server = if is_found_unnamed(address) { String::new() } else { format!(" --server {address}") };
-        say(&format!("then:  {} counter get views --fresh{server}", this_program(std::env::args_os().next())));
+        let program = this_program(std::env::args_os().next());
+        say(&format!("then:  {program} counter get views --fresh{server}"));
+        if config.storage.kind != StorageKind::Cassandra {
+            say(&format!("queue: {program} msg push -q timed/hello hello{server}"));
+        }
     }
 }
 

@@ -17,8 +17,18 @@ fn every_command_of_the_readme_works() {
     let commands = commands();
     let calls: Vec<&String> = commands.iter().filter(|command| command.starts_with("curl ")).collect();
     assert!(calls.len() >= 3, "the README shows calls: {commands:?}");
-    let answers: Vec<Value> = calls.iter().map(|call| curl(&server, &call.replace("YOUR-UUIDV7", &token))).collect();
+    let mut answers: Vec<Value> = Vec::new();
+    for call in &calls {
+        // What a reader copies out of the answer before.
+        let lease = answers.last().and_then(|answer| answer["leases"][0]["leaseToken"].as_str()).unwrap_or_default();
+        let call = call.replace("YOUR-UUIDV7", &token).replace("YOUR-LEASE-TOKEN", lease);
+        answers.push(curl(&server, &call));
+    }
     assert_eq!(answers[1]["count"], "2", "the first count: {}", answers[1]);
+    assert!(
+        answers.iter().any(|answer| answer["state"] == "MESSAGE_STATE_COMPLETED"),
+        "a message is completed: {answers:?}"
+    );
     let repeated = curl(&server, &calls.last().expect("calls").replace("YOUR-UUIDV7", &token));
     assert_eq!(repeated["outcome"], "OUTCOME_ALREADY_APPLIED", "as the README says: {repeated}");
 
@@ -26,13 +36,20 @@ fn every_command_of_the_readme_works() {
         commands.iter().filter(|command| command.starts_with("target/release/tallystone ")).collect();
     assert!(lines.len() >= 2, "the README shows the command line: {commands:?}");
     for line in lines {
-        let arguments = line.split_whitespace().skip(1);
-        let output = Command::new(env!("CARGO_BIN_EXE_tallystone"))
-            .args(arguments)
+        let output = Command::new("sh")
+            .args(["-c", &line.replacen("target/release/tallystone", "\"$TALLYSTONE\"", 1)])
+            .env("TALLYSTONE", env!("CARGO_BIN_EXE_tallystone"))
             .env("TALLYSTONE_SERVER", server.address.to_string())
             .output()
             .expect("the binary of this build starts");
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        if line.contains(" work ") {
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                "hello-again\n",
+                "the payload stands on a line of its own"
+            );
+        }
     }
 }
 

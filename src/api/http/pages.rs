@@ -53,6 +53,10 @@ fn front(host: &str) -> String {
          curl -s http://{host}/tallystone.counter.v1.CounterService/AddCount \\\n  \
          -H 'content-type: application/json' \\\n  \
          -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'\n\n\
+         Put a message into the queue `timed/hello`, which a template makes:\n\n\
+         curl -s http://{host}/tallystone.queue.v1.QueueService/Enqueue \\\n  \
+         -H 'content-type: application/json' \\\n  \
+         -d '{{\"queue\": \"timed/hello\", \"message\": {{\"payload\": \"aGVsbG8=\"}}}}'\n\n\
          gRPC reflection lists every method; `tallystone --help` shows the command line.\n\
          The documentation is the folder docs of the source.\n",
         version = env!("CARGO_PKG_VERSION")

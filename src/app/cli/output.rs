@@ -52,7 +52,8 @@ pub struct Output {
     format: Format,
 }
 
-static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
+/// The protocol.
+pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
 });
 

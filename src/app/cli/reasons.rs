@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{Format, Layout, Output, Parts, Rows};
+use crate::app::cli::output::{DESCRIPTORS, Format, Layout, Output, Parts, Rows};
 use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
 use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
@@ -48,8 +48,9 @@ impl Output {
 fn text_of(reason: Reason) -> String {
     let info = reason.info();
     format!(
-        "{}\n\n{}\n\ngRPC code:  {}\nHTTP:       {}\nRetry:      {}\nEffect:     {}\n",
+        "{}\n\n{}\n\n{}\n\ngRPC code:  {}\nHTTP:       {}\nRetry:      {}\nEffect:     {}\n",
         info.name,
+        meaning(reason),
         info.help,
         code_text(info.code),
         info.http,
@@ -71,12 +72,29 @@ fn json_of(reason: Reason) -> serde_json::Value {
     let info = reason.info();
     json!({
         "reason": info.name,
+        "meaning": meaning(reason),
         "grpcCode": code_text(info.code),
         "http": info.http,
         "retry": retry_text(info.retry),
         "effect": effect_text(info.effect),
         "help": info.help,
     })
+}
+
+/// What a reason says: its comment in the protocol.
+fn meaning(reason: Reason) -> String {
+    let word = DESCRIPTORS.get_enum_by_name("tallystone.error.v1.Reason").and_then(|reasons| {
+        let name = format!("REASON_{}", reason.info().name);
+        let found = reasons.values().position(|value| value.name() == name);
+        found.map(|at| (reasons.parent_file(), i32::try_from(at).unwrap_or(i32::MAX)))
+    });
+    let (file, at) = word.expect("the protocol has every reason, as a test says");
+    // Field 5 of a file are its enums, of which it has one; field 2 of an enum are its values.
+    let place = [5, 0, 2, at];
+    let info = file.file_descriptor_proto().source_code_info.as_ref();
+    let comment = info.and_then(|info| info.location.iter().find(|location| location.path == place));
+    let comment = comment.map(prost_types::source_code_info::Location::leading_comments).unwrap_or_default();
+    comment.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A code as gRPC spells it.
@@ -108,5 +126,20 @@ fn effect_text(effect: Effect) -> &'static str {
     match effect {
         Effect::Nothing => "nothing was applied",
         Effect::Unknown => "it may have been applied",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_says_what_it_means_and_what_to_do() {
+        for reason in Reason::ALL {
+            let meaning = meaning(*reason);
+            assert!(meaning.ends_with('.') && meaning.len() > 10, "{reason}: {meaning:?}");
+            let text = text_of(*reason);
+            assert!(text.contains(&meaning) && text.contains(reason.info().help), "{text}");
+        }
     }
 }

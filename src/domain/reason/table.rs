@@ -42,7 +42,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "The token's time lies further ahead of the server's clock than the namespace's future_limit. Correct the client's clock; the answer carries the server_time to compare with.",
+        help: "The time lies further ahead of the server's clock than is taken: that of a counter's token than the namespace's future_limit, that of a message's id than 60 s. Correct the client's clock; the answer carries the server_time to compare with.",
     },
     ReasonInfo {
         name: "INVALID_BATCH_SIZE",
@@ -74,7 +74,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Check from, to, step, n and durations: from must lie before to, a step must be a multiple of 10 s, nothing may be negative.",
+        help: "Correct the field that the answer names. Of counters, from must lie before to, a step must be a multiple of 10 s. Of queues, leases and sessions last 1 s to 12 h, invisibility, delays and TTL at most 10 years; a call takes 1 to 100 messages; the calls of a session and their tries are numbered from 1. Nothing may be negative.",
     },
     ReasonInfo {
         name: "INVALID_PROVENANCE",
@@ -146,7 +146,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 400,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Correct the argument that the message names.",
+        help: "Correct the argument that the message names, of a counter or a queue: a word of an enum, a name or id that is missing or too long, fields that go together.",
     },
     ReasonInfo {
         name: "UNKNOWN_METHOD",

@@ -51,7 +51,9 @@ async fn pages_are_read_and_the_front_page_says_what_to_try() {
     let server = Wire::start().await;
     let page = server.http("GET", "/", &[], "").await;
     assert!(page.status == 200 && page.head.contains("text/plain"), "{page:?}");
-    for words in ["/readyz", "/metrics", &format!("curl -s http://{}{COUNTERS}/AddCount", server.address)] {
+    let call = |service: &str| format!("curl -s http://{}{service}", server.address);
+    let calls = [call(&format!("{COUNTERS}/AddCount")), call("/tallystone.queue.v1.QueueService/Enqueue")];
+    for words in ["/readyz", "/metrics", &calls[0], &calls[1]] {
         assert!(page.body.contains(words), "{words}: {}", page.body);
     }
     for path in ["/", "/healthz", "/readyz", "/metrics"] {

@@ -97,6 +97,13 @@ fn a_server_listens_on_a_name_and_says_how_it_was_called() {
     let server = Launch::of(command).start();
     let line = server.wait_for_line("then:");
     assert!(line.contains(&format!("then:  {} counter get views", env!("CARGO_BIN_EXE_tallystone"))), "{line}");
+    let line = server.wait_for_line("queue:");
+    let server_of_it = line.split(" --server ").nth(1).expect("it listens elsewhere than by default").trim().to_owned();
+    let pushed = Command::new(env!("CARGO_BIN_EXE_tallystone"))
+        .args(["msg", "push", "-q", "timed/hello", "hello", "--timeout", "60s", "--server", &server_of_it])
+        .output()
+        .expect("the binary of this build starts");
+    assert!(line.contains("msg push -q timed/hello hello") && pushed.status.success(), "{line} {pushed:?}");
     assert!(server.stop().success());
 }
 

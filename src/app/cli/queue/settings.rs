@@ -107,10 +107,11 @@ pub struct SettingsArgs {
     /// How large keys and values of a message's metadata may be together, in bytes [default: 1280, the most].
     #[arg(long, value_name = "BYTES")]
     metadata_max_bytes: Option<i32>,
-    /// A named offset of the priority from now; may be repeated. With a metadata pair it is chosen by that.
+    /// A named offset of the priority from now; with a metadata pair it is chosen by that. May be repeated; an update replaces
+    /// the whole list.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
     priority_class: Vec<pb::PriorityClass>,
-    /// A set of metadata keys whose filters have an index; may be repeated.
+    /// A set of metadata keys whose filters have an index. May be repeated; an update replaces the whole list.
     #[arg(long, value_name = "KEY[,KEY...]", value_parser = filter_shape)]
     filter_shape: Vec<pb::FilterShape>,
 }
