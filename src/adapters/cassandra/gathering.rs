@@ -90,9 +90,11 @@ impl Gathering {
             told = &mut answer => return told.unwrap_or_else(|_| Err(stopped())),
             () = self.clock.sleep(GATHERED_WAIT_MAX) => {}
         }
-        let overdue = queue.lock().overdue(number);
-        if let Some(request) = overdue {
-            self.begin(queue, request);
+        // Some before it may have gone without waiting their time, and what fits into one request may end before it.
+        loop {
+            let overdue = queue.lock().overdue(number);
+            let Some(request) = overdue else { break };
+            self.begin(Arc::clone(&queue), request);
         }
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -105,7 +107,9 @@ impl Gathering {
         requests.spawn(async move {
             let mut next = Some(request);
             while let Some(request) = next {
+                let room = Room(Arc::clone(&queue));
                 let sent = send(store.as_ref(), &request).await;
+                drop(room);
                 next = queue.lock().after(&sent);
                 for waiting in request {
                     // Whoever waited may have gone.
@@ -113,6 +117,15 @@ impl Gathering {
                 }
             }
         });
+    }
+}
+
+/// What a request takes of those that may be under way; given back however it ends.
+struct Room(Arc<Mutex<Queue>>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.lock().under_way -= 1;
     }
 }
 
@@ -137,7 +150,6 @@ impl Queue {
 
     /// Notes how a request ended; answers the one that goes in its place.
     fn after(&mut self, sent: &Result<(), Fault>) -> Option<Vec<Waiting>> {
-        self.under_way -= 1;
         self.in_doubt = sent.is_err();
         self.next()
     }
@@ -191,6 +203,7 @@ fn stopped() -> Fault {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use tokio::task::AbortHandle;
 
     use super::*;
     use crate::adapters::cassandra::store::{Decision, Level, Page, PageState};
@@ -276,14 +289,15 @@ mod tests {
         }
 
         /// Writes a row of so many bytes beside its partition, and waits until its place in the queue is taken.
-        async fn write(&mut self, partition: i64, bytes: usize) {
+        async fn write(&mut self, partition: i64, bytes: usize) -> AbortHandle {
             let gathering = Arc::clone(&self.gathering);
             let sleepers = self.clock.sleepers() + 1;
-            self.writes.spawn(async move {
+            let write = self.writes.spawn(async move {
                 let rows = Arc::new(vec![vec![Value::BigInt(partition), Value::Blob(vec![0; bytes])]]);
                 gathering.write(&Prepared::new("a row", ()), rows).await
             });
             self.clock.until_sleepers(sleepers).await;
+            write
         }
 
         /// Takes up as many requests as may be under way without waiting.
@@ -375,6 +389,24 @@ mod tests {
         trial.clock.advance(GATHERED_WAIT_MAX);
         assert_eq!(trial.next().await.0, [10]);
         assert!(trial.nothing_is_sent(), "those under way are not sent again");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_behind_one_who_has_gone_waits_no_longer() {
+        let mut trial = Trial::new();
+        let mut held = trial.fill().await;
+        let mut waiting = Vec::new();
+        for partition in [10, 11, 12] {
+            waiting.push(trial.write(partition, 1).await);
+        }
+        let (_, end) = held.pop().expect("some are held");
+        end.send(Err(unavailable())).expect("it is awaited");
+        let (alone, _end) = trial.next().await;
+        assert_eq!(alone, [10], "the rest would not fit beside it while there is doubt");
+        waiting[1].abort();
+        trial.clock.advance(GATHERED_WAIT_MAX);
+        assert_eq!(trial.next().await.0, [11]);
+        assert_eq!(trial.next().await.0, [12]);
     }
 
     #[tokio::test]

@@ -85,7 +85,12 @@ impl WideStore for CqlStore {
             values.push(*of_row);
         }
         batch.set_is_idempotent(true);
-        self.session.batch(&batch, values).await.map(|_| ()).map_err(Fault::of_several)
+        self.session.batch(&batch, values).await.map(|_| ()).map_err(|error| {
+            let mut partitions = rows.iter().map(|(statement, values)| self.route(statement, values).partition);
+            let first = partitions.next();
+            let is_one = partitions.all(|partition| Some(partition) == first);
+            if is_one { Fault::from(error) } else { Fault::of_several(error) }
+        })
     }
 
     fn route(&self, statement: &Prepared, values: &[Value]) -> Route {
