@@ -68,3 +68,33 @@ fn a_purge_repeated_after_a_kill_touches_nothing_that_came_since() {
     ask(&server, "PurgeQueue", &json!({"queue": "mail", "request_token": "another"}));
     assert!(eventually(std::time::Duration::from_secs(60), || depth(&whole()) == ["0", "14"]), "{}", whole());
 }
+
+#[test]
+fn a_redrive_that_is_over_is_not_done_again_after_a_kill() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    ask(&server, "CreateQueue", &json!({"queue": {"name": "mail", "default_max_attempts": 1}}));
+    ask(&server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "a"}}));
+    let fail = |server: &_| {
+        let leases = ask(server, "Dequeue", &json!({"queue": "mail", "max_messages": 1}));
+        let token = &leases["leases"][0]["leaseToken"];
+        let failed = ask(server, "Fail", &json!({"queue": "mail", "lease_token": token}));
+        assert!(reason(&failed).is_null() && token.is_string(), "{leases} {failed}");
+    };
+    let redrive = json!({"queue": "mail", "request_token": "once"});
+    let is_done = |server: &_| {
+        let name = &ask(server, "RedriveMessages", &redrive)["operation"]["operationId"];
+        ask(server, "GetOperation", &json!({"operation_id": name}))["operation"]["state"] == "OPERATION_STATE_DONE"
+    };
+    let errored = |server: &_| ask(server, "GetDepth", &json!({"queue": "mail"}))["errored"].clone();
+    fail(&server);
+    assert_eq!(errored(&server), "1");
+    assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it comes to its end");
+    fail(&server);
+    assert_eq!(errored(&server), "1", "it errored anew");
+    server.kill();
+
+    let server = Launch::dev(data.path()).start();
+    assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it is over");
+    assert_eq!(errored(&server), "1", "nothing was left of it");
+}

@@ -1,10 +1,11 @@
 //! How an operation begins: once for each request token, over restarts too.
 //!
 //! What has a token is kept in the catalog before it is answered: a hash of what was asked for, and up to where the shards
-//! were then.
+//! were then; up to 0 once it is over.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -76,20 +77,31 @@ impl Queues {
         }
         let catalog = &self.shared.stores.catalog;
         let kept = catalog.kept(id, &token).await?.filter(|kept| kept.until > now);
-        let through = match kept {
+        let kept = match kept {
             Some(kept) if kept.fingerprint != work.fingerprint() => return Err(reused()),
-            Some(kept) => kept.through,
+            Some(kept) => kept,
             None => {
                 let through = self.sequences(queue).await?;
-                let until = now + queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT);
-                let fingerprint = work.fingerprint();
-                let kept_as = token.as_str().into();
-                let request = QueueRequest { queue: id, token: kept_as, fingerprint, through: through.clone(), until };
-                catalog.keep(request, now).await?;
-                through
+                // What is slow on purpose is known until it can be over, and then as long as anything else.
+                let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
+                let until = now + walk + kept_for(queue);
+                let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
+                let request = QueueRequest { queue: id, token, fingerprint, through, until };
+                catalog.keep(request.clone(), now).await?;
+                request
             }
         };
-        self.begin_now(queue, work, total, Some(token), Some(through))
+        self.begin_now(queue, work, total, Some(token), Some(kept))
+    }
+
+    /// Keeps that nothing is left of an operation, so that no repeat does it again.
+    pub(super) async fn keep_end(&self, queue: &Arc<LiveQueue>, kept: QueueRequest) {
+        let now = self.shared.now();
+        let through = vec![0; kept.through.len()];
+        let request = QueueRequest { through, until: kept.until.max(now + kept_for(queue)), ..kept };
+        if let Err(error) = self.shared.stores.catalog.keep(request, now).await {
+            tracing::warn!(%error, "the end of a purge or redrive could not be kept: repeated after a restart it begins anew");
+        }
     }
 
     fn begin_now(
@@ -98,7 +110,7 @@ impl Queues {
         work: Work,
         total: u64,
         token: Option<String>,
-        through: Option<Vec<u64>>,
+        kept: Option<QueueRequest>,
     ) -> Result<Arc<Running>, QueueError> {
         let record = queue.record.load();
         let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
@@ -106,7 +118,7 @@ impl Queues {
             id: name_of(record.id, &token.unwrap_or_else(unnamed)),
             queue: record.spec.name.clone(),
             work: work.clone(),
-            through,
+            kept,
             done: AtomicU64::new(0),
             total,
             began: self.shared.now(),
@@ -134,6 +146,11 @@ impl Queues {
         }
         Ok(sequences)
     }
+}
+
+/// How long a token is known after its operation.
+fn kept_for(queue: &LiveQueue) -> Duration {
+    queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
 }
 
 /// The name of an operation.

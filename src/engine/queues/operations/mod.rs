@@ -2,7 +2,8 @@
 //!
 //! An operation touches what the queue held when it began: each shard up to the sequence it had then. It lives in the
 //! memory of its server. With a request token its beginning is kept in the catalog before it is answered, so that a repeat
-//! after a restart goes on with what is left of it, and touches nothing that came since.
+//! after a restart goes on with what is left of it, and touches nothing that came since; so is its end, after which nothing
+//! is left of it.
 
 mod begin;
 
@@ -23,7 +24,7 @@ use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::{Queues, unexpected};
-use crate::ports::ShardCommand;
+use crate::ports::{QueueRequest, ShardCommand};
 
 pub(super) use begin::check_token;
 
@@ -114,8 +115,8 @@ struct Running {
     id: String,
     queue: QueueName,
     work: Work,
-    /// The sequence of each shard when it began, where that is kept.
-    through: Option<Vec<u64>>,
+    /// What is kept of it, with the sequence of each shard when it began.
+    kept: Option<QueueRequest>,
     done: AtomicU64,
     total: u64,
     began: Timestamp,
@@ -287,6 +288,14 @@ impl Queues {
             Ok(false) => OperationState::Cancelled,
             Err(error) => OperationState::Failed(error.reason(), error.to_string()),
         };
+        let is_over = match state {
+            OperationState::Done => true,
+            OperationState::Running | OperationState::Failed(..) => false,
+            OperationState::Cancelled => running.cancel.is_cancelled(), // not by the end of the server
+        };
+        if let Some(kept) = running.kept.clone().filter(|_| is_over) {
+            self.keep_end(queue, kept).await;
+        }
         running.end.send_replace(Some((state, self.shared.now(), self.shared.clock.elapsed())));
     }
 
@@ -297,8 +306,8 @@ impl Queues {
             running.done.store(end.done, Ordering::Relaxed);
             return Ok(true);
         }
-        let ends = match &running.through {
-            Some(through) => through.clone(),
+        let ends = match &running.kept {
+            Some(kept) => kept.through.clone(),
             None => self.sequences(queue).await?,
         };
         for (number, through) in (0..queue.shards()).zip(ends) {
