@@ -1,5 +1,7 @@
 //! A shard as a plain list, written without a look at the one that is tested.
 
+use std::collections::BTreeMap;
+
 /// How a lease ends. A failure comes without delay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verb {
@@ -65,10 +67,13 @@ struct Item {
     settled: Option<(u64, Verb, Standing)>,
 }
 
-/// A shard: its messages in the order of their arrival, and how many leases it has given.
+/// A shard: its messages, and how many leases it has given. Shards that answer alike from now on are equal: nobody can tell
+/// any more in what order messages of different priorities came, or those that are finished.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct List {
-    items: Vec<Item>,
+    /// The ones to be leased, now or after a lease ends, in the order they are served.
+    open: Vec<Item>,
+    finished: BTreeMap<String, Item>,
     leases: u64,
 }
 
@@ -79,40 +84,45 @@ impl List {
             Call::Enqueue { id, priority } => self.enqueue(id, *priority),
             Call::Dequeue { max } => Answer::Leased((0..*max).map_while(|_| self.lease_best()).collect()),
             Call::Settle { id, lease, verb } => self.settle(id, *lease, *verb),
-            Call::Get { id } => {
-                let found = self.items.iter().find(|item| item.id == *id);
-                Answer::Found(found.map(|item| item.standing))
-            }
+            Call::Get { id } => Answer::Found(self.find(id).map(|item| item.standing)),
         }
     }
 
+    fn find(&self, id: &str) -> Option<&Item> {
+        self.open.iter().find(|item| item.id == id).or_else(|| self.finished.get(id))
+    }
+
     fn enqueue(&mut self, id: &str, priority: i64) -> Answer {
-        let already = self.items.iter().any(|item| item.id == id);
+        let already = self.find(id).is_some();
         if !already {
             let (id, standing) = (id.to_owned(), Standing::Pending);
-            self.items.push(Item { id, priority, standing, attempts: 0, releases: 0, lease: 0, settled: None });
+            let item = Item { id, priority, standing, attempts: 0, releases: 0, lease: 0, settled: None };
+            let behind_equals = self.open.partition_point(|other| other.priority <= priority);
+            self.open.insert(behind_equals, item);
         }
         Answer::Enqueued { already }
     }
 
     fn lease_best(&mut self) -> Option<(String, u32, u64)> {
-        let pending = self.items.iter_mut().filter(|item| item.standing == Standing::Pending);
-        let best = pending.min_by_key(|item| item.priority)?; // the first of equals
+        let best = self.open.iter_mut().find(|item| item.standing == Standing::Pending)?;
         self.leases += 1;
         (best.standing, best.attempts, best.lease) = (Standing::Running, best.attempts + 1, self.leases);
         Some((best.id.clone(), best.attempts, best.lease))
     }
 
     fn settle(&mut self, id: &str, lease: u64, verb: Verb) -> Answer {
-        let Some(item) = self.items.iter_mut().find(|item| item.id == id) else { return Answer::LeaseLost };
+        let Some(item) = self.find(id) else { return Answer::LeaseLost };
         if let Some((settled, how, standing)) = item.settled
             && (settled, how) == (lease, verb)
         {
             return Answer::Settled(standing);
         }
-        if item.standing != Standing::Running || item.lease != lease {
-            return Answer::LeaseLost;
-        }
+        let at = self
+            .open
+            .iter()
+            .position(|item| item.id == id && item.standing == Standing::Running && item.lease == lease);
+        let Some(at) = at else { return Answer::LeaseLost };
+        let item = &mut self.open[at];
         item.standing = match verb {
             Verb::Complete => Standing::Completed,
             Verb::Release if item.releases < RELEASES => {
@@ -122,7 +132,12 @@ impl List {
             Verb::Fail | Verb::Release if item.attempts < ATTEMPTS => Standing::Pending,
             Verb::Fail | Verb::Release => Standing::Errored,
         };
-        item.settled = Some((lease, verb, item.standing));
-        Answer::Settled(item.standing)
+        let standing = item.standing;
+        item.settled = Some((lease, verb, standing));
+        if standing != Standing::Pending {
+            let item = self.open.remove(at);
+            self.finished.insert(item.id.clone(), item);
+        }
+        Answer::Settled(standing)
     }
 }
