@@ -115,6 +115,16 @@ async fn leases_are_renewed_while_the_work_lasts_and_no_longer() {
     assert_eq!(house.depth(), ["0", "0", "0", "1", "0"]);
 }
 
+/// Asks for the end of the message of a job, past the proxy.
+async fn cancel_asked(server: &Arc<Server>, job: &Job) {
+    let cancel = json!({"queue": "mail", "message_id": job.message().message_id}).to_string();
+    let server = Arc::clone(server);
+    let asked = tokio::task::spawn_blocking(move || {
+        server.post("/tallystone.queue.v1.QueueService/CancelMessage", &cancel).status
+    });
+    assert_eq!(asked.await.expect("no panic"), 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn work_is_told_when_its_message_is_to_be_canceled() {
     let house = House::new(&json!({}));
@@ -123,11 +133,7 @@ async fn work_is_told_when_its_message_is_to_be_canceled() {
     let work = move |_: u32, mut job: Job| {
         let server = Arc::clone(&server);
         async move {
-            let cancel = json!({"queue": "mail", "message_id": job.message().message_id}).to_string();
-            let asked = tokio::task::spawn_blocking(move || {
-                server.post("/tallystone.queue.v1.QueueService/CancelMessage", &cancel).status
-            });
-            assert_eq!(asked.await.expect("no panic"), 200);
+            cancel_asked(&server, &job).await;
             assert_eq!(job.must_end().await, Why::CancelRequested);
             Outcome::Release
         }
@@ -147,11 +153,7 @@ async fn a_worker_ends_while_the_cancel_of_its_message_cannot_be_settled() {
     let work = move |_: u32, mut job: Job| {
         let (server, way, told) = (Arc::clone(&server), Arc::clone(&way), told.clone());
         async move {
-            let cancel = json!({"queue": "mail", "message_id": job.message().message_id}).to_string();
-            let asked = tokio::task::spawn_blocking(move || {
-                server.post("/tallystone.queue.v1.QueueService/CancelMessage", &cancel).status
-            });
-            assert_eq!(asked.await.expect("no panic"), 200);
+            cancel_asked(&server, &job).await;
             assert_eq!(job.must_end().await, Why::CancelRequested);
             way.set(Fault::Cut);
             told.send(()).await.expect("the test waits");

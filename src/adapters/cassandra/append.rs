@@ -56,7 +56,7 @@ pub struct Appending {
 }
 
 /// A partition of a slice's events.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Partition {
     /// The dataset.
     dataset: DatasetId,

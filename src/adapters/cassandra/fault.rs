@@ -38,9 +38,7 @@ impl Fault {
         let kind = StoreErrorKind::Corrupt;
         Self { kind, outcome: Outcome::NotApplied, worth_repeating: false, why: why.to_string() }
     }
-}
 
-impl Fault {
     /// What a request on rows of several partitions says of each. The coordinator takes them one by one: it may have sent
     /// some before it knew that too few replicas of another are alive.
     pub fn of_several(error: ExecutionError) -> Self {

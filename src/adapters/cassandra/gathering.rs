@@ -63,8 +63,11 @@ impl Gathering {
 
     /// Writes rows of one partition once: all or none of them.
     pub async fn write(&self, statement: &Prepared, rows: Rows) -> Result<(), Fault> {
-        for rows in in_batches(rows) {
-            self.write_batch(statement, rows).await?;
+        if rows.len() <= PARTITION_BATCH_ROWS_MAX {
+            return self.write_batch(statement, rows).await;
+        }
+        for part in rows.chunks(PARTITION_BATCH_ROWS_MAX) {
+            self.write_batch(statement, Arc::new(part.to_vec())).await?;
         }
         Ok(())
     }
@@ -172,14 +175,6 @@ impl Queue {
         }
         (self.waiting.len(), partitions.len() == partitions_max && partitions_max > 1)
     }
-}
-
-/// Rows in parts that one request may hold.
-fn in_batches(rows: Rows) -> Vec<Rows> {
-    if rows.len() <= PARTITION_BATCH_ROWS_MAX {
-        return vec![rows];
-    }
-    rows.chunks(PARTITION_BATCH_ROWS_MAX).map(|rows| Arc::new(rows.to_vec())).collect()
 }
 
 async fn send<'a>(store: &dyn WideStore, request: &'a [Waiting]) -> Result<(), Fault> {

@@ -152,23 +152,22 @@ pub fn faults_of_shard(settings: &Settings) -> Vec<Fault> {
 
 /// The settings of a queue that leave their ranges, each once.
 pub fn faults_of_queue(spec: &QueueSpec) -> Vec<Fault> {
-    let mut all = found(OF_QUEUE, spec);
-    let named = |fault: &Fault| all.iter().any(|other: &Fault| other.setting == fault.setting);
-    let of_shard: Vec<_> = faults_of_shard(&spec.settings).into_iter().filter(|fault| !named(fault)).collect();
-    all.extend(of_shard);
-    all
+    each_once(found(OF_QUEUE, spec), faults_of_shard(&spec.settings))
 }
 
 /// What each setting may be that has a range, in words.
 pub fn all() -> Vec<Fault> {
-    let of_queue = OF_QUEUE.iter().map(fault);
-    let mut all: Vec<_> = of_queue.collect();
-    for fault in OF_SHARD.iter().map(fault) {
-        if all.iter().all(|other| other.setting != fault.setting) {
-            all.push(fault);
+    each_once(OF_QUEUE.iter().map(fault).collect(), OF_SHARD.iter().map(fault).collect())
+}
+
+/// What a queue is held to says more than what its shards are held to.
+fn each_once(mut of_queue: Vec<Fault>, of_shard: Vec<Fault>) -> Vec<Fault> {
+    for fault in of_shard {
+        if of_queue.iter().all(|other| other.setting != fault.setting) {
+            of_queue.push(fault);
         }
     }
-    all
+    of_queue
 }
 
 fn found<T>(ranges: &[Range<T>], own: &T) -> Vec<Fault> {

@@ -14,7 +14,7 @@ use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Refusa
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
-use crate::engine::queues::core::not_found;
+use crate::engine::queues::core::{not_found, with_messages};
 use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -91,8 +91,8 @@ impl Queues {
 
     /// The queue that an enqueue is meant for, made of a template if there is none.
     pub(super) async fn queue_for_enqueue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
-        if self.shared.find(name).is_some() {
-            return self.shared.queue(name);
+        if let Some(found) = self.shared.find(name) {
+            return with_messages(found);
         }
         let Some(template) = self.shared.template_of(name) else {
             return Err(QueueError::NothingMakesIt { name: name.to_string() });

@@ -173,10 +173,7 @@ impl Shared {
             name: name.to_string(),
             made_by: self.template_of(name).map(|template| template.spec.name.to_string()),
         })?;
-        if let Some(prefix) = &found.record.load().spec.template_for {
-            return Err(QueueError::IsTemplate { name: name.to_string(), prefix: prefix.to_string() });
-        }
-        Ok(found)
+        with_messages(found)
     }
 
     /// The same, where the queue must have this number if one is said.
@@ -244,6 +241,15 @@ impl Shared {
             | StoreErrorKind::Forbidden => QueueError::Store(error),
         }
     }
+}
+
+/// Refuses a template, which holds no messages.
+pub fn with_messages(found: Arc<LiveQueue>) -> Result<Arc<LiveQueue>, QueueError> {
+    let spec = &found.record.load().spec;
+    if let Some(prefix) = &spec.template_for {
+        return Err(QueueError::IsTemplate { name: spec.name.to_string(), prefix: prefix.to_string() });
+    }
+    Ok(found)
 }
 
 /// Refuses a queue that was made under its name after the one that is meant.
