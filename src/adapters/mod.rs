@@ -1,5 +1,6 @@
 //! Implementations of the ports, one folder per technology.
 
+pub mod by_dataset;
 pub mod cassandra;
 pub mod embedded;
 pub mod files;

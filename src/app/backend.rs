@@ -14,6 +14,7 @@ use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
+use crate::app::keyspace::Keyspaces;
 use crate::domain::counter::NamespaceName;
 use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, Stores};
 
@@ -37,7 +38,7 @@ pub struct Backend {
 
 /// A store that several servers share, and the way to those others.
 struct SharedStore {
-    keyspace: Arc<Cassandra>,
+    keyspaces: Keyspaces,
     signals: Arc<RollupRpc>,
 }
 
@@ -117,13 +118,13 @@ impl Backend {
         }
     }
 
-    /// The stores of an opened keyspace.
-    pub fn of_keyspace(config: &Config, keyspace: Arc<Cassandra>, memcached: Memcached, clock: Arc<dyn Clock>) -> Self {
+    /// The stores of opened keyspaces.
+    pub fn of_keyspaces(config: &Config, keyspaces: Keyspaces, memcached: Memcached, clock: Arc<dyn Clock>) -> Self {
         let (fast, caches) = beside_the_store(config, &memcached, &clock);
-        let stores = Stores { caches, ..keyspace.stores(fast) };
+        let stores = Stores { caches, ..keyspaces.stores(&fast) };
         let (queue_stores, export) = (no_queues(), export_sink(config));
         let signals = Arc::new(RollupRpc::start(Arc::clone(&clock)));
-        let shared = Some(SharedStore { keyspace, signals });
+        let shared = Some(SharedStore { keyspaces, signals });
         Self { stores, queue_stores, export, memcached, embedded: None, shared, clock }
     }
 
@@ -137,9 +138,9 @@ impl Backend {
         self.embedded.clone()
     }
 
-    /// The opened keyspace, if there is one.
-    pub fn cassandra(&self) -> Option<Arc<Cassandra>> {
-        self.shared.as_ref().map(|shared| Arc::clone(&shared.keyspace))
+    /// The opened keyspaces.
+    pub fn keyspaces(&self) -> Vec<Arc<Cassandra>> {
+        self.shared.as_ref().map_or_else(Vec::new, |shared| shared.keyspaces.all().cloned().collect())
     }
 
     /// Why the store takes nothing any more, if it has failed.
@@ -162,9 +163,9 @@ impl Backend {
         if let Some(embedded) = self.embedded {
             embedded.close();
         }
-        if let Some(SharedStore { keyspace, signals }) = self.shared {
+        if let Some(SharedStore { keyspaces, signals }) = self.shared {
             // The last writes that end now may still have something to say to the rollers.
-            keyspace.close().await;
+            join_all(keyspaces.all().map(|keyspace| keyspace.close())).await;
             signals.close().await;
         }
     }

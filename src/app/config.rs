@@ -26,7 +26,7 @@ use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
 
 use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
-pub use cassandra::{Copies, options as cassandra_options, storage_cluster};
+pub use cassandra::{Copies, clusters_beside, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
 pub use roles::{Advertised, ServerRoles};
 pub use traces::TracesConfig;
@@ -434,13 +434,14 @@ impl fmt::Display for ListenAddress {
 impl Config {
     /// The clusters that namespaces may name.
     pub fn cluster_names(&self, unlisted: Unlisted) -> Clusters {
-        let usage = |kind| match kind {
+        let usage = |name: &str, kind| match kind {
+            ClusterKind::Cassandra if name != self.storage.cluster => ClusterUse::Beside,
             ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => ClusterUse::Store,
             ClusterKind::Memcached => ClusterUse::Cache,
         };
         let listed = self.clusters.iter().filter_map(|(name, cluster)| {
             // What is no name was refused when the settings were checked.
-            Some((NamespaceName::new(name).ok()?, usage(cluster.kind)))
+            Some((NamespaceName::new(name).ok()?, usage(name, cluster.kind)))
         });
         Clusters { listed: listed.collect(), unlisted }
     }

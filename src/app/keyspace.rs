@@ -1,28 +1,83 @@
-//! Opens the Cassandra keyspace that the settings name; `dev` makes and migrates it first.
+//! Opens the Cassandra keyspaces that the settings name; `dev` makes and migrates them first.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
 
+use crate::adapters::by_dataset::by_dataset;
 use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
-use crate::adapters::cassandra::{self, Cassandra, OpenError, Options};
-use crate::app::config::{Config, cassandra_options, storage_cluster};
+use crate::adapters::cassandra::{self, Cassandra, OpenError, Options, SettingsSource};
+use crate::app::config::{ClusterConfig, Config, cassandra_options, clusters_beside, storage_cluster};
 use crate::app::run::Preset;
-use crate::ports::Clock;
+use crate::domain::counter::NamespaceName;
+use crate::domain::namespace::Dataset;
+use crate::ports::{Catalog, Clock, FastCounts, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unusable(String);
 
-/// Opens the keyspace.
-pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Cassandra>> {
+/// The keyspace with the catalog, and those beside it that keep datasets.
+pub struct Keyspaces {
+    home: Arc<Cassandra>,
+    beside: BTreeMap<NamespaceName, Arc<Cassandra>>,
+}
+
+impl Keyspaces {
+    /// All of them, that with the catalog first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Cassandra>> {
+        std::iter::once(&self.home).chain(self.beside.values())
+    }
+
+    /// Their stores as one, beside those best-effort counters. Also where there is one keyspace, so that a dataset of another
+    /// is refused and not begun anew.
+    pub fn stores(&self, fast: &Arc<dyn FastCounts>) -> Stores {
+        let beside = self.beside.iter().map(|(name, keyspace)| (name.clone(), keyspace.stores(Arc::clone(fast))));
+        by_dataset(self.home.stores(Arc::clone(fast)), beside.collect())
+    }
+}
+
+/// Opens the keyspaces, one after the other.
+pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Keyspaces> {
     let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
+    let home = open_one(cluster, None, preset, clock).await?;
+    let mut beside = BTreeMap::new();
+    for (name, cluster) in clusters_beside(config) {
+        let opened = open_one(cluster, Some(home.catalog()), preset, clock).await;
+        let opened = opened.with_context(|| format!("cannot use [clusters.{name}]"))?;
+        // What is no name was refused when the settings were checked.
+        let name = NamespaceName::new(name).map_err(|reject| Unusable(reject.message))?;
+        beside.insert(name, opened);
+    }
+    let datasets = home.catalog().load().await.context("cannot read the catalog")?.datasets;
+    match datasets.iter().find(|dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name))) {
+        Some(dataset) => Err(not_listed(dataset).into()),
+        None => Ok(Keyspaces { home, beside }),
+    }
+}
+
+/// A server without the cluster of a dataset would own shards of it, and its counts would stand still.
+fn not_listed(Dataset { name, cluster, .. }: &Dataset) -> Unusable {
+    let cluster = cluster.as_ref().map(NamespaceName::as_str).unwrap_or_default();
+    Unusable(format!(
+        "dataset {name} is kept in cluster {cluster}, and the settings have no [clusters.{cluster}] of kind \"cassandra\"; \
+         add it, as every server of this catalog needs it"
+    ))
+}
+
+async fn open_one(
+    cluster: &ClusterConfig,
+    settings: Option<Arc<dyn SettingsSource>>,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Arc<Cassandra>> {
     let options = cassandra_options(cluster).map_err(Unusable)?;
     if preset == Preset::Dev {
         make(&options, clock.as_ref()).await?;
     }
-    Ok(Arc::new(Cassandra::open(&options, None, Arc::clone(clock)).await?))
+    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock)).await?))
 }
 
 /// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.

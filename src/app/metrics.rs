@@ -310,14 +310,14 @@ const CASSANDRA_COUNTS: &[CassandraRow] = &[
     ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),
 ];
 
-/// How often the keyspace was asked; on other stores it never is.
-impl Measured for Option<Arc<Cassandra>> {
+/// How often the keyspaces were asked, all together; on other stores there are none.
+impl Measured for Vec<Arc<Cassandra>> {
     fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let requests = self.as_ref().map_or_else(Requests::default, |keyspace| keyspace.requests());
+        let requests: Vec<Requests> = self.iter().map(|keyspace| keyspace.requests()).collect();
         for (name, help, value) in CASSANDRA_COUNTS {
-            encode_count(encoder, name, help, value(&requests))?;
+            encode_count(encoder, name, help, requests.iter().map(value).sum())?;
         }
-        let wide = self.as_ref().map_or(0, |keyspace| keyspace.wide_counters());
+        let wide = self.iter().map(|keyspace| keyspace.wide_counters()).sum();
         let help = "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
         encode_count(encoder, "tallystone_cassandra_wide_counters", help, wide)
     }

@@ -10,7 +10,7 @@ use crate::adapters::system::SystemClock;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
 use crate::app::commands::{SettingsArgs, load_settings};
-use crate::app::config::{ClusterConfig, storage_cluster};
+use crate::app::config::{ClusterConfig, ClusterKind, storage_cluster};
 
 /// Look at the schema of a Cassandra keyspace, and bring it up to this release.
 #[derive(Clone, Debug, Subcommand)]
@@ -31,13 +31,16 @@ pub enum MigrateCommand {
 pub struct MigrateArgs {
     #[command(flatten)]
     settings: SettingsArgs,
+    /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of storage.cluster]
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
 }
 
 /// Whose schema, and how it is printed.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
-    settings: SettingsArgs,
+    migrate: MigrateArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -53,9 +56,9 @@ struct Target {
 /// Runs a command.
 pub async fn run(command: &MigrateCommand, given: &OutputGiven) -> Result<(), Failure> {
     match command {
-        MigrateCommand::Plan(args) => plan(&look(&args.settings).await?),
-        MigrateCommand::Apply(args) => apply(&look(&args.settings).await?).await,
-        MigrateCommand::Status(args) => status(&look(&args.settings).await?, args.output.or(given)),
+        MigrateCommand::Plan(args) => plan(&look(args).await?),
+        MigrateCommand::Apply(args) => apply(&look(args).await?).await,
+        MigrateCommand::Status(args) => status(&look(&args.migrate).await?, args.output.or(given)),
     }
 }
 
@@ -78,10 +81,17 @@ fn refused(error: OpenError) -> Failure {
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 
-async fn look(settings: &SettingsArgs) -> Result<Target, Failure> {
-    let loaded = load_settings(settings)?;
-    let Some((_, cluster)) = storage_cluster(&loaded.config) else {
+async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
+    let loaded = load_settings(&args.settings)?;
+    let Some((home, _)) = storage_cluster(&loaded.config) else {
         let what = "storage.kind is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
+        return Err(Failure::usage(what));
+    };
+    let named = args.cluster.as_deref().unwrap_or(home);
+    let listed = loaded.config.clusters.get(named);
+    let Some(cluster) = listed.filter(|cluster| cluster.kind == ClusterKind::Cassandra) else {
+        let what =
+            format!("the settings have no [clusters.{named}] of kind \"cassandra\"; add it, or name one that is there");
         return Err(Failure::usage(what));
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;

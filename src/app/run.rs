@@ -217,7 +217,7 @@ async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -
     let began = clock.elapsed();
     if config.storage.kind == StorageKind::Cassandra {
         let opened = keyspace::open(config, preset, clock).await?;
-        return Ok(Backend::of_keyspace(config, opened, memcached, Arc::clone(clock)));
+        return Ok(Backend::of_keyspaces(config, opened, memcached, Arc::clone(clock)));
     }
     let (config, moved) = (config.clone(), Arc::clone(clock));
     let kind = match config.storage.kind {
@@ -236,7 +236,7 @@ async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -
 fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
     gateway.measure(Measures::of(Arc::clone(engine)));
     gateway.measure(Measures::of(backend.memcached.clone()));
-    gateway.measure(Measures::of(backend.cassandra()));
+    gateway.measure(Measures::of(backend.keyspaces()));
     if let Some(embedded) = backend.embedded() {
         gateway.measure(Measures::of(embedded));
     }

@@ -90,6 +90,8 @@ pub struct Dataset {
     pub name: NamespaceName,
     /// Its settings.
     pub settings: DatasetSettings,
+    /// The store that keeps its events and rollups for ever, by the name of its cluster; none: that of the server.
+    pub cluster: Option<NamespaceName>,
 }
 
 /// How the events of a counter are partitioned.

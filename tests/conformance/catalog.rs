@@ -48,7 +48,7 @@ fn creation(id: u64, name: &str) -> NamespaceRecord {
 }
 
 fn dataset(id: u32, name: &str) -> Dataset {
-    Dataset { id: DatasetId(id), name: namespace_name(name), settings: DatasetSettings::default() }
+    Dataset { id: DatasetId(id), name: namespace_name(name), settings: DatasetSettings::default(), cluster: None }
 }
 
 async fn commit(stores: &Stores, record: NamespaceRecord) -> Result<(), StoreError> {

@@ -14,6 +14,7 @@ use tallystone::adapters::cassandra::{Credentials, Options, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
+use crate::fleet::add_to;
 use crate::harness::{EndsWith, HttpAnswer, Launch, Server, eventually, http};
 use crate::servers::cassandra::{Cassandra, shared};
 
@@ -88,6 +89,87 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
     query(&node().to_string(), None, row);
     let (code, status) = run(&["migrate", "status"], &settings);
     assert_eq!(code, 4, "{status}");
+}
+
+/// Two keyspaces of one node stand for two clusters: a server knows them by their names only.
+#[test]
+fn each_namespace_is_kept_in_the_cluster_that_it_names() {
+    let node = node().to_string();
+    let of_both = |home: &str, far: &str| {
+        let far = [
+            "clusters.far.kind=cassandra".to_owned(),
+            format!("clusters.far.servers={node}"),
+            format!("clusters.far.keyspace={far}"),
+            "clusters.far.replication=datacenter1:1".to_owned(),
+        ];
+        let far = far.into_iter().flat_map(|setting| ["--set".to_owned(), setting]);
+        settings(&node, home).into_iter().chain(far).collect::<Vec<_>>()
+    };
+    let (code, refused) = run(&["server", "start"], &of_both("kept_home", "kept_home"));
+    assert!(code == 2 && refused.contains("clusters.far.keyspace is that of [clusters.main]"), "{code}: {refused}");
+
+    let both = of_both("kept_home", "kept_far");
+    let (code, made) = run(&["migrate", "apply"], &both);
+    assert_eq!((code, made.trim()), (0, "keyspace kept_home: 2 migrations applied"));
+    let (code, refused) = run(&["server", "start"], &both);
+    assert!(code == 4 && refused.contains("[clusters.far]") && refused.contains("no keyspace kept_far"), "{refused}");
+    let (code, made) = run(&["migrate", "apply", "--cluster", "far"], &both);
+    assert_eq!((code, made.trim()), (0, "keyspace kept_far: 2 migrations applied"));
+
+    let server = Launch::of(tallystone(&["server", "start"], &both)).start();
+    let storage = |cluster: &str, dataset: &str| {
+        format!(r#"{{"rollupCluster": "{cluster}", "eventCluster": "{cluster}", "dataset": "{dataset}"}}"#)
+    };
+    let create = |name: &str, storage: &str| {
+        let body = format!(r#"{{"namespace": {{"name": "{name}", "storage": {storage}}}}}"#);
+        server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body)
+    };
+    for (name, cluster) in [("near", "main"), ("away", "far")] {
+        let made = create(name, &storage(cluster, name));
+        assert_eq!(made.status, 200, "{}", made.body);
+    }
+    let elsewhere = create("astray", &storage("main", "away"));
+    let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is kept in cluster far");
+    assert!(elsewhere.status != 200 && says, "{} {}", elsewhere.status, elsewhere.body);
+    let apart = create("apart", r#"{"rollupCluster": "main", "eventCluster": "far", "dataset": "apart"}"#);
+    assert!(apart.status == 400 && apart.body.contains("which are two stores"), "{} {}", apart.status, apart.body);
+
+    for (namespace, delta) in [("near", 3), ("away", 40)] {
+        add_to(&server, namespace, "views", delta);
+        assert!(eventually(BACK_WITHIN, || count_in(&server, namespace) == Some(delta)), "{}", server.printed());
+    }
+    assert!(server.stop().success());
+    for (keyspace, namespaces) in [("kept_home", 1), ("kept_far", 1)] {
+        assert_eq!(rows(&node, &format!("SELECT ns FROM {keyspace}.rollups")), namespaces, "{keyspace}");
+    }
+
+    let (code, refused) = run(&["server", "start"], &settings(&node, "kept_home"));
+    let says = refused.contains("dataset away is kept in cluster far") && refused.contains("no [clusters.far]");
+    assert!(code == 2 && says, "{code}: {refused}");
+    let again = Launch::of(tallystone(&["server", "start"], &both)).start();
+    assert!(eventually(BACK_WITHIN, || count_in(&again, "away") == Some(40)), "{}", again.printed());
+    assert!(again.stop().success());
+}
+
+fn question(namespace: &str) -> String {
+    format!(r#"{{"namespace": "{namespace}", "counterName": "views", "freshness": "ROLLED_UP"}}"#)
+}
+
+fn count_in(server: &Server, namespace: &str) -> Option<i64> {
+    let answer = server.post("/tallystone.counter.v1.CounterService/GetCount", &question(namespace));
+    let body: Value = serde_json::from_str(&answer.body).ok()?;
+    body["count"].as_str()?.parse().ok()
+}
+
+/// How many rows an administrator is shown.
+fn rows(node: &str, statement: &str) -> usize {
+    let options = options(node, "system");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let session = connect(&options, &SystemClock).await.unwrap_or_else(|why| panic!("{why}"));
+        let answered = session.query_unpaged(statement, ()).await.unwrap_or_else(|why| panic!("{statement}: {why}"));
+        answered.into_rows_result().expect("it is a read").rows_num()
+    })
 }
 
 fn options(node: &str, keyspace: &str) -> Options {

@@ -89,7 +89,12 @@ fn record(version: u64) -> NamespaceRecord {
             created: time,
             updated: time,
         }),
-        new_dataset: Some(Dataset { id: DATASET, name: spec.storage.dataset.clone(), settings: spec.dataset.clone() }),
+        new_dataset: Some(Dataset {
+            id: DATASET,
+            name: spec.storage.dataset.clone(),
+            settings: spec.dataset.clone(),
+            cluster: None,
+        }),
         change: NamespaceChange {
             namespace: NAMESPACE,
             name,

@@ -53,7 +53,7 @@ fn add(server: &Server, name: &str, delta: i64) {
 }
 
 /// Adds once, under one token until it is known that this one counts or never will; then under another.
-fn add_to(server: &Server, namespace: &str, name: &str, delta: i64) {
+pub fn add_to(server: &Server, namespace: &str, name: &str, delta: i64) {
     let added = || {
         let token = Uuid::now_v7();
         let body = format!(

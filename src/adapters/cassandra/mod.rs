@@ -120,6 +120,11 @@ impl Cassandra {
         Ok(Self { link, slices, touching, appending, rollups, catalog, tally: Arc::default() })
     }
 
+    /// The catalog, which is also the source of settings of keyspaces beside this one: theirs are empty.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog)
+    }
+
     /// How often the keyspace was asked so far.
     pub fn requests(&self) -> Requests {
         self.tally.requests()

@@ -26,6 +26,7 @@ pub fn encode_dataset(dataset: &Dataset) -> Vec<u8> {
         id: dataset.id.0,
         name: dataset.name.as_str().to_owned(),
         settings: Some(settings_of(&dataset.settings)),
+        cluster: dataset.cluster.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
     .encode_to_vec()
 }
@@ -38,6 +39,7 @@ pub fn decode_dataset(bytes: &[u8]) -> Result<Dataset, Damaged> {
         id: DatasetId(stored.id),
         name: name_from(WHAT, &stored.name)?,
         settings: settings_from(WHAT, stored.settings)?,
+        cluster: (!stored.cluster.is_empty()).then(|| name_from(WHAT, &stored.cluster)).transpose()?,
     })
 }
 
@@ -287,7 +289,10 @@ mod tests {
             created: Timestamp::from_secs(1),
             updated: Timestamp::from_secs(2),
         };
-        let dataset = Dataset { id: DatasetId(2), name: namespace.spec.name.clone(), settings: spec().dataset };
+        let name = namespace.spec.name.clone();
+        let mut dataset = Dataset { id: DatasetId(2), name: name.clone(), settings: spec().dataset, cluster: None };
+        assert_eq!(decode_dataset(&encode_dataset(&dataset)), Ok(dataset.clone()));
+        dataset.cluster = Some(name);
         let mut change = NamespaceChange {
             namespace: namespace.id,
             name: namespace.spec.name.clone(),

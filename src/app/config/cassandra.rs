@@ -63,6 +63,12 @@ pub fn storage_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
     (config.storage.kind == StorageKind::Cassandra).then_some((name, cluster))
 }
 
+/// The clusters beside that one, whose keyspaces keep datasets whose namespaces name them.
+pub fn clusters_beside(config: &Config) -> impl Iterator<Item = (&str, &ClusterConfig)> {
+    let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Cassandra);
+    of_kind.map(|(name, cluster)| (name.as_str(), cluster)).filter(|(name, _)| *name != config.storage.cluster)
+}
+
 /// How the cluster is reached. Reads the password from its file, if it is in one.
 pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
     let password = if cluster.password_file.as_os_str().is_empty() {
@@ -109,6 +115,18 @@ pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)
         return Some(("password", "and password_file are both set; keep one of them".to_owned()));
     }
     None
+}
+
+/// Another cluster that stands for the keyspace of this one: two stores of the same rows would not know of each other.
+pub(super) fn same_keyspace<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
+    let cluster = config.clusters.get(name).filter(|cluster| cluster.kind == ClusterKind::Cassandra)?;
+    let servers = cluster.servers.replicas().concat();
+    let is_same = |other: &ClusterConfig| {
+        let shares_a_server = other.servers.replicas().iter().flatten().any(|server| servers.contains(server));
+        other.kind == ClusterKind::Cassandra && other.keyspace == cluster.keyspace && shares_a_server
+    };
+    let mut others = config.clusters.iter().filter(|(other, _)| *other != name);
+    others.find(|(_, other)| is_same(other)).map(|(other, _)| other.as_str())
 }
 
 /// What is wrong with the cluster that `[storage]` names.
@@ -161,12 +179,19 @@ mod tests {
             (("clusters.main.keyspace", "Shop"), "clusters.main.keyspace must be a lower-case letter"),
             (("clusters.main.request_timeout_ms", "99"), "clusters.main.request_timeout_ms must be 100 to 60000"),
             (("clusters.main.replication", "dc1"), "no DATACENTER:COPIES"),
-            (("storage.cluster", "other"), "clusters.main.kind may only be \"cassandra\" where storage.cluster names"),
+            (("storage.cluster", "other"), "names \"other\", and there is no [clusters.other]"),
             (("clusters.main.kind", "memcached"), "there is no [clusters.main] with kind = \"cassandra\""),
             (("storage.kind", "embedded"), "storage.cluster belongs to storage.kind = \"cassandra\""),
         ] {
             let error = refused(&[&good[..], &[pair]].concat()).expect_err(words);
             assert!(error.contains(words), "{error}");
         }
+        let far = [("clusters.far.kind", "cassandra"), ("clusters.far.servers", "127.0.0.2:9042")];
+        let same = refused(&[&good[..], &far].concat()).expect_err("one keyspace has one name");
+        assert!(same.contains("is that of [clusters."), "{same}");
+        let far = [&far[..], &[("clusters.far.keyspace", "far")]].concat();
+        assert_eq!(refused(&[&good[..], &far].concat()), Ok(()));
+        let alone = refused(&far).expect_err("its catalog would be in the embedded store");
+        assert!(alone.contains("clusters.far.kind may only be \"cassandra\" where storage.kind is"), "{alone}");
     }
 }

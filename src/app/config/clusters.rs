@@ -137,9 +137,14 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
         if let Err(reject) = NamespaceName::new(name) {
             return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
         }
-        if cluster.kind == ClusterKind::Cassandra && *name != config.storage.cluster {
-            let what = "may only be \"cassandra\" where storage.cluster names the cluster: a server has one store";
+        if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.storage.cluster {
+            let what =
+                "may only be \"cassandra\" where storage.kind is: the catalog of such a server is in Cassandra as well";
             return Some((format!("clusters.{name}.kind"), what.to_owned()));
+        }
+        if let Some(other) = cassandra::same_keyspace(config, name) {
+            let what = format!("is that of [clusters.{other}]: one keyspace has one name; take one of them out");
+            return Some((format!("clusters.{name}.keyspace"), what));
         }
         let (setting, what) = fault_of(cluster, own)?;
         Some((format!("clusters.{name}.{setting}"), what))

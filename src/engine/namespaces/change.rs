@@ -251,11 +251,14 @@ impl Facts<'_> {
         let (spec, dataset) = self.resolve(draft, None)?;
         self.defaults.clusters.check(&spec.storage)?;
         refuse_other_dataset_settings(dataset, &spec)?;
+        let cluster = self.defaults.clusters.beside(&spec.storage.event_cluster).cloned();
+        refuse_other_cluster(dataset, cluster.as_ref())?;
         let dataset_id = dataset.as_ref().map_or(DatasetId(self.snapshot.next_dataset_id.max(1)), |dataset| dataset.id);
         let new_dataset = dataset.is_none().then(|| Dataset {
             id: dataset_id,
             name: spec.storage.dataset.clone(),
             settings: spec.dataset.clone(),
+            cluster,
         });
         let namespace = Namespace {
             id: NamespaceId(self.snapshot.next_namespace_id.max(1)),
@@ -400,6 +403,21 @@ fn refuse_other_dataset_settings(dataset: Option<&Arc<Dataset>>, wanted: &Namesp
         Reason::DatasetDiffers,
         format!("dataset {} exists with other settings (dataset -> wanted): {}", dataset.name, lines.join("; ")),
     ))
+}
+
+/// All that a dataset holds lies in one store.
+fn refuse_other_cluster(dataset: Option<&Arc<Dataset>>, wanted: Option<&NamespaceName>) -> Result<(), Reject> {
+    let Some(dataset) = dataset.filter(|dataset| dataset.cluster.as_ref() != wanted) else { return Ok(()) };
+    let is_in = match &dataset.cluster {
+        Some(cluster) => format!("in cluster {cluster}"),
+        None => "in the store of this server".to_owned(),
+    };
+    let what = format!(
+        "dataset {} is kept {is_in}, and all its namespaces with it: name that as storage.event_cluster and \
+         storage.rollup_cluster, or take another storage.dataset",
+        dataset.name
+    );
+    Err(Reject::new(Reason::DatasetDiffers, what))
 }
 
 fn check_author(author: &Author) -> Result<(), Reject> {

@@ -11,6 +11,8 @@ use crate::domain::{Reason, Reject};
 pub enum ClusterUse {
     /// Everything: it is the store of this server.
     Store,
+    /// The events and rollups of datasets: it is a store beside that of this server, which keeps the catalog.
+    Beside,
     /// Counts in front of a store, and best-effort counters.
     Cache,
 }
@@ -39,20 +41,41 @@ impl Clusters {
     pub fn check(&self, storage: &Storage) -> Result<(), Reject> {
         let faults: Vec<String> = [
             ("cache_cluster", &storage.cache_cluster, [ClusterUse::Store, ClusterUse::Cache].as_slice()),
-            ("rollup_cluster", &storage.rollup_cluster, &[ClusterUse::Store]),
-            ("event_cluster", &storage.event_cluster, &[ClusterUse::Store]),
+            ("rollup_cluster", &storage.rollup_cluster, &[ClusterUse::Store, ClusterUse::Beside]),
+            ("event_cluster", &storage.event_cluster, &[ClusterUse::Store, ClusterUse::Beside]),
         ]
         .into_iter()
         .filter_map(|(setting, name, allowed)| Some(format!("storage.{setting} {}", self.fault(name, allowed)?)))
+        .chain(self.fault_of_two(storage))
         .collect();
         if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
+    }
+
+    /// The store beside that of this server that a name stands for, if it is one.
+    pub fn beside<'a>(&self, name: &'a NamespaceName) -> Option<&'a NamespaceName> {
+        Some(name).filter(|name| self.listed.get(*name) == Some(&ClusterUse::Beside))
+    }
+
+    /// A roll reads events and writes rollups under one limit, so both are in one store.
+    fn fault_of_two(&self, storage: &Storage) -> Option<String> {
+        let Storage { rollup_cluster, event_cluster, .. } = storage;
+        (self.beside(rollup_cluster) != self.beside(event_cluster)).then(|| {
+            format!(
+                "storage.rollup_cluster names {rollup_cluster} and storage.event_cluster {event_cluster}, which are two \
+                 stores; name one of them twice"
+            )
+        })
     }
 
     fn fault(&self, name: &NamespaceName, allowed: &[ClusterUse]) -> Option<String> {
         match (self.listed.get(name), self.unlisted) {
             (Some(usage), _) if allowed.contains(usage) => None,
-            (Some(_), _) => Some(format!(
-                "names {name}, which keeps nothing but caches; name a cluster of the store: {}",
+            (Some(usage), _) => Some(format!(
+                "names {name}, which {}; name one of {}",
+                match usage {
+                    ClusterUse::Cache => "keeps nothing but caches",
+                    ClusterUse::Store | ClusterUse::Beside => "keeps no caches",
+                },
                 self.those(allowed)
             )),
             (None, Unlisted::OwnStore) => None,
@@ -97,12 +120,29 @@ mod tests {
         for words in [
             "storage.cache_cluster names far, and there is no [clusters.far]",
             "or name one of embedded, near",
-            "storage.rollup_cluster names near, which keeps nothing but caches; name a cluster of the store: embedded",
+            "storage.rollup_cluster names near, which keeps nothing but caches; name one of embedded",
         ] {
             assert!(refused.message.contains(words), "{}", refused.message);
         }
-        let lenient = Clusters { listed, unlisted: Unlisted::OwnStore };
+        let lenient = Clusters { listed: listed.clone(), unlisted: Unlisted::OwnStore };
         lenient.check(&storage("far", "CASSANDRA_1", "CASSANDRA_1")).expect("they stand for the own store");
         assert!(lenient.check(&storage("near", "near", "embedded")).is_err(), "a cache keeps no checkpoints");
+    }
+
+    #[test]
+    fn rollups_and_events_are_in_one_store() {
+        let listed = [("main", ClusterUse::Store), ("alias", ClusterUse::Store), ("far", ClusterUse::Beside)];
+        let listed = listed.map(|(text, usage)| (name(text), usage)).into();
+        let clusters = Clusters { listed, unlisted: Unlisted::OwnStore };
+        clusters.check(&storage("main", "far", "far")).expect("both are beside");
+        clusters.check(&storage("main", "alias", "main")).expect("two names of one store");
+        for (rollup, event) in [("main", "far"), ("far", "main"), ("far", "unlisted")] {
+            let refused = clusters.check(&storage("main", rollup, event)).expect_err("they are two");
+            assert!(refused.message.contains("which are two stores"), "{}", refused.message);
+        }
+        let refused = clusters.check(&storage("far", "far", "far")).expect_err("it is no cache");
+        assert!(refused.message.contains("names far, which keeps no caches"), "{}", refused.message);
+        assert_eq!(clusters.beside(&name("far")), Some(&name("far")));
+        assert_eq!(clusters.beside(&name("alias")), None);
     }
 }

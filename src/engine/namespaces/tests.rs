@@ -266,6 +266,36 @@ async fn fixed_settings_do_not_change_and_unsaid_ones_stay() {
 }
 
 #[tokio::test]
+async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
+    let catalog = Arc::new(PlainCatalog::default());
+    let listed = [("embedded", ClusterUse::Store), ("far", ClusterUse::Beside)];
+    let listed = listed.map(|(text, usage)| (name(text), usage)).into();
+    let defaults = Defaults { clusters: Clusters { listed, unlisted: Unlisted::Refused }, ..Defaults::default() };
+    let namespaces =
+        Namespaces::open_with(Arc::clone(&catalog) as _, Arc::new(StillClock), defaults).await.expect("opened");
+    let kept_in = |text: &str, cluster: &str, dataset: &str| {
+        let mut draft = draft(text);
+        (draft.storage.rollup_cluster, draft.storage.event_cluster) = (Some(name(cluster)), Some(name(cluster)));
+        draft.storage.dataset = Some(name(dataset));
+        draft
+    };
+    namespaces.create(kept_in("shop", "far", "sales"), author()).await.expect("created");
+    namespaces.create(kept_in("shop2", "far", "sales"), author()).await.expect("it is kept there too");
+    namespaces.create(kept_in("blog", "embedded", "reads"), author()).await.expect("created");
+    for (text, cluster, dataset) in [("a", "embedded", "sales"), ("b", "far", "reads")] {
+        let refused = namespaces.create(kept_in(text, cluster, dataset), author()).await;
+        assert_eq!(reason_of(refused), Reason::DatasetDiffers, "{text}");
+    }
+    let datasets = catalog.load().await.expect("read").datasets;
+    let kept: Vec<_> = datasets.iter().map(|dataset| (dataset.name.as_str(), dataset.cluster.clone())).collect();
+    assert_eq!(kept, [("sales", Some(name("far"))), ("reads", None)]);
+    namespaces.delete(&name("shop"), None, author()).await.expect("deleted");
+    namespaces.delete(&name("shop2"), None, author()).await.expect("deleted");
+    let refused = namespaces.create(kept_in("shop", "embedded", "sales"), author()).await;
+    assert_eq!(reason_of(refused), Reason::DatasetDiffers, "its slices are still there");
+}
+
+#[tokio::test]
 async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_used_again() {
     let (_, namespaces) = fresh().await;
     let made = namespaces.create(draft("shop"), author()).await.expect("created");

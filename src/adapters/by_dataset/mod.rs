@@ -1,0 +1,112 @@
+//! Several stores as one: each call goes to the store that keeps its dataset.
+//!
+//! One store is home: it has the catalog, the members of the fleet and their frontiers. A dataset belongs to
+//! one store for ever, as its row of the catalog says, so what was found out once is remembered. A dataset that is kept in a
+//! store which this server was not given is refused: its rows would end in two places.
+
+mod calls;
+mod rollups;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::ports::{FleetStore, StoreError, StoreErrorKind, Stores};
+
+/// The stores, and where each dataset is.
+pub struct ByDataset {
+    home: Stores,
+    beside: BTreeMap<NamespaceName, Stores>,
+    /// The clusters of the datasets that were asked for; none is home.
+    of_datasets: DashMap<DatasetId, Option<NamespaceName>>,
+    of_namespaces: DashMap<NamespaceId, Option<NamespaceName>>,
+}
+
+/// One store of a store at home and stores beside it, by the names of their clusters. The catalogs of those beside it are not
+/// asked. Cost: one lookup in memory a call, one read of the catalog for a dataset that was never asked for.
+pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stores {
+    let is_shared = home.fleet.is_some();
+    let outer = home.clone();
+    let all = Arc::new(ByDataset { home, beside, of_datasets: DashMap::new(), of_namespaces: DashMap::new() });
+    Stores {
+        log: Arc::clone(&all) as Arc<_>,
+        touches: Arc::clone(&all) as Arc<_>,
+        slices: Arc::clone(&all) as Arc<_>,
+        rollups: Arc::clone(&all) as Arc<_>,
+        progress: Arc::clone(&all) as Arc<_>,
+        fleet: is_shared.then_some(all as Arc<dyn FleetStore>),
+        ..outer
+    }
+}
+
+impl ByDataset {
+    /// The store of a dataset. A dataset that the catalog does not have is nowhere: another server may have made it in a
+    /// commit that this read has not seen.
+    async fn of(&self, dataset: DatasetId) -> Result<&Stores, StoreError> {
+        if let Some(stores) = self.known(dataset) {
+            return Ok(stores);
+        }
+        const OP: &str = "find the cluster of a dataset";
+        if !self.of_datasets.contains_key(&dataset) {
+            self.learn().await?;
+        }
+        let cluster = self.of_datasets.get(&dataset).map(|cluster| cluster.clone());
+        match cluster {
+            Some(cluster) => self.named(cluster.as_ref()).ok_or_else(|| not_listed(OP, cluster.as_ref())),
+            None => Err(StoreError::not_applied(StoreErrorKind::Unavailable, OP)
+                .because(format!("the catalog has no dataset {}", dataset.0))),
+        }
+    }
+
+    /// The store of a dataset that was asked for before.
+    fn known(&self, dataset: DatasetId) -> Option<&Stores> {
+        let cluster = self.of_datasets.get(&dataset)?;
+        self.named(cluster.as_ref())
+    }
+
+    /// The store of what is kept by namespace; none if the namespace does not live: it may have left something anywhere.
+    async fn of_namespace(&self, namespace: NamespaceId) -> Result<Option<&Stores>, StoreError> {
+        if !self.of_namespaces.contains_key(&namespace) {
+            self.learn().await?;
+        }
+        let Some(cluster) = self.of_namespaces.get(&namespace).map(|cluster| cluster.clone()) else { return Ok(None) };
+        let found = self.named(cluster.as_ref());
+        found.map(Some).ok_or_else(|| not_listed("find the cluster of a namespace", cluster.as_ref()))
+    }
+
+    fn named(&self, cluster: Option<&NamespaceName>) -> Option<&Stores> {
+        match cluster {
+            None => Some(&self.home),
+            Some(name) => self.beside.get(name),
+        }
+    }
+
+    async fn learn(&self) -> Result<(), StoreError> {
+        let state = self.home.catalog.load().await?;
+        for dataset in state.datasets {
+            self.of_datasets.insert(dataset.id, dataset.cluster);
+        }
+        for namespace in state.namespaces {
+            let cluster = self.of_datasets.get(&namespace.dataset_id).and_then(|cluster| cluster.clone());
+            self.of_namespaces.insert(namespace.id, cluster);
+        }
+        Ok(())
+    }
+
+    /// All stores, home first.
+    fn all(&self) -> impl Iterator<Item = &Stores> {
+        std::iter::once(&self.home).chain(self.beside.values())
+    }
+}
+
+fn not_listed(op: &'static str, cluster: Option<&NamespaceName>) -> StoreError {
+    let cluster = cluster.map(NamespaceName::as_str).unwrap_or_default();
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(format!(
+        "it is kept in cluster {cluster}, and the settings of this server have no [clusters.{cluster}] of kind \
+         \"cassandra\": add it"
+    ))
+}

@@ -1,0 +1,118 @@
+//! Rollups, of which some are not asked by dataset: series and names are where their namespace is, and what concerns all
+//! stores goes to all.
+
+use async_trait::async_trait;
+
+use crate::adapters::by_dataset::ByDataset;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::rollup::{BucketRecord, StepSum};
+use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
+
+#[async_trait]
+impl RollupStore for ByDataset {
+    async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
+        self.of(dataset).await?.rollups.read(dataset, counter).await
+    }
+
+    fn rolled_to(&self, dataset: DatasetId, counter: &Counter) -> Option<Timestamp> {
+        self.known(dataset)?.rollups.rolled_to(dataset, counter)
+    }
+
+    async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
+        self.of(dataset).await?.rollups.put(dataset, writes).await
+    }
+
+    async fn buckets(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<BucketRecord>, StoreError> {
+        self.of(dataset).await?.rollups.buckets(dataset, counter, from, to).await
+    }
+
+    async fn series(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<StepSum>, StoreError> {
+        match self.of_namespace(counter.namespace()).await? {
+            Some(stores) => stores.rollups.series(counter, step_seconds, from, to).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn series_before(
+        &self,
+        counter: &Counter,
+        step_seconds: u32,
+        before: Timestamp,
+    ) -> Result<Option<StepSum>, StoreError> {
+        match self.of_namespace(counter.namespace()).await? {
+            Some(stores) => stores.rollups.series_before(counter, step_seconds, before).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        for stores in self.all() {
+            stores.rollups.trim_series(step_seconds, before).await?;
+        }
+        Ok(())
+    }
+
+    async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
+        let mut found = Vec::new();
+        for stores in self.all() {
+            found.extend(stores.rollups.series_resolutions().await?);
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    async fn names(
+        &self,
+        namespace: NamespaceId,
+        prefix: &str,
+        above: Option<&CounterName>,
+        limit: usize,
+    ) -> Result<Vec<CounterName>, StoreError> {
+        if let Some(stores) = self.of_namespace(namespace).await? {
+            return stores.rollups.names(namespace, prefix, above, limit).await;
+        }
+        let mut found = Vec::new();
+        for stores in self.all() {
+            found.extend(stores.rollups.names(namespace, prefix, above, limit).await?);
+        }
+        Ok(first_of(found, limit))
+    }
+
+    async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
+        let mut found = Vec::new();
+        for stores in self.all() {
+            found.extend(stores.rollups.namespaces(above, limit).await?);
+        }
+        Ok(first_of(found, limit))
+    }
+
+    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        for stores in self.all() {
+            stores.rollups.forget(namespace).await?;
+        }
+        self.of_namespaces.remove(&namespace);
+        Ok(())
+    }
+}
+
+/// The first of what several stores answered, each in order.
+fn first_of<T: Ord>(mut found: Vec<T>, limit: usize) -> Vec<T> {
+    found.sort_unstable();
+    found.dedup();
+    found.truncate(limit);
+    found
+}
