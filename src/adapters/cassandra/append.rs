@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::gathering::Rows;
+use crate::adapters::cassandra::gathering::{Attempt, Rows};
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::place::{Place, place_of, stored_counter, stored_dataset, stored_key};
 use crate::adapters::cassandra::slices::{Slice, Slices};
@@ -327,8 +327,9 @@ impl Appending {
             self.touching.touch(dataset, &group.slice, counter, new.event.key.time).await.map_err(beside)?;
         }
         let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
+        let attempt = if group.sent { Attempt::Repeat } else { Attempt::First };
         group.sent = true;
-        self.link.write_once(tables.named("insert_event"), Arc::clone(rows)).await?;
+        self.link.write_once(tables.named("insert_event"), Arc::clone(rows), attempt).await?;
         if self.touching.is_forgotten(counter.namespace()) {
             return Ok(());
         }

@@ -5,7 +5,8 @@
 //! for one of them to end, or until it fills a request, whichever is first. So nobody waits longer than the requests before
 //! it, nor than `GATHERED_WAIT_MAX` where those hang, and only load makes requests larger. Rows of several partitions in one
 //! request stand each for itself: when it fails each may be there or not, and after that the rows for this replica go
-//! partition by partition until one gets through, so that a store which refuses says so of each.
+//! partition by partition until one gets through, so that a store which refuses says so of each. What is sent again goes by
+//! itself at any time: a partition whose replicas are away must not take others along try after try.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,7 +53,17 @@ struct Waiting {
     rows: Rows,
     partition: i64,
     bytes: usize,
+    attempt: Attempt,
     told: oneshot::Sender<Result<(), Fault>>,
+}
+
+/// Whether rows were sent before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attempt {
+    /// They were not.
+    First,
+    /// They were, and that failed: they share no request with another partition.
+    Repeat,
 }
 
 impl Gathering {
@@ -62,17 +73,17 @@ impl Gathering {
     }
 
     /// Writes rows of one partition once: all or none of them.
-    pub async fn write(&self, statement: &Prepared, rows: Rows) -> Result<(), Fault> {
+    pub async fn write(&self, statement: &Prepared, rows: Rows, attempt: Attempt) -> Result<(), Fault> {
         if rows.len() <= PARTITION_BATCH_ROWS_MAX {
-            return self.write_batch(statement, rows).await;
+            return self.write_batch(statement, rows, attempt).await;
         }
         for part in rows.chunks(PARTITION_BATCH_ROWS_MAX) {
-            self.write_batch(statement, Arc::new(part.to_vec())).await?;
+            self.write_batch(statement, Arc::new(part.to_vec()), attempt).await?;
         }
         Ok(())
     }
 
-    async fn write_batch(&self, statement: &Prepared, rows: Rows) -> Result<(), Fault> {
+    async fn write_batch(&self, statement: &Prepared, rows: Rows, attempt: Attempt) -> Result<(), Fault> {
         let Some(first) = rows.first() else { return Ok(()) };
         let Route { replica, partition } = self.store.route(statement, first);
         let bytes = rows.iter().flatten().map(Value::size).sum();
@@ -82,7 +93,8 @@ impl Gathering {
             let mut queue = queue.lock();
             let number = queue.arrived;
             queue.arrived += 1;
-            queue.waiting.push_back(Waiting { number, statement: statement.clone(), rows, partition, bytes, told });
+            let statement = statement.clone();
+            queue.waiting.push_back(Waiting { number, statement, rows, partition, bytes, attempt, told });
             (number, queue.next())
         };
         if let Some(request) = next {
@@ -159,10 +171,13 @@ impl Queue {
 
     /// How many of those that wait fit into one request, and whether nothing more would.
     fn fitting(&self) -> (usize, bool) {
-        let partitions_max = if self.in_doubt { 1 } else { GATHERED_PARTITIONS_MAX };
+        let mut partitions_max = if self.in_doubt { 1 } else { GATHERED_PARTITIONS_MAX };
         let mut partitions: Vec<i64> = Vec::with_capacity(partitions_max);
         let (mut rows, mut bytes) = (0, 0);
         for (at, waiting) in self.waiting.iter().enumerate() {
+            if waiting.attempt == Attempt::Repeat {
+                partitions_max = 1;
+            }
             if !partitions.contains(&waiting.partition) {
                 partitions.push(waiting.partition);
             }
@@ -285,11 +300,15 @@ mod tests {
 
         /// Writes a row of so many bytes beside its partition, and waits until its place in the queue is taken.
         async fn write(&mut self, partition: i64, bytes: usize) -> AbortHandle {
+            self.attempt(partition, bytes, Attempt::First).await
+        }
+
+        async fn attempt(&mut self, partition: i64, bytes: usize, attempt: Attempt) -> AbortHandle {
             let gathering = Arc::clone(&self.gathering);
             let sleepers = self.clock.sleepers() + 1;
             let write = self.writes.spawn(async move {
                 let rows = Arc::new(vec![vec![Value::BigInt(partition), Value::Blob(vec![0; bytes])]]);
-                gathering.write(&Prepared::new("a row", ()), rows).await
+                gathering.write(&Prepared::new("a row", ()), rows, attempt).await
             });
             self.clock.until_sleepers(sleepers).await;
             write
@@ -434,6 +453,21 @@ mod tests {
         end.send(Ok(())).expect("it is awaited");
         assert!(trial.ended(1).await[0].is_ok());
         assert_eq!(trial.next().await.0, [14]);
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_again_takes_no_other_partition_along() {
+        let mut trial = Trial::new();
+        let _held = trial.fill().await;
+        trial.write(10, 1).await;
+        trial.attempt(11, 1, Attempt::Repeat).await;
+        assert_eq!(trial.next().await.0, [10], "nothing more would fit beside it");
+        trial.attempt(11, 1, Attempt::Repeat).await;
+        trial.write(12, 1).await;
+        assert_eq!(trial.next().await.0, [11, 11]);
+        trial.write(13, 1).await;
+        trial.clock.advance(GATHERED_WAIT_MAX);
+        assert_eq!(trial.next().await.0, [12, 13]);
     }
 
     #[tokio::test]

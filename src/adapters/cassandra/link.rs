@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::gathering::{Gathering, Rows};
+use crate::adapters::cassandra::gathering::{Attempt, Gathering, Rows};
 use crate::adapters::cassandra::statements::Statements;
 use crate::adapters::cassandra::store::{Decision, Level, Prepared, WideStore};
 use crate::adapters::cassandra::value::{Bind, FromRow};
@@ -112,7 +112,11 @@ impl Link {
     /// Writes, again and again up to the bound; the statement carries its own timestamp.
     pub async fn write(&self, op: &'static str, statement: &Prepared, values: impl Bind) -> Result<(), StoreError> {
         let rows = Arc::new(vec![values.bind()]);
-        self.repeat(op, || self.write_once(statement, Arc::clone(&rows))).await
+        let mut attempt = Attempt::First;
+        self.repeat(op, || {
+            self.write_once(statement, Arc::clone(&rows), std::mem::replace(&mut attempt, Attempt::Repeat))
+        })
+        .await
     }
 
     /// Makes attempts at what may be done twice, up to the bound: reads, and writes that carry their own timestamps.
@@ -132,8 +136,8 @@ impl Link {
     }
 
     /// Writes rows of one partition once, all or none, together with what others write.
-    pub async fn write_once(&self, statement: &Prepared, rows: Rows) -> Result<(), Fault> {
-        self.gathering.write(statement, rows).await
+    pub async fn write_once(&self, statement: &Prepared, rows: Rows, attempt: Attempt) -> Result<(), Fault> {
+        self.gathering.write(statement, rows, attempt).await
     }
 
     /// Asks a conditional question until its answer is known, up to the bound. Right only where asking twice is: the
