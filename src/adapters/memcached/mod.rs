@@ -9,6 +9,7 @@ mod count_cache;
 mod fast_counts;
 mod fault;
 mod key;
+mod line;
 mod node;
 
 use std::sync::Arc;

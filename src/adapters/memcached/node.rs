@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff};
 use crate::adapters::memcached::fault;
+use crate::adapters::memcached::line::{Answers, Line};
 use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
 
@@ -23,6 +24,7 @@ pub(super) struct Node {
     clock: Arc<dyn Clock>,
     client: Mutex<Option<AsyncMetaClient>>,
     places: Semaphore,
+    line: Line,
     backoff: Backoff,
     tally: Arc<Tally>,
     /// When the server answered last, in microseconds of `Clock::elapsed`.
@@ -54,7 +56,8 @@ impl Node {
         let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
         let (client, backoff) = (Mutex::default(), Backoff::default());
         let (answered_micros, distrusted_micros) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { address, timeout, clock, client, places, backoff, tally, answered_micros, distrusted_micros }
+        let line = Line::default();
+        Self { address, timeout, clock, client, places, line, backoff, tally, answered_micros, distrusted_micros }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -138,15 +141,20 @@ impl Node {
         }
     }
 
-    async fn exchange(&self, commands: &[Op], admission: Admission) -> Result<OpResult, Error> {
+    async fn exchange(&self, commands: &[Op], admission: Admission) -> Result<OpResult, Arc<Error>> {
         let results = self.send(commands, admission).await?;
-        results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())))
+        let first = results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())));
+        first.map_err(Arc::new)
     }
 
-    async fn send(&self, commands: &[Op], admission: Admission) -> Result<Vec<Result<OpResult, Error>>, Error> {
+    /// A trial goes alone: it finds out for the others whether the server is back.
+    async fn send(&self, commands: &[Op], admission: Admission) -> Answers {
         let client = self.client(admission).await?;
         self.notice_closed_connections().await;
-        client.run_batch(commands.iter().cloned()).await
+        match admission {
+            Admission::Usual => self.line.run(client, commands).await,
+            Admission::Trial | Admission::Refused(_) => Ok(client.run_batch(commands.iter().cloned()).await?),
+        }
     }
 
     /// Lets the runtime take in what happened to connections that lay idle. The client takes a connection whose end was
