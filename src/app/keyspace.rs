@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
+use uuid::Uuid;
 
 use crate::adapters::by_dataset::by_dataset;
 use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
 use crate::adapters::cassandra::{self, Cassandra, OpenError, Options, SettingsSource};
+use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, Config, cassandra_options, clusters_beside, storage_cluster};
 use crate::app::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
-use crate::ports::{Catalog, Clock, FastCounts, Stores};
+use crate::ports::{Catalog, Clock, Entropy, FastCounts, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +45,15 @@ impl Keyspaces {
 pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Keyspaces> {
     let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
     let home = open_one(cluster, None, preset, clock).await?;
+    let catalog = home.own_catalog(new_id()).await?;
     let mut beside = BTreeMap::new();
     for (name, cluster) in clusters_beside(config) {
         let opened = open_one(cluster, Some(home.catalog()), preset, clock).await;
         let opened = opened.with_context(|| format!("cannot use [clusters.{name}]"))?;
         // What is no name was refused when the settings were checked.
         let name = NamespaceName::new(name).map_err(|reject| Unusable(reject.message))?;
+        let kept = opened.keep_datasets_of(catalog, &name).await;
+        kept.with_context(|| format!("cannot use [clusters.{name}]"))?;
         beside.insert(name, opened);
     }
     let datasets = home.catalog().load().await.context("cannot read the catalog")?.datasets;
@@ -56,6 +61,12 @@ pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> an
         Some(dataset) => Err(not_listed(dataset).into()),
         None => Ok(Keyspaces { home, beside }),
     }
+}
+
+fn new_id() -> Uuid {
+    let mut bytes = [0; 16];
+    SystemEntropy.fill(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
 /// A server without the cluster of a dataset would own shards of it, and its counts would stand still.

@@ -70,6 +70,7 @@ pub fn exit_of(error: &OpenError) -> Exit {
         | OpenError::DataCenter { .. }
         | OpenError::DataCenterUnnamed { .. }
         | OpenError::WrittenElsewhere { .. }
+        | OpenError::Owned { .. }
         | OpenError::Schema { .. }
         | OpenError::Forbidden { .. }
         | OpenError::NotWritable { .. } => Exit::Precondition,

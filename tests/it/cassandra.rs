@@ -139,8 +139,20 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
         assert!(eventually(BACK_WITHIN, || count_in(&server, namespace) == Some(delta)), "{}", server.printed());
     }
     assert!(server.stop().success());
-    for (keyspace, namespaces) in [("kept_home", 1), ("kept_far", 1)] {
-        assert_eq!(rows(&node, &format!("SELECT ns FROM {keyspace}.rollups")), namespaces, "{keyspace}");
+    for (keyspace, namespace) in [("kept_home", 1), ("kept_far", 2)] {
+        let kept = numbers(&node, &format!("SELECT ns FROM {keyspace}.rollups"));
+        assert_eq!(kept, [namespace], "{keyspace} keeps what belongs there, and nothing else");
+    }
+    // A keyspace stays what it was first used as: otherwise what it holds would be removed as left over.
+    for (home, far, says) in [
+        ("kept_far", "kept_home", "keyspace kept_far keeps datasets of another catalog"),
+        ("kept_other", "kept_far", "keyspace kept_far keeps datasets of another catalog"),
+        ("kept_other", "kept_home", "keyspace kept_home has a catalog of its own"),
+    ] {
+        let exchanged = of_both(home, far);
+        assert_eq!(run(&["migrate", "apply"], &exchanged).0, 0);
+        let (code, refused) = run(&["server", "start"], &exchanged);
+        assert!(code == 4 && refused.contains(says), "{home} {far}: {code}: {refused}");
     }
 
     let (code, refused) = run(&["server", "start"], &settings(&node, "kept_home"));
@@ -161,14 +173,15 @@ fn count_in(server: &Server, namespace: &str) -> Option<i64> {
     body["count"].as_str()?.parse().ok()
 }
 
-/// How many rows an administrator is shown.
-fn rows(node: &str, statement: &str) -> usize {
+/// A column of numbers as an administrator is shown it.
+fn numbers(node: &str, statement: &str) -> Vec<i64> {
     let options = options(node, "system");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let session = connect(&options, &SystemClock).await.unwrap_or_else(|why| panic!("{why}"));
         let answered = session.query_unpaged(statement, ()).await.unwrap_or_else(|why| panic!("{statement}: {why}"));
-        answered.into_rows_result().expect("it is a read").rows_num()
+        let rows = answered.into_rows_result().expect("it is a read");
+        rows.rows::<(i64,)>().expect("it is a column of numbers").map(|row| row.expect("it is one").0).collect()
     })
 }
 

@@ -59,10 +59,11 @@ impl RollupStore for ByDataset {
     }
 
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for stores in self.all() {
-            stores.rollups.trim_series(step_seconds, before).await?;
+            failed = failed.and(stores.rollups.trim_series(step_seconds, before).await);
         }
-        Ok(())
+        failed
     }
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
@@ -101,11 +102,12 @@ impl RollupStore for ByDataset {
     }
 
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for stores in self.all() {
-            stores.rollups.forget(namespace).await?;
+            failed = failed.and(stores.rollups.forget(namespace).await);
         }
         self.of_namespaces.remove(&namespace);
-        Ok(())
+        failed
     }
 }
 

@@ -93,6 +93,15 @@ async fn what_a_dataset_holds_is_in_its_store_alone() {
     assert!(holds(&home, NEAR).await && !holds(&home, FAR).await);
     assert!(holds(&far, FAR).await && !holds(&far, NEAR).await);
     assert_eq!(far.slices.list(NEAR.1).await.expect("they are read"), []);
+    for ((_, dataset), of, other) in [(NEAR, &home, &far), (FAR, &far, &home)] {
+        let closed = Timestamp::from_secs(20);
+        assert_eq!(all.progress.publish(dataset, closed).await.expect("it is published"), closed);
+        assert_eq!(of.progress.limit(dataset).await.expect("it is read"), closed);
+        assert_eq!(other.progress.limit(dataset).await.expect("it is read"), Timestamp::MIN);
+        all.touches.put_watermarks(dataset, vec![(3, closed)]).await.expect("it is kept");
+        assert!(of.touches.watermarks(dataset).await.expect("they are read").contains(&Some(closed)));
+        assert!(!other.touches.watermarks(dataset).await.expect("they are read").contains(&Some(closed)));
+    }
     let everywhere = all.rollups.namespaces(None, 10).await.expect("they are read");
     assert_eq!(everywhere, [NEAR.0, FAR.0]);
     all.rollups.forget(FAR.0).await.expect("it is forgotten");

@@ -99,6 +99,17 @@ pub enum OpenError {
         /// That of this server.
         here: String,
     },
+    /// The keyspace belongs to another catalog, or stands under another name.
+    #[error(
+        "keyspace {keyspace} {what}: counters of two catalogs in one keyspace would remove each other; correct servers and \
+         keyspace of the cluster, or storage.cluster"
+    )]
+    Owned {
+        /// The keyspace.
+        keyspace: String,
+        /// Whose it is.
+        what: String,
+    },
     /// The keyspace or its schema is not there, or of another release.
     #[error("{what}; {advice}")]
     Schema {
@@ -264,12 +275,13 @@ pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) 
             let making = async { schema::may_make_tables(session, keyspace).await.map_err(of) };
             return in_time(clock, keyspace, making).await;
         }
-        SchemaState::NoKeyspace => {
-            (format!("there is no keyspace {keyspace}"), "make it with `tallystone migrate apply`")
-        }
+        SchemaState::NoKeyspace => (
+            format!("there is no keyspace {keyspace}"),
+            "make it with `tallystone migrate apply` (with --cluster NAME if it is not that of storage.cluster)",
+        ),
         SchemaState::Behind(missing) => (
             format!("the schema of keyspace {keyspace} lacks {} migrations of this release", missing.len()),
-            "apply them with `tallystone migrate apply`",
+            "apply them with `tallystone migrate apply` (with --cluster NAME if it is not that of storage.cluster)",
         ),
         SchemaState::Ahead(number) => (
             format!("the schema of keyspace {keyspace} is newer than this release: it has migration {number}"),

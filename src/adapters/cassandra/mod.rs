@@ -20,6 +20,7 @@ mod home;
 mod link;
 mod log;
 mod no_queues;
+mod owner;
 mod place;
 mod rollups;
 mod scan;

@@ -72,7 +72,11 @@ impl RetentionLoop {
             self.core.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
             self.dataset.slices.note_status(row.start, status);
         }
-        self.trim_series(now).await
+        if let Err(error) = self.trim_series(now).await {
+            // Series expire by themselves, and those of other datasets may be in a store that is away.
+            tracing::debug!(%error, dataset = %self.dataset.dataset.name, "series are trimmed later");
+        }
+        Ok(())
     }
 
     async fn try_drop(&mut self, row: &TimeSlice) -> Result<(), StoreError> {

@@ -33,19 +33,26 @@ impl Supervisor {
         Self { core, driver, seen, datasets: HashSet::new() }
     }
 
-    /// Opens every dataset and starts what is missing. Idempotent.
+    /// Opens every dataset and starts what is missing. Idempotent. Datasets may be in stores of their own, so one that cannot
+    /// be opened keeps no other waiting; the first failure is answered.
     pub async fn follow(&mut self) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for dataset in self.core.namespaces.datasets().iter() {
             if !self.datasets.contains(&dataset.id) {
-                self.open_dataset(dataset.id).await?;
-                self.datasets.insert(dataset.id);
+                match self.open_dataset(dataset.id).await {
+                    Ok(()) => drop(self.datasets.insert(dataset.id)),
+                    Err(error) => failed = failed.and(Err(error)),
+                }
             }
         }
         for namespace in self.core.namespaces.all().iter() {
-            let Some(scope) = self.core.scope_by_id(namespace.id).await? else { continue };
-            self.follow_queues(&scope);
+            match self.core.scope_by_id(namespace.id).await {
+                Ok(Some(scope)) => self.follow_queues(&scope),
+                Ok(None) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
-        self.forget_deleted().await
+        failed.and(self.forget_deleted().await)
     }
 
     /// Ends the queues of namespaces that were deleted and removes what was kept of their counters.

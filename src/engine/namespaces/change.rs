@@ -332,7 +332,7 @@ impl Facts<'_> {
         let live = live.map(|live| &live.spec);
         let dataset_name = draft.dataset_name(live.map(|live| &live.storage), self.defaults);
         let dataset = self.snapshot.dataset_by_name(&dataset_name);
-        let spec = draft.resolve(live, dataset.map(|dataset| &dataset.settings), self.defaults);
+        let spec = draft.resolve(live, dataset.map(AsRef::as_ref), self.defaults);
         spec.validate()?;
         Ok((spec, dataset))
     }

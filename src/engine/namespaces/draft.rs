@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::FUTURE_LIMIT_FLOOR;
 use crate::domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings, Storage,
-    Temporality, TimePartition,
+    Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings,
+    Storage, Temporality, TimePartition,
 };
 use crate::engine::namespaces::Clusters;
 
@@ -157,10 +157,11 @@ impl NamespaceDraft {
     pub(super) fn resolve(
         self,
         live: Option<&NamespaceSpec>,
-        dataset: Option<&DatasetSettings>,
+        dataset: Option<&Dataset>,
         defaults: &Defaults,
     ) -> NamespaceSpec {
         let live_storage = live.map(|spec| &spec.storage);
+        let store = dataset.and_then(|dataset| dataset.cluster.as_ref()).unwrap_or(&defaults.cluster);
         let storage = Storage {
             dataset: self.dataset_name(live_storage, defaults),
             cache_cluster: cluster(
@@ -168,18 +169,10 @@ impl NamespaceDraft {
                 live_storage.map(|kept| &kept.cache_cluster),
                 &defaults.cache_cluster,
             ),
-            rollup_cluster: cluster(
-                self.storage.rollup_cluster,
-                live_storage.map(|kept| &kept.rollup_cluster),
-                &defaults.cluster,
-            ),
-            event_cluster: cluster(
-                self.storage.event_cluster,
-                live_storage.map(|kept| &kept.event_cluster),
-                &defaults.cluster,
-            ),
+            rollup_cluster: cluster(self.storage.rollup_cluster, live_storage.map(|kept| &kept.rollup_cluster), store),
+            event_cluster: cluster(self.storage.event_cluster, live_storage.map(|kept| &kept.event_cluster), store),
         };
-        let dataset = self.dataset.resolve(dataset, &defaults.dataset_settings);
+        let dataset = self.dataset.resolve(dataset.map(|dataset| &dataset.settings), &defaults.dataset_settings);
         NamespaceSpec {
             name: self.name,
             description: self.description,

@@ -192,6 +192,11 @@ impl Namespaces {
         self.shared.snapshot.load().by_id(id).cloned()
     }
 
+    /// Whether this catalog ever gave a number to a namespace, as far as it was read.
+    pub fn has_given(&self, id: NamespaceId) -> bool {
+        id.0 < self.shared.snapshot.load().next_namespace_id
+    }
+
     /// Finds a dataset by its number; a dataset outlives its namespaces.
     pub fn dataset(&self, id: DatasetId) -> Option<Arc<Dataset>> {
         self.shared.snapshot.load().dataset(id).cloned()

@@ -281,6 +281,10 @@ async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
     };
     namespaces.create(kept_in("shop", "far", "sales"), author()).await.expect("created");
     namespaces.create(kept_in("shop2", "far", "sales"), author()).await.expect("it is kept there too");
+    let mut unsaid = draft("shop3");
+    unsaid.storage.dataset = Some(name("sales"));
+    let made = namespaces.create(unsaid, author()).await.expect("what the dataset fixes comes from it");
+    assert_eq!([&made.spec.storage.event_cluster, &made.spec.storage.rollup_cluster], [&name("far"); 2]);
     namespaces.create(kept_in("blog", "embedded", "reads"), author()).await.expect("created");
     for (text, cluster, dataset) in [("a", "embedded", "sales"), ("b", "far", "reads")] {
         let refused = namespaces.create(kept_in(text, cluster, dataset), author()).await;
