@@ -119,8 +119,10 @@ pub const MEMCACHED_PREFIX_BYTES_MAX: usize = 64;
 pub const MEMCACHED_LIFETIME_SECONDS_MAX: u32 = 30 * 24 * 3_600;
 /// The calls of one memcached server that wait or are under way; further ones wait for a place.
 pub const MEMCACHED_CALLS_AT_ONCE_MAX: usize = 64;
-/// The round trips under way to one memcached server, each on a connection of its own; calls that come meanwhile share the next.
-pub const MEMCACHED_TRIPS_AT_ONCE: usize = 2;
+/// The shared round trips under way to one memcached server; calls that come meanwhile share the next.
+pub const MEMCACHED_TRIPS_AT_ONCE: usize = 1;
+/// So many calls of one memcached server go alone after it refused a command in a shared round trip.
+pub const MEMCACHED_ALONE_AFTER_REFUSAL: u32 = 10_000;
 /// The longest time that a call of memcached may be told to wait for a place, a connection and an answer, each.
 pub const MEMCACHED_TIMEOUT_MAX: Duration = Duration::from_millis(10_000);
 /// A memcached server that answered nothing for so long may have closed its connections: that is looked up before a call.

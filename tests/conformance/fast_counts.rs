@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use tallystone::ports::{Expiry, FastAdd, FastAdded, Overflow, Stores};
+use futures_util::future::join_all;
+use tallystone::ports::{Expiry, FastAdd, FastAdded, Outcome, Overflow, StoreError, Stores};
 
 use crate::backends::{on_every_durable_backend, on_every_fast_backend};
 use crate::given::{NAMESPACE, OTHER_NAMESPACE, counter, counter_name, foreign};
@@ -102,6 +103,44 @@ async fn fast_counts_law_1_of_racing_adds_each_answers_another_value() {
         assert_eq!(values, (1..=4_000).collect());
     })
     .await;
+}
+
+/// What each of many adds at once was told is true, although one among them is refused.
+#[tokio::test]
+async fn fast_counts_law_6_a_refused_add_says_nothing_of_those_beside_it() {
+    on_every_fast_backend(async |bench| {
+        let stores = &bench.stores;
+        let key = format!("conformance/{}/foreign", NAMESPACE.0);
+        for server in bench.servers().iter().map(Memcached::address) {
+            assert!(said(server, &format!("set {key} 0 0 3\r\nabc\r\n")).starts_with("STORED"));
+        }
+        let adds: Vec<(String, i64)> = (0..60).map(|place| (format!("c{}", place % 6), 1 << (place / 6))).collect();
+        let refused = add_delta(stores, "foreign", 1);
+        let (first, rest) = adds.split_at(20);
+        let (before, refused, after) = tokio::join!(add_all(stores, first), refused, add_all(stores, rest));
+        if !bench.servers().is_empty() {
+            let error = refused.expect_err("it is no number");
+            assert_ne!(error.outcome, Outcome::Unknown, "whose answer is a refusal knows so: {error}");
+        }
+        for ((name, delta), told) in adds.iter().zip(before.into_iter().chain(after)) {
+            let counts = get(stores, name).await.unwrap_or_default() & delta != 0;
+            match told {
+                // Of two replicas it is one that did it, and perhaps the other one that is read.
+                Ok(_) => assert!(counts || bench.servers().len() > 1, "{name} {delta} was answered"),
+                Err(error) if error.outcome == Outcome::NotApplied => assert!(!counts, "{name} {delta}: {error}"),
+                Err(_) => {} // it may count or not
+            }
+        }
+    })
+    .await;
+}
+
+async fn add_all(stores: &Stores, adds: &[(String, i64)]) -> Vec<Result<FastAdded, StoreError>> {
+    join_all(adds.iter().map(|(name, delta)| add_delta(stores, name, *delta))).await
+}
+
+async fn add_delta(stores: &Stores, name: &str, delta: i64) -> Result<FastAdded, StoreError> {
+    stores.fast.add(&counter(name), FastAdd::of(delta, None)).await
 }
 
 #[tokio::test]

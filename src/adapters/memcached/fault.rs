@@ -44,6 +44,29 @@ pub(super) fn is_late(error: &Error) -> bool {
     }
 }
 
+/// Whether the server answered that it refuses the command.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Ambiguous { source, .. } => is_refusal(source),
+        Error::Server(_) | Error::Rejected(_) => true,
+        _ => false, // every other error is not the server's word on a command
+    }
+}
+
+/// What is known of a command whose answer was not read, because the one before it was a refusal: the server may have done it.
+pub(super) fn behind_a_refusal(error: Error) -> Error {
+    let key = match error {
+        Error::Ambiguous { key, .. } => key,
+        _ => Vec::new(), // no other error names its key
+    };
+    Error::Ambiguous { key, source: Box::new(Error::Conflict) }
+}
+
+/// Whether it is that.
+pub(super) fn is_behind_a_refusal(error: &Error) -> bool {
+    matches!(error, Error::Ambiguous { source, .. } if matches!(**source, Error::Conflict))
+}
+
 /// The failure's cause in words, without keys.
 pub(super) fn text(error: &Error) -> String {
     match error {
@@ -52,6 +75,8 @@ pub(super) fn text(error: &Error) -> String {
         Error::Io(error) => error.to_string(),
         Error::Timeout { .. } => "no answer in time".to_owned(),
         Error::Server(text) | Error::Rejected(text) => text.clone(),
+        // The client says this of calls that we do not make, so here it is ours.
+        Error::Conflict => "its answer was lost behind the refusal of another call".to_owned(),
         Error::Protocol(_) => "an answer that is not of the meta protocol".to_owned(),
         _ => "the client refused the call".to_owned(), // arguments are ours and hold to its rules
     }

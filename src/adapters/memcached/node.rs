@@ -1,6 +1,7 @@
 //! One memcached server: its connections, its health, and how a call of it ends.
 //!
-//! A call waits for a place, a connection and an answer, each no longer than the time limit. Invariant: a command that
+//! A call waits for a place, for the round trip before its own, a connection and an answer, each no longer than the time
+//! limit. Invariant: a command that
 //! may have had its effect is sent again only if having it twice is having it once.
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff};
 use crate::adapters::memcached::fault;
-use crate::adapters::memcached::line::{Answers, Line};
+use crate::adapters::memcached::line::{Line, Told};
 use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
 
@@ -94,7 +95,8 @@ impl Node {
                 break StoreError::not_applied(StoreErrorKind::Busy, op)
                     .because(format!("too many calls of memcached at {} are under way", self.address));
             };
-            let error = match self.exchange(commands, admission).await {
+            let (exchanged, speaks) = self.exchange(commands, admission).await;
+            let error = match exchanged {
                 Ok(answer) => {
                     self.backoff.answered();
                     self.answered_micros.store(micros(self.clock.elapsed()), Ordering::Relaxed);
@@ -103,12 +105,14 @@ impl Node {
                 Err(error) => error,
             };
             match fault::is_silence(&error) {
-                true => self.backoff.failed(self.clock.elapsed(), admission),
+                true if speaks => self.backoff.failed(self.clock.elapsed(), admission),
+                true => {} // another call of the round trip says so
                 false => self.backoff.answered(),
             }
             let failure = fault::of(op, &self.address, &error);
             let may_repeat = repeat == Repeat::Harmless || failure.outcome == Outcome::NotApplied;
-            let is_worth_it = fault::is_silence(&error) && !fault::is_late(&error);
+            let is_lost = fault::is_silence(&error) && !fault::is_late(&error);
+            let is_worth_it = is_lost || fault::is_behind_a_refusal(&error);
             if attempts_left == 0 || !may_repeat || !is_worth_it {
                 break failure;
             }
@@ -129,7 +133,7 @@ impl Node {
             Arithmetic::new(key).delta(below).into(),
             Get::new(key).into(),
         ];
-        let results = self.send(&commands, Admission::Trial).await.map_err(|error| fault::text(&error))?;
+        let results = self.send(&commands, Admission::Trial).await.answers.map_err(|error| fault::text(&error))?;
         let wrapped = match results.into_iter().nth(2) {
             Some(Ok(OpResult::Arithmetic(result))) => result.value == Some(below),
             Some(Err(error)) => return Err(fault::text(&error)),
@@ -141,19 +145,28 @@ impl Node {
         }
     }
 
-    async fn exchange(&self, commands: &[Op], admission: Admission) -> Result<OpResult, Arc<Error>> {
-        let results = self.send(commands, admission).await?;
-        let first = results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())));
-        first.map_err(Arc::new)
+    /// What became of the first command, and whether this call speaks for its round trip.
+    async fn exchange(&self, commands: &[Op], admission: Admission) -> (Result<OpResult, Arc<Error>>, bool) {
+        let Told { answers, speaks } = self.send(commands, admission).await;
+        let first = answers.and_then(|results| {
+            let first = results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())));
+            first.map_err(Arc::new)
+        });
+        (first, speaks)
     }
 
     /// A trial goes alone: it finds out for the others whether the server is back.
-    async fn send(&self, commands: &[Op], admission: Admission) -> Answers {
-        let client = self.client(admission).await?;
+    async fn send(&self, commands: &[Op], admission: Admission) -> Told {
+        let client = match self.client(admission).await {
+            Ok(client) => client,
+            Err(error) => return Told::alone(Err(Arc::new(error))),
+        };
         self.notice_closed_connections().await;
         match admission {
             Admission::Usual => self.line.run(client, commands).await,
-            Admission::Trial | Admission::Refused(_) => Ok(client.run_batch(commands.iter().cloned()).await?),
+            Admission::Trial | Admission::Refused(_) => {
+                Told::alone(client.run_batch(commands.iter().cloned()).await.map_err(Arc::new))
+            }
         }
     }
 
