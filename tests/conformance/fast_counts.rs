@@ -320,3 +320,32 @@ async fn fast_counts_law_7_a_token_that_was_seen_adds_nothing_where_tokens_are_r
     })
     .await;
 }
+
+/// A refusal beside it leaves no token without its add: a retry would be told that it counts.
+#[tokio::test]
+async fn fast_counts_law_7_a_token_counts_once_beside_an_add_that_is_refused() {
+    on_every_fast_backend(async |bench| {
+        let stores = &bench.stores;
+        if stores.fast.capabilities().remembers_tokens.is_zero() {
+            return;
+        }
+        let key = format!("conformance/{}/foreign", NAMESPACE.0);
+        for server in bench.servers().iter().map(Memcached::address) {
+            assert!(said(server, &format!("set {key} 0 0 3\r\nabc\r\n")).starts_with("STORED"));
+        }
+        let (first, foreign, views) = (counter("first"), counter("foreign"), counter("views"));
+        let refused = || join_all((0..20).map(|_| stores.fast.add(&foreign, FastAdd::of(1, None))));
+        let tokens: Vec<(i64, String)> = (0..30).map(|place| (1 << place, place.to_string())).collect();
+        let adds = || join_all(tokens.iter().map(|(delta, token)| stores.fast.add(&views, tokened(*delta, token))));
+        for _ in 0..2 {
+            // What comes while the first is under way could share the next round trip.
+            let (_, _, added, _) =
+                tokio::join!(stores.fast.add(&first, FastAdd::of(1, None)), refused(), adds(), refused());
+            for answer in added {
+                answer.expect("it is in company with nobody");
+            }
+        }
+        assert_eq!(get(stores, "views").await, Some((1 << 30) - 1), "each token once");
+    })
+    .await;
+}

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, OpResult, Set, Ttl};
 
-use crate::adapters::memcached::node::{Node, Repeat};
+use crate::adapters::memcached::node::{Company, Node, Repeat};
 use crate::adapters::memcached::{Cluster, key};
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::ports::{
@@ -37,7 +37,9 @@ impl Cluster {
     /// Adds on one replica.
     async fn add_on(&self, node: &Node, counter: &Counter, add: &FastAdd) -> Result<FastAdded, StoreError> {
         let token = add.token.as_ref().filter(|_| self.dedupe_seconds > 0);
-        let Some(token) = token else { return self.add_up(node, counter, add).await.map(FastAdded::Applied) };
+        let Some(token) = token else {
+            return self.add_up(node, counter, add, Company::Any).await.map(FastAdded::Applied);
+        };
         let token_key = key::of_token(&self.key_prefix, counter, token);
         match self.remember(node, &token_key).await? {
             Mark::Seen => self.read_on(node, counter).await.map(FastAdded::Seen).map_err(|error| StoreError {
@@ -45,17 +47,18 @@ impl Cluster {
                 outcome: Outcome::NotApplied,
                 ..error
             }),
-            Mark::New => match self.add_up(node, counter, add).await {
+            Mark::New => match self.add_up(node, counter, add, Company::Alone).await {
                 Ok(value) => Ok(FastAdded::Applied(value)),
                 Err(error) => Err(self.forget(node, &token_key, error).await),
             },
         }
     }
 
-    /// `ms` in add mode. Where it stays unknown whether the key was stored, the add is given up: going on could count twice.
+    /// `ms` in add mode, by itself, because where it stays unknown whether the key was stored the add is given up: going on could
+    /// count twice, and a retry may be told that it was added. What follows it goes by itself as well.
     async fn remember(&self, node: &Node, token_key: &str) -> Result<Mark, StoreError> {
         let set = Set::new(token_key, "1").ttl(Ttl::secs(self.dedupe_seconds)).add();
-        match node.call(OP, &[set.into()], Repeat::Counts).await? {
+        match node.call_in(Company::Alone, OP, &[set.into()], Repeat::Counts).await? {
             OpResult::Mutation(result) if result.status == MutationStatus::AlreadyExists => Ok(Mark::Seen),
             OpResult::Mutation(result) if result.applied() => Ok(Mark::New),
             _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
@@ -74,7 +77,7 @@ impl Cluster {
         }
     }
 
-    async fn add_up(&self, node: &Node, counter: &Counter, add: &FastAdd) -> Result<i64, StoreError> {
+    async fn add_up(&self, node: &Node, counter: &Counter, add: &FastAdd, company: Company) -> Result<i64, StoreError> {
         let key = key::of(&self.key_prefix, counter);
         let lifetime = key::lifetime(add.ttl, self.clock.now());
         let delta = add.delta.cast_unsigned();
@@ -82,7 +85,7 @@ impl Cluster {
             Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
             Get::new(&key).without_value().touch(lifetime.ttl).into(),
         ];
-        match node.call(OP, &commands, Repeat::Counts).await? {
+        match node.call_in(company, OP, &commands, Repeat::Counts).await? {
             OpResult::Arithmetic(result) if result.applied() => {
                 let value = result.value.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, OP))?;
                 Ok(value.cast_signed())

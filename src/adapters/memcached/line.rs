@@ -1,7 +1,7 @@
 //! The way to one server: the commands of many callers in few round trips.
 //!
-//! A round trip costs more than the commands in it. Whoever comes while few are under way begins one; what comes while there
-//! are more waits for one of them to end and goes out together. So a caller alone never waits, and under load each waits for
+//! A round trip costs more than the commands in it. Whoever comes while none is under way begins one; what comes meanwhile waits
+//! for it to end and goes out together. So a caller alone never waits, and under load each waits for
 //! one round trip before its own.
 //!
 //! The client says of each command by itself what became of it, until the server refuses one: then it reads no further, and
@@ -25,7 +25,7 @@ pub(super) type Answers = Result<Vec<Result<OpResult, Error>>, Arc<Error>>;
 pub(super) struct Told {
     /// Of its commands.
     pub(super) answers: Answers,
-    /// Whether it speaks for its round trip: a connection that broke under many callers broke once.
+    /// Whether a silence of it counts: a connection that broke under many callers broke once.
     pub(super) speaks: bool,
 }
 
@@ -87,13 +87,9 @@ impl Line {
             let mut next = Some(trip);
             while let Some(trip) = next {
                 let room = Room(Arc::clone(&queue));
-                let was_refused = travel(trip).await;
+                travel(&queue, trip).await;
                 drop(room);
-                let mut queue = queue.lock();
-                if was_refused {
-                    queue.alone = MEMCACHED_ALONE_AFTER_REFUSAL;
-                }
-                next = queue.next();
+                next = queue.lock().next();
             }
         });
     }
@@ -116,7 +112,7 @@ impl Queue {
     }
 
     /// The next round trip, if one may begin; it is under way from now on. All that wait fit: a caller has a place, and there
-    /// are few.
+    /// are few. After a refusal they go one by one.
     fn next(&mut self) -> Option<Vec<Waiting>> {
         self.waiting.retain(|waiting| !waiting.told.is_closed());
         if self.under_way >= MEMCACHED_TRIPS_AT_ONCE {
@@ -124,36 +120,47 @@ impl Queue {
         }
         (!self.waiting.is_empty()).then(|| {
             self.under_way += 1;
-            std::mem::take(&mut self.waiting)
+            let fitting = if self.alone > 0 { 1 } else { self.waiting.len() };
+            self.waiting.drain(..fitting).collect()
         })
     }
 }
 
-/// Makes a round trip of several callers; answers whether the server refused a command of it.
-async fn travel(mut trip: Vec<Waiting>) -> bool {
-    let Some(client) = trip.first().map(|waiting| waiting.client.clone()) else { return false };
+/// Makes a round trip of several callers, and tells each.
+async fn travel(queue: &Mutex<Queue>, mut trip: Vec<Waiting>) {
+    let Some(client) = trip.first().map(|waiting| waiting.client.clone()) else { return };
     let counts: Vec<usize> = trip.iter().map(|waiting| waiting.commands.len()).collect();
     let commands: Vec<Op> = trip.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.commands)).collect();
-    let answered = client.run_batch(commands).await.map_err(Arc::new);
-    let mut speaks = true;
-    let mut results = match answered {
-        Ok(results) => results.into_iter(),
+    let mut refused = false;
+    let answers: Vec<Answers> = match client.run_batch(commands).await {
+        Ok(results) => {
+            let mut results = results.into_iter().map(|result| own(result, &mut refused));
+            counts.into_iter().map(|count| Ok(results.by_ref().take(count).collect())).collect()
+        }
         Err(error) => {
-            for waiting in trip {
-                // Whoever waited may have gone.
-                let _ = waiting.told.send(Told { answers: Err(Arc::clone(&error)), speaks });
-                speaks = false;
-            }
-            return false;
+            let error = Arc::new(error);
+            counts.into_iter().map(|_| Err(Arc::clone(&error))).collect()
         }
     };
-    let mut refused = false;
-    for (waiting, count) in trip.into_iter().zip(counts) {
-        let answers = results.by_ref().take(count).map(|result| own(result, &mut refused)).collect();
-        let _ = waiting.told.send(Told { answers: Ok(answers), speaks });
-        speaks = false;
+    if refused {
+        // Before anybody is told: some ask again at once.
+        queue.lock().alone = MEMCACHED_ALONE_AFTER_REFUSAL;
     }
-    refused
+    let mut is_told = false;
+    for (waiting, answers) in trip.into_iter().zip(answers) {
+        let speaks = !is_told && is_silence(&answers);
+        // Whoever waited may have gone; then another one speaks.
+        let sent = waiting.told.send(Told { answers, speaks });
+        is_told |= speaks && sent.is_ok();
+    }
+}
+
+/// Whether a caller got no answer.
+fn is_silence(answers: &Answers) -> bool {
+    match answers {
+        Ok(results) => results.first().is_some_and(|first| first.as_ref().is_err_and(fault::is_silence)),
+        Err(error) => fault::is_silence(error),
+    }
 }
 
 /// The result of a command by itself: a refusal is that of the first command which has it, and all behind it are in doubt.

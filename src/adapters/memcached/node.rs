@@ -1,7 +1,7 @@
 //! One memcached server: its connections, its health, and how a call of it ends.
 //!
-//! A call waits for a place, for the round trip before its own, a connection and an answer, each no longer than the time
-//! limit. Invariant: a command that
+//! A call waits for a place, a connection and an answer, each no longer than the time limit, and where calls share
+//! round trips first for the one before its own. Invariant: a command that
 //! may have had its effect is sent again only if having it twice is having it once.
 
 use std::sync::Arc;
@@ -52,6 +52,15 @@ pub(super) enum Repeat {
     Counts,
 }
 
+/// Whether commands may share their round trip with those of other calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    /// They may: what a refused neighbour hides of them is told as unknown.
+    Any,
+    /// They may not: an unknown outcome would cost more than a round trip.
+    Alone,
+}
+
 impl Node {
     pub(super) fn new(address: String, timeout: Duration, clock: Arc<dyn Clock>, tally: Arc<Tally>) -> Self {
         let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
@@ -81,6 +90,17 @@ impl Node {
 
     /// Sends the commands together and answers what became of the first.
     pub(super) async fn call(&self, op: &'static str, commands: &[Op], repeat: Repeat) -> Result<OpResult, StoreError> {
+        self.call_in(Company::Any, op, commands, repeat).await
+    }
+
+    /// The same, in the company that is allowed.
+    pub(super) async fn call_in(
+        &self,
+        company: Company,
+        op: &'static str,
+        commands: &[Op],
+        repeat: Repeat,
+    ) -> Result<OpResult, StoreError> {
         self.tally.calls.fetch_add(1, Ordering::Relaxed);
         let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
         let failure = loop {
@@ -95,7 +115,7 @@ impl Node {
                 break StoreError::not_applied(StoreErrorKind::Busy, op)
                     .because(format!("too many calls of memcached at {} are under way", self.address));
             };
-            let (exchanged, speaks) = self.exchange(commands, admission).await;
+            let (exchanged, speaks) = self.exchange(commands, admission, company).await;
             let error = match exchanged {
                 Ok(answer) => {
                     self.backoff.answered();
@@ -133,7 +153,11 @@ impl Node {
             Arithmetic::new(key).delta(below).into(),
             Get::new(key).into(),
         ];
-        let results = self.send(&commands, Admission::Trial).await.answers.map_err(|error| fault::text(&error))?;
+        let results = self
+            .send(&commands, Admission::Trial, Company::Alone)
+            .await
+            .answers
+            .map_err(|error| fault::text(&error))?;
         let wrapped = match results.into_iter().nth(2) {
             Some(Ok(OpResult::Arithmetic(result))) => result.value == Some(below),
             Some(Err(error)) => return Err(fault::text(&error)),
@@ -146,8 +170,13 @@ impl Node {
     }
 
     /// What became of the first command, and whether this call speaks for its round trip.
-    async fn exchange(&self, commands: &[Op], admission: Admission) -> (Result<OpResult, Arc<Error>>, bool) {
-        let Told { answers, speaks } = self.send(commands, admission).await;
+    async fn exchange(
+        &self,
+        commands: &[Op],
+        admission: Admission,
+        company: Company,
+    ) -> (Result<OpResult, Arc<Error>>, bool) {
+        let Told { answers, speaks } = self.send(commands, admission, company).await;
         let first = answers.and_then(|results| {
             let first = results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())));
             first.map_err(Arc::new)
@@ -156,15 +185,15 @@ impl Node {
     }
 
     /// A trial goes alone: it finds out for the others whether the server is back.
-    async fn send(&self, commands: &[Op], admission: Admission) -> Told {
+    async fn send(&self, commands: &[Op], admission: Admission, company: Company) -> Told {
         let client = match self.client(admission).await {
             Ok(client) => client,
             Err(error) => return Told::alone(Err(Arc::new(error))),
         };
         self.notice_closed_connections().await;
-        match admission {
-            Admission::Usual => self.line.run(client, commands).await,
-            Admission::Trial | Admission::Refused(_) => {
+        match (admission, company) {
+            (Admission::Usual, Company::Any) => self.line.run(client, commands).await,
+            (Admission::Usual, Company::Alone) | (Admission::Trial | Admission::Refused(_), _) => {
                 Told::alone(client.run_batch(commands.iter().cloned()).await.map_err(Arc::new))
             }
         }
