@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::join_all;
 
-use crate::adapters::cassandra::{Cassandra, no_queues};
+use crate::adapters::cassandra::{Cassandra, OpenError, Patience, no_queues};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
@@ -16,7 +16,10 @@ use crate::adapters::rollup_rpc::RollupRpc;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::app::keyspace::Keyspaces;
 use crate::domain::counter::NamespaceName;
-use crate::ports::{CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, Stores};
+use crate::ports::{
+    CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError, StoreErrorKind,
+    Stores,
+};
 
 /// How often the store is asked whether it has failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -143,6 +146,21 @@ impl Backend {
         self.shared.as_ref().map_or_else(Vec::new, |shared| shared.keyspaces.all().cloned().collect())
     }
 
+    /// The last step of a start on keyspaces, within what is left of it.
+    pub async fn answered<T>(
+        &self,
+        patience: &Patience,
+        step: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let why = match patience.wait(step).await {
+            Some(Err(error)) if is_silence(&error) => format!("{error:#}"),
+            Some(ended) => return ended,
+            None => "no answer in time".to_owned(),
+        };
+        let keyspaces = self.shared.as_ref().map_or_else(String::new, |shared| shared.keyspaces.names());
+        Err(OpenError::Silent { keyspaces, why }.into())
+    }
+
     /// Why the store takes nothing any more, if it has failed.
     pub fn fault(&self) -> Option<String> {
         self.embedded.as_ref().and_then(|embedded| embedded.failure())
@@ -169,6 +187,11 @@ impl Backend {
             signals.close().await;
         }
     }
+}
+
+/// Whether a store did not answer, as against an answer that nobody likes.
+fn is_silence(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<StoreError>().is_some_and(|error| error.kind == StoreErrorKind::Unavailable)
 }
 
 /// What keeps best-effort counters, memcached servers or this process, and the caches that namespaces may name.

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
+use scylla::client::session::Session;
 use uuid::Uuid;
 
 use crate::adapters::by_dataset::by_dataset;
 use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
-use crate::adapters::cassandra::{self, Cassandra, OpenError, Options, SettingsSource};
+use crate::adapters::cassandra::{self, Cassandra, OpenError, Options, Patience, SettingsSource, in_time};
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, Config, cassandra_options, clusters_beside, storage_cluster};
 use crate::app::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
-use crate::ports::{Catalog, Clock, Entropy, FastCounts, Stores};
+use crate::ports::{Clock, Entropy, FastCounts, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,11 @@ impl Keyspaces {
         std::iter::once(&self.home).chain(self.beside.values())
     }
 
+    /// Their names, as texts name them.
+    pub fn names(&self) -> String {
+        self.all().map(|keyspace| keyspace.keyspace()).collect::<Vec<_>>().join(" or keyspace ")
+    }
+
     /// Their stores as one, beside those best-effort counters. Also where there is one keyspace, so that a dataset of another
     /// is refused and not begun anew.
     pub fn stores(&self, fast: &Arc<dyn FastCounts>) -> Stores {
@@ -41,22 +47,27 @@ impl Keyspaces {
     }
 }
 
-/// Opens the keyspaces, one after the other.
-pub async fn open(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Keyspaces> {
+/// Opens the keyspaces, one after the other, within what is left of a start.
+pub async fn open(
+    config: &Config,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+    patience: &Arc<Patience>,
+) -> anyhow::Result<Keyspaces> {
     let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
-    let home = open_one(cluster, None, preset, clock).await?;
-    let catalog = home.own_catalog(new_id()).await?;
+    let home = open_one(cluster, None, preset, clock, patience).await?;
+    let catalog = in_time(patience, &cluster.keyspace, home.own_catalog(new_id())).await?;
     let mut beside = BTreeMap::new();
     for (name, cluster) in clusters_beside(config) {
-        let opened = open_one(cluster, Some(home.catalog()), preset, clock).await;
+        let opened = open_one(cluster, Some(home.catalog()), preset, clock, patience).await;
         let opened = opened.with_context(|| format!("cannot use [clusters.{name}]"))?;
         // What is no name was refused when the settings were checked.
         let name = NamespaceName::new(name).map_err(|reject| Unusable(reject.message))?;
-        let kept = opened.keep_datasets_of(catalog, &name).await;
+        let kept = in_time(patience, &cluster.keyspace, opened.keep_datasets_of(catalog, &name)).await;
         kept.with_context(|| format!("cannot use [clusters.{name}]"))?;
         beside.insert(name, opened);
     }
-    let datasets = home.catalog().load().await.context("cannot read the catalog")?.datasets;
+    let datasets = in_time(patience, &cluster.keyspace, home.datasets()).await.context("cannot read the catalog")?;
     match datasets.iter().find(|dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name))) {
         Some(dataset) => Err(not_listed(dataset).into()),
         None => Ok(Keyspaces { home, beside }),
@@ -83,20 +94,22 @@ async fn open_one(
     settings: Option<Arc<dyn SettingsSource>>,
     preset: Preset,
     clock: &Arc<dyn Clock>,
+    patience: &Arc<Patience>,
 ) -> anyhow::Result<Arc<Cassandra>> {
     let options = cassandra_options(cluster).map_err(Unusable)?;
     if preset == Preset::Dev {
-        make(&options, clock.as_ref()).await?;
+        let session = cassandra::connect(&options, patience).await?;
+        let making = make(&session, &options, clock.as_ref(), patience);
+        in_time(patience, &options.keyspace, Box::pin(making)).await?;
     }
-    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock)).await?))
+    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock), patience).await?))
 }
 
 /// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.
-async fn make(options: &Options, clock: &dyn Clock) -> Result<(), OpenError> {
-    let session = cassandra::connect(options, clock).await?;
+async fn make(session: &Session, options: &Options, clock: &dyn Clock, patience: &Patience) -> Result<(), OpenError> {
     let keyspace = &options.keyspace;
     let of = |fault| OpenError::of(fault, keyspace);
-    let found = schema::state(&session, keyspace, clock).await.map_err(of)?;
+    let found = schema::state(session, keyspace, clock).await.map_err(of)?;
     let missing = match &found {
         SchemaState::NoKeyspace => schema::MIGRATIONS,
         SchemaState::Behind(missing) => missing,
@@ -104,12 +117,13 @@ async fn make(options: &Options, clock: &dyn Clock) -> Result<(), OpenError> {
         SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
     };
     // Also when its description was there already: another server may be making it, and only the statement waits for it.
-    let known = cassandra::data_centers(&session);
+    let known = cassandra::data_centers(session);
     let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
     let replication = Replication::new(vec![(nearest, 1)]);
-    schema::make_keyspace(&session, keyspace, &replication, clock).await.map_err(of)?;
+    schema::make_keyspace(session, keyspace, &replication, clock).await.map_err(of)?;
+    patience.renew();
     if found == SchemaState::NoKeyspace {
         tracing::info!(keyspace, "the keyspace was made, with one copy");
     }
-    schema::apply(&session, keyspace, missing, clock).await.map_err(of)
+    schema::apply(session, keyspace, missing, clock, &|| patience.renew()).await.map_err(of)
 }

@@ -1,11 +1,13 @@
 //! `tallystone migrate`: the schema of a Cassandra keyspace, shown and applied.
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use scylla::client::session::Session;
 use serde_json::json;
 
 use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
-use crate::adapters::cassandra::{self, OpenError, Options};
+use crate::adapters::cassandra::{self, OpenError, Options, Patience};
 use crate::adapters::system::SystemClock;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
@@ -65,7 +67,10 @@ pub async fn run(command: &MigrateCommand, given: &OutputGiven) -> Result<(), Fa
 /// How a server and this command fail when a cluster cannot be used.
 pub fn exit_of(error: &OpenError) -> Exit {
     match error {
-        OpenError::Unreachable { .. } | OpenError::Disagreement { .. } | OpenError::Store { .. } => Exit::Unavailable,
+        OpenError::Unreachable { .. }
+        | OpenError::Disagreement { .. }
+        | OpenError::Silent { .. }
+        | OpenError::Store { .. } => Exit::Unavailable,
         OpenError::Credentials { .. }
         | OpenError::DataCenter { .. }
         | OpenError::DataCenterUnnamed { .. }
@@ -96,9 +101,13 @@ async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
         return Err(Failure::usage(what));
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
-    let session = cassandra::connect(&options, &SystemClock).await.map_err(refused)?;
-    let state = schema::state(&session, &options.keyspace, &SystemClock).await;
-    let state = state.map_err(|fault| refused(OpenError::of(fault, &options.keyspace)))?;
+    let patience = Patience::begun(Arc::new(SystemClock));
+    let session = cassandra::connect(&options, &patience).await.map_err(refused)?;
+    let looking = async {
+        let state = schema::state(&session, &options.keyspace, &SystemClock).await;
+        state.map_err(|fault| OpenError::of(fault, &options.keyspace))
+    };
+    let state = cassandra::in_time(&patience, &options.keyspace, looking).await.map_err(refused)?;
     Ok(Target { cluster: cluster.clone(), options, session, state })
 }
 
@@ -162,7 +171,7 @@ async fn apply(target: &Target) -> Result<(), Failure> {
         schema::make_keyspace(&target.session, keyspace, &replication, &SystemClock).await.map_err(failed)?;
     }
     if !missing.is_empty() {
-        schema::apply(&target.session, keyspace, &missing, &SystemClock).await.map_err(failed)?;
+        schema::apply(&target.session, keyspace, &missing, &SystemClock, &|| ()).await.map_err(failed)?;
     }
     let text = match missing.len() {
         0 => format!("keyspace {keyspace} is up to date\n"),

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::cassandra::Patience;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::http::{Gateway, Phase};
@@ -33,7 +34,7 @@ use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
 use crate::domain::queue::QueueName;
-use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, Namespaces, Unlisted};
+use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, NamespaceError, Namespaces, Unlisted};
 use crate::engine::queues::QueueDraft;
 use crate::engine::{Engine, Parts, Profile};
 use crate::ports::Clock;
@@ -111,7 +112,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let deadline = config.drain_deadline();
     let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2));
     let advertised = config.server.advertise.of(address);
-    let (mut told, mut opening) = (pin!(told), pin!(open(&config, preset, advertised, Arc::clone(&clock))));
+    // Boxed, because it is large and done once.
+    let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, advertised, Arc::clone(&clock))));
     let (why, stopped, opened) = tokio::select! {
         biased;
         why = told.as_mut() => {
@@ -205,18 +207,29 @@ async fn open(
     advertised: Option<String>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
-    let backend = open_backend(config, preset, &clock).await?;
-    let engine = Arc::new(start_engine(config, preset, profile(config, advertised), &backend, clock).await?);
-    Ok((backend, engine))
+    let patience = Arc::new(Patience::begun(Arc::clone(&clock)));
+    let backend = open_backend(config, preset, &clock, &patience).await?;
+    let starting = start_engine(config, preset, profile(config, advertised), &backend, clock);
+    let engine = match config.storage.kind {
+        StorageKind::Cassandra => backend.answered(&patience, Box::pin(starting)).await?,
+        // A store of this process answers; it takes its time after a kill.
+        StorageKind::Embedded | StorageKind::Memory => starting.await?,
+    };
+    Ok((backend, Arc::new(engine)))
 }
 
 /// Opens the store; an embedded one off the runtime, because recovery may read a lot.
-async fn open_backend(config: &Config, preset: Preset, clock: &Arc<dyn Clock>) -> anyhow::Result<Backend> {
+async fn open_backend(
+    config: &Config,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+    patience: &Arc<Patience>,
+) -> anyhow::Result<Backend> {
     // First, because it is quick and leaves nothing to close when it fails.
     let memcached = open_memcached(config, clock).await?;
     let began = clock.elapsed();
     if config.storage.kind == StorageKind::Cassandra {
-        let opened = keyspace::open(config, preset, clock).await?;
+        let opened = keyspace::open(config, preset, clock, patience).await?;
         return Ok(Backend::of_keyspaces(config, opened, memcached, Arc::clone(clock)));
     }
     let (config, moved) = (config.clone(), Arc::clone(clock));
@@ -283,7 +296,7 @@ async fn start_engine(
                 Reason::StorageFull => "; free space where the data is, or lower storage.reserve_bytes",
                 _ => "", // the text says it all
             };
-            anyhow::anyhow!("cannot make namespace default: {error}{advice}")
+            cause(error).context(format!("cannot make namespace default{advice}"))
         })?;
     }
     let parts = Parts {
@@ -305,6 +318,14 @@ async fn start_engine(
         ensure_timed_tasks(&engine).await;
     }
     Ok(engine)
+}
+
+/// What a call of the catalog failed with, as the store or the rules of namespaces say it.
+fn cause(error: NamespaceError) -> anyhow::Error {
+    match error {
+        NamespaceError::Reject(reject) => reject.into(),
+        NamespaceError::Store(error) => error.into(),
+    }
 }
 
 /// Makes the template of timed tasks, which are tried 16 times as in Alibaba's timeout center. A server works without.

@@ -148,7 +148,7 @@ pub const MEMCACHED_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause of a memcached server.
 pub const MEMCACHED_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a start waits for the memcached servers of a cluster.
-pub const MEMCACHED_START_WITHIN: Duration = Duration::from_secs(5);
+pub const MEMCACHED_START_WITHIN: Duration = Duration::from_secs(3);
 
 /// The nodes of one Cassandra cluster that are named.
 pub const CASSANDRA_SERVERS_MAX: usize = 64;
@@ -158,8 +158,9 @@ pub const CASSANDRA_ATTEMPTS_MAX: u32 = 4;
 pub const CASSANDRA_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// After this time the caller of an append on Cassandra is told that its outcome is unknown; the write goes on.
 pub const CASSANDRA_ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a start waits for a Cassandra cluster, and then for its schema.
-pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(8);
+/// How long a start on Cassandra goes on that gets no further: all its clusters and steps together, memcached among them. A
+/// change of a schema that was made lets it begin anew.
+pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(9);
 /// How long one change of a Cassandra schema may take.
 pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);
 /// How often one step of looking at a schema or changing it is sent by itself; with the pauses, over about five seconds.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scylla::client::session::Session;
 use scylla::statement::Statement;
-use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSource, schema};
+use tallystone::adapters::cassandra::{self, Cassandra, Patience, RowSettings, SettingsSource, schema};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
@@ -122,20 +122,26 @@ impl Keyspace {
             credentials: None,
             timeout: CALL_WITHIN,
         };
-        let session = cassandra::connect(&options, &SystemClock).await.map_err(|error| error.to_string())?;
+        let session = cassandra::connect(&options, &patience()).await.map_err(|error| error.to_string())?;
         let replication = schema::Replication::new(vec![("datacenter1".to_owned(), 1)]);
         let made = schema::make_keyspace(&session, &options.keyspace, &replication, &SystemClock).await;
         made.map_err(|fault| fault.why)?;
-        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS, &SystemClock).await;
+        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS, &SystemClock, &|| ()).await;
         applied.map_err(|fault| fault.why)?;
         Ok(Self { options, session: Arc::new(session) })
     }
 
     async fn open(&self) -> Result<Cassandra, String> {
         let settings = Some(Arc::new(Constant) as Arc<dyn SettingsSource>);
-        let opened = Cassandra::open(&self.options, settings, Arc::new(SystemClock)).await;
+        // Boxed, because it is large.
+        let opened = Box::pin(Cassandra::open(&self.options, settings, Arc::new(SystemClock), &patience())).await;
         opened.map_err(|error| error.to_string())
     }
+}
+
+/// As long as a start waits.
+fn patience() -> Arc<Patience> {
+    Arc::new(Patience::begun(Arc::new(SystemClock)))
 }
 
 /// What a bench leaves behind on a server.

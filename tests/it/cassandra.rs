@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
-use tallystone::adapters::cassandra::{Credentials, Options, connect};
+use tallystone::adapters::cassandra::{Credentials, Options, Patience, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
@@ -54,12 +55,17 @@ pub fn run(verb: &[&str], settings: &[String]) -> (i32, String) {
     (output.status.code().expect("nobody kills it"), String::from_utf8_lossy(&text).into_owned())
 }
 
+/// As long as a start waits.
+pub fn patience() -> Arc<Patience> {
+    Arc::new(Patience::begun(Arc::new(SystemClock)))
+}
+
 /// Sends a statement, as an administrator does.
 pub fn query(node: &str, credentials: Option<Credentials>, statement: &str) {
     let options = Options { credentials, ..options(node, "system") };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let session = connect(&options, &SystemClock).await.unwrap_or_else(|why| panic!("{why}"));
+        let session = connect(&options, &patience()).await.unwrap_or_else(|why| panic!("{why}"));
         let sent = session.query_unpaged(statement, ()).await;
         sent.unwrap_or_else(|why| panic!("{statement}: {why}"));
     });
@@ -178,7 +184,7 @@ fn numbers(node: &str, statement: &str) -> Vec<i64> {
     let options = options(node, "system");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let session = connect(&options, &SystemClock).await.unwrap_or_else(|why| panic!("{why}"));
+        let session = connect(&options, &patience()).await.unwrap_or_else(|why| panic!("{why}"));
         let answered = session.query_unpaged(statement, ()).await.unwrap_or_else(|why| panic!("{statement}: {why}"));
         let rows = answered.into_rows_result().expect("it is a read");
         rows.rows::<(i64,)>().expect("it is a column of numbers").map(|row| row.expect("it is one").0).collect()
@@ -209,7 +215,7 @@ async fn a_keyspace_that_another_server_is_making_can_be_looked_at_and_made_as_w
 
 /// What `dev` does, on a session of its own, until the schema is there.
 async fn make_while_looking(options: Options) {
-    let session = connect(&options, &SystemClock).await.expect("the node answers");
+    let session = connect(&options, &patience()).await.expect("the node answers");
     let keyspace = &options.keyspace;
     let replication = Replication::new(vec![("datacenter1".to_owned(), 1)]);
     loop {
@@ -219,7 +225,9 @@ async fn make_while_looking(options: Options) {
             other => panic!("{other:?}"),
         }
         schema::make_keyspace(&session, keyspace, &replication, &SystemClock).await.expect("it is made once");
-        schema::apply(&session, keyspace, schema::MIGRATIONS, &SystemClock).await.expect("each table is made once");
+        schema::apply(&session, keyspace, schema::MIGRATIONS, &SystemClock, &|| ())
+            .await
+            .expect("each table is made once");
     }
 }
 

@@ -474,7 +474,9 @@ fn write_late(
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let clock = std::sync::Arc::new(SystemClock);
-        let opened = Cassandra::open(&options, None, clock.clone()).await.expect("the keyspace opens");
+        let opened = Cassandra::open(&options, None, clock.clone(), &crate::cassandra::patience())
+            .await
+            .expect("the keyspace opens");
         let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
         let written = stores.log.append(dataset, vec![NewEvent { counter, event }], Box::new(())).await;
         assert!(written.iter().all(Result::is_ok), "{written:?}");

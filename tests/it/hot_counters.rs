@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tallystone::adapters::cassandra::{Options, connect};
-use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
-use crate::cassandra::node;
+use crate::cassandra::{node, patience};
 use crate::harness::{HttpAnswer, Launch, Server, eventually};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -64,7 +63,7 @@ fn event_buckets() -> BTreeMap<String, BTreeSet<i32>> {
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let session = connect(&options, &SystemClock).await.expect("the node answers");
+        let session = connect(&options, &patience()).await.expect("the node answers");
         let named = format!("SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE}'");
         let tables = session.query_unpaged(named, ()).await.expect("a list").into_rows_result().expect("rows");
         let tables: Vec<String> =

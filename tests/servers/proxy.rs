@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,8 @@ struct Shared {
     /// What a request holds before which everything hangs.
     hangs_at: Mutex<Option<String>>,
     lost: AtomicU64,
+    /// How late answers come, in microseconds.
+    late_micros: AtomicU64,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -70,6 +72,7 @@ impl Proxy {
             fault: AtomicU8::new(Fault::None as u8),
             hangs_at: Mutex::default(),
             lost: AtomicU64::new(0),
+            late_micros: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
         });
@@ -102,6 +105,12 @@ impl Proxy {
     /// Lets everything hang from the first request on that holds a text; that one goes nowhere.
     pub fn hang_at(&self, text: &str) {
         *self.shared.hangs_at.lock().expect("nobody panics with it") = Some(text.to_owned());
+    }
+
+    /// Lets every answer come so late from now on.
+    pub fn delay_answers(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.shared.late_micros.store(micros, Ordering::SeqCst);
     }
 
     /// Whether everything hangs.
@@ -179,6 +188,9 @@ impl Shared {
                 self.fault.store(Fault::Hang as u8, Ordering::SeqCst);
                 continue;
             }
+            if direction == Direction::Answers {
+                self.be_late();
+            }
             let loses = self.has(Fault::LoseAnswers) || self.has(Fault::LoseOne);
             let loses = loses && direction == Direction::Answers;
             let (kept, answers) = match self.wire {
@@ -198,6 +210,13 @@ impl Shared {
             }
         }
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
+    fn be_late(&self) {
+        let until = Instant::now() + Duration::from_micros(self.late_micros.load(Ordering::SeqCst));
+        while Instant::now() < until && !self.ended.load(Ordering::SeqCst) {
+            thread::park_timeout(LOOK_EVERY);
+        }
     }
 
     /// Waits for bytes; none at the end. While it hangs, nothing is read.

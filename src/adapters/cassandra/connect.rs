@@ -14,8 +14,9 @@ use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Statement;
 
 use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::patience::Patience;
 use crate::adapters::cassandra::schema::{self, SchemaState};
-use crate::domain::limits::{CASSANDRA_DEFINE_WITHIN, CASSANDRA_START_WITHIN};
+use crate::domain::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::ports::{Clock, StoreError, StoreErrorKind};
 
 /// Where a cluster is and how it is spoken to.
@@ -146,6 +147,17 @@ pub enum OpenError {
         /// The cause.
         source: StoreError,
     },
+    /// The keyspaces were opened, and then one of them did not answer what else a start asks.
+    #[error(
+        "the server cannot begin to serve on keyspace {keyspaces}: {why}; a quorum of the replicas of each, in the data \
+         centre of this server, must be up, and answer within request_timeout_ms of its cluster"
+    )]
+    Silent {
+        /// The keyspaces that were opened.
+        keyspaces: String,
+        /// What went unanswered, where that is known.
+        why: String,
+    },
     /// A request failed.
     #[error(
         "keyspace {keyspace} cannot be used at present; a quorum of its replicas in the data centre of this server must be \
@@ -195,16 +207,11 @@ impl OpenError {
     }
 }
 
-/// Opens a session, within `CASSANDRA_START_WITHIN`, and checks the data centre.
-pub async fn connect(options: &Options, clock: &dyn Clock) -> Result<Session, OpenError> {
+/// Opens a session within what is left of a start, and checks the data centre.
+pub async fn connect(options: &Options, patience: &Patience) -> Result<Session, OpenError> {
     let servers = options.servers.join(",");
-    let building = session_of(options, Consistency::LocalQuorum);
-    let built = tokio::select! {
-        biased;
-        built = building => built,
-        () = clock.sleep(CASSANDRA_START_WITHIN) => {
-            return Err(OpenError::Unreachable { servers, why: "no answer in time".to_owned() });
-        }
+    let Some(built) = patience.wait(Box::pin(session_of(options, Consistency::LocalQuorum))).await else {
+        return Err(OpenError::Unreachable { servers, why: "no answer in time".to_owned() });
     };
     let session = built.map_err(|error| refusal(servers, &error))?;
     check_data_center(&session, options)?;
@@ -263,17 +270,22 @@ fn check_data_center(session: &Session, options: &Options) -> Result<(), OpenErr
 }
 
 /// Checks that the nodes agree on the schema, that it is the one of this binary, and that tables of slices can be made.
-pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<(), OpenError> {
+pub async fn check_schema(
+    session: &Session,
+    keyspace: &str,
+    clock: &dyn Clock,
+    patience: &Patience,
+) -> Result<(), OpenError> {
     let of = |fault| OpenError::of(fault, keyspace);
     let looking = async {
         let agreed = session.await_schema_agreement().await;
         agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
         schema::state(session, keyspace, clock).await.map_err(of)
     };
-    let (what, advice) = match in_time(clock, keyspace, looking).await? {
+    let (what, advice) = match in_time(patience, keyspace, Box::pin(looking)).await? {
         SchemaState::Current => {
             let making = async { schema::may_make_tables(session, keyspace).await.map_err(of) };
-            return in_time(clock, keyspace, making).await;
+            return in_time(patience, keyspace, making).await;
         }
         SchemaState::NoKeyspace => (
             format!("there is no keyspace {keyspace}"),
@@ -295,19 +307,14 @@ pub async fn check_schema(session: &Session, keyspace: &str, clock: &dyn Clock) 
     Err(OpenError::Schema { what, advice })
 }
 
-/// Ends a part of the start that gets no answer within `CASSANDRA_START_WITHIN`: what is wrong then is that nodes are silent.
+/// A step of the start on a keyspace, within what is left of it: what is wrong if it gets no answer is that nodes are silent.
 pub async fn in_time<T>(
-    clock: &dyn Clock,
+    patience: &Patience,
     keyspace: &str,
-    part: impl Future<Output = Result<T, OpenError>>,
+    step: impl Future<Output = Result<T, OpenError>>,
 ) -> Result<T, OpenError> {
-    tokio::select! {
-        biased;
-        ended = part => ended,
-        () = clock.sleep(CASSANDRA_START_WITHIN) => {
-            Err(OpenError::of(Fault::not_sent("no answer in time"), keyspace))
-        }
-    }
+    let ended = patience.wait(step).await;
+    ended.unwrap_or_else(|| Err(OpenError::of(Fault::not_sent("no answer in time"), keyspace)))
 }
 
 /// Warns of settings of the cluster that weaken what is promised. What a cluster does not tell is not warned of.
@@ -346,29 +353,25 @@ mod tests {
     use super::*;
     use crate::adapters::manual::ManualClock;
     use crate::domain::Timestamp;
+    use crate::domain::limits::CASSANDRA_START_WITHIN;
 
     #[tokio::test]
-    async fn a_part_of_the_start_that_gets_no_answer_ends_when_its_time_is_over() {
-        let clock = ManualClock::at(Timestamp::from_secs(0));
-        let part = in_time(&clock, "views", pending::<Result<(), OpenError>>());
-        let moving = async {
-            clock.until_sleepers(1).await;
-            clock.advance(CASSANDRA_START_WITHIN - Duration::from_nanos(1));
-            assert_eq!(clock.sleepers(), 1, "it waits to the end");
-            clock.advance(Duration::from_nanos(1));
-        };
-        let (ended, ()) = tokio::join!(part, moving);
+    async fn a_step_of_the_start_that_gets_no_answer_says_that_the_keyspace_cannot_be_used() {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(0)));
+        let patience = Patience::begun(Arc::clone(&clock) as Arc<dyn Clock>);
+        clock.advance(CASSANDRA_START_WITHIN);
+        let ended = in_time(&patience, "views", pending::<Result<(), OpenError>>()).await;
         let refusal = ended.expect_err("nobody answers");
         assert!(matches!(refusal, OpenError::Store { .. }), "{refusal:?}");
         assert!(refusal.to_string().contains("keyspace views cannot be used at present"), "{refusal}");
     }
 
     #[tokio::test]
-    async fn a_part_of_the_start_that_ends_in_time_says_what_it_says() {
-        let clock = ManualClock::at(Timestamp::from_secs(0));
-        assert_eq!(in_time(&clock, "views", ready(Ok(7))).await.expect("it works"), 7);
+    async fn a_step_of_the_start_that_ends_in_time_says_what_it_says() {
+        let patience = Patience::begun(Arc::new(ManualClock::at(Timestamp::from_secs(0))));
+        assert_eq!(in_time(&patience, "views", ready(Ok(7))).await.expect("it works"), 7);
         let unnamed = || OpenError::DataCenterUnnamed { known: "a, b".to_owned() };
-        let refusal = in_time(&clock, "views", ready(Err::<(), _>(unnamed()))).await.expect_err("it is refused");
+        let refusal = in_time(&patience, "views", ready(Err::<(), _>(unnamed()))).await.expect_err("it is refused");
         assert_eq!(refusal.to_string(), unnamed().to_string());
     }
 }

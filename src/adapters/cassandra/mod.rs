@@ -21,6 +21,7 @@ mod link;
 mod log;
 mod no_queues;
 mod owner;
+mod patience;
 mod place;
 mod rollups;
 mod scan;
@@ -55,10 +56,11 @@ use crate::domain::fleet::Rules;
 use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Stores};
 
 pub use catalog::Catalog;
-pub use connect::{Credentials, OpenError, Options, connect, data_centers};
+pub use connect::{Credentials, OpenError, Options, connect, data_centers, in_time};
 pub use counted::Requests;
 pub use fault::Fault;
 pub use no_queues::no_queues;
+pub use patience::Patience;
 pub use slices::{RowSettings, SettingsSource};
 
 /// An opened keyspace.
@@ -75,25 +77,27 @@ pub struct Cassandra {
 impl Cassandra {
     /// Opens a keyspace: checks its schema and that it is written in the data centre of this server, and reads what is kept
     /// in memory. `settings` answers the settings of versions
-    /// of namespaces; none means those of the catalog in the keyspace itself.
+    /// of namespaces; none means those of the catalog in the keyspace itself. It ends with what is left of a start.
     pub async fn open(
         options: &Options,
         settings: Option<Arc<dyn SettingsSource>>,
         clock: Arc<dyn Clock>,
+        patience: &Arc<Patience>,
     ) -> Result<Self, OpenError> {
-        let session = connect::connect(options, clock.as_ref()).await?;
-        connect::check_schema(&session, &options.keyspace, clock.as_ref()).await?;
-        let settling = async {
+        let session = connect::connect(options, patience).await?;
+        connect::check_schema(&session, &options.keyspace, clock.as_ref(), patience).await?;
+        let opening = async {
             connect::warn_of_settings(&session).await;
             let using = session.use_keyspace(&options.keyspace, false).await;
             using.map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
-            home::settle(&session, options, clock.as_ref()).await
+            home::settle(&session, options, clock.as_ref()).await?;
+            let tally = Arc::new(Tally::default());
+            let store = CqlStore::new(session, options.data_center.clone(), Arc::clone(patience));
+            let store = Arc::new(Counted::new(store, Arc::clone(&tally)));
+            let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
+            Ok(Self { tally, ..opened })
         };
-        connect::in_time(clock.as_ref(), &options.keyspace, settling).await?;
-        let tally = Arc::new(Tally::default());
-        let store = Arc::new(Counted::new(CqlStore::new(session, options.data_center.clone()), Arc::clone(&tally)));
-        let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
-        Ok(Self { tally, ..opened })
+        connect::in_time(patience, &options.keyspace, Box::pin(opening)).await
     }
 
     /// Opens a keyspace of any store of wide rows; its schema is that of this release. Its requests are not counted.

@@ -10,6 +10,7 @@ use crate::adapters::cassandra::Cassandra;
 use crate::adapters::cassandra::connect::OpenError;
 use crate::adapters::cassandra::fault::Fault;
 use crate::domain::counter::NamespaceName;
+use crate::domain::namespace::Dataset;
 use crate::ports::{Catalog as _, StoreError};
 
 const OP: &str = "settle whose the keyspace is";
@@ -41,11 +42,18 @@ impl Cassandra {
         Err(self.owned_by_another(what))
     }
 
+    /// The datasets of the catalog in the keyspace.
+    pub async fn datasets(&self) -> Result<Vec<Dataset>, OpenError> {
+        let state = self.catalog.load().await.map_err(|error| OpenError::of_store(error, self.keyspace()))?;
+        Ok(state.datasets)
+    }
+
     fn owned_by_another(&self, what: String) -> OpenError {
         OpenError::Owned { keyspace: self.keyspace().to_owned(), what }
     }
 
-    fn keyspace(&self) -> &str {
+    /// Its name.
+    pub fn keyspace(&self) -> &str {
         &self.link.keyspace
     }
 

@@ -165,17 +165,20 @@ pub async fn make_keyspace(
     repeated(clock, || define(session, create_keyspace(keyspace, replication))).await
 }
 
-/// Applies migrations in their order. Each may be applied again.
+/// Applies migrations in their order, and calls `made` after each step of them. Each may be applied again.
 pub async fn apply(
     session: &Session,
     keyspace: &str,
     migrations: &[Migration],
     clock: &dyn Clock,
+    made: &(dyn Fn() + Sync),
 ) -> Result<(), Fault> {
     repeated(clock, || define(session, qualified_table(keyspace))).await?;
+    made();
     for migration in migrations {
         for statement in migration.statements(keyspace) {
             repeated(clock, || define(session, statement.clone())).await?;
+            made();
         }
         repeated(clock, || record(session, keyspace, migration)).await?;
     }

@@ -2,6 +2,8 @@
 //!
 //! Nothing is repeated here, and the driver repeats nothing either: what an unknown outcome means is known above only.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use scylla::client::session::Session;
 use scylla::deserialize::row::ColumnIterator;
@@ -19,6 +21,7 @@ use uuid::Uuid;
 
 use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::fault::Fault;
+use crate::adapters::cassandra::patience::Patience;
 use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
 use crate::adapters::cassandra::value::{Row, Value};
 
@@ -27,6 +30,8 @@ pub struct CqlStore {
     session: Session,
     /// The data centre whose replicas answer.
     data_center: Option<String>,
+    /// The start that waits for tables, as long as some are made.
+    patience: Arc<Patience>,
 }
 
 /// What is kept of a prepared statement.
@@ -40,8 +45,8 @@ struct Statement {
 
 impl CqlStore {
     /// Speaks to the cluster of a session that uses its keyspace.
-    pub fn new(session: Session, data_center: Option<String>) -> Self {
-        Self { session, data_center }
+    pub fn new(session: Session, data_center: Option<String>, patience: Arc<Patience>) -> Self {
+        Self { session, data_center, patience }
     }
 }
 
@@ -69,7 +74,9 @@ impl WideStore for CqlStore {
     }
 
     async fn define(&self, text: &str) -> Result<(), Fault> {
-        define(&self.session, text.to_owned()).await
+        define(&self.session, text.to_owned()).await?;
+        self.patience.renew();
+        Ok(())
     }
 
     async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault> {
