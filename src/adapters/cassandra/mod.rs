@@ -88,8 +88,6 @@ impl Cassandra {
         connect::check_schema(&session, &options.keyspace, clock.as_ref(), patience).await?;
         let opening = async {
             connect::warn_of_settings(&session).await;
-            let using = session.use_keyspace(&options.keyspace, false).await;
-            using.map_err(|error| OpenError::of(Fault::not_sent(error.to_string()), &options.keyspace))?;
             home::settle(&session, options, clock.as_ref()).await?;
             let tally = Arc::new(Tally::default());
             let store = CqlStore::new(session, options.data_center.clone(), Arc::clone(patience));
@@ -109,7 +107,8 @@ impl Cassandra {
         rules: Rules,
     ) -> Result<Self, OpenError> {
         let unusable = |error| OpenError::of_store(error, keyspace);
-        let statements = Statements::of_schema(store.as_ref()).await.map_err(|fault| OpenError::of(fault, keyspace))?;
+        let statements = Statements::of_schema(store.as_ref(), keyspace).await;
+        let statements = statements.map_err(|fault| OpenError::of(fault, keyspace))?;
         let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, clock, rules));
         let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
         let begun = catalog.begin().await;

@@ -25,7 +25,7 @@ use crate::adapters::cassandra::patience::Patience;
 use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
 use crate::adapters::cassandra::value::{Row, Value};
 
-/// A session in a keyspace.
+/// A session of a keyspace.
 pub struct CqlStore {
     session: Session,
     /// The data centre whose replicas answer.
@@ -44,7 +44,7 @@ struct Statement {
 }
 
 impl CqlStore {
-    /// Speaks to the cluster of a session that uses its keyspace.
+    /// Speaks to the cluster of a session.
     pub fn new(session: Session, data_center: Option<String>, patience: Arc<Patience>) -> Self {
         Self { session, data_center, patience }
     }

@@ -289,7 +289,7 @@ impl Slices {
         Ok(())
     }
 
-    /// Fills names and ids of a slice's tables into a statement.
+    /// Fills the keyspace, names and ids of a slice's tables into a statement.
     fn fill(&self, row: &TimeSlice) -> impl Fn(&str) -> String + use<> {
         let seconds = row.start.micros().div_euclid(1_000_000);
         let sign = if seconds < 0 { "m" } else { "" };
@@ -301,7 +301,7 @@ impl Slices {
                 let id = table_id(&format!("{keyspace}.{table}_{slice}"));
                 text = text.replace(&format!("{{{table}_id}}"), &id);
             }
-            text.replace("{slice}", &slice)
+            text.replace("{keyspace}", &keyspace).replace("{slice}", &slice)
         }
     }
 }

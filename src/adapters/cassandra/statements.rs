@@ -1,6 +1,7 @@
 //! The named statements of `cql/statements`, compiled in. Text of users never becomes part of one.
 //!
-//! A file is a list of `-- name: NAME`, lines of comment, and one statement that ends with a semicolon.
+//! A file is a list of `-- name: NAME`, lines of comment, and one statement that ends with a semicolon. Tables are named
+//! with their keyspace, a name that the settings were checked for.
 
 use std::collections::HashMap;
 
@@ -15,10 +16,10 @@ pub struct Statements(HashMap<&'static str, Prepared>);
 
 impl Statements {
     /// Prepares the statements on the tables of the schema.
-    pub async fn of_schema(store: &dyn WideStore) -> Result<Self, Fault> {
+    pub async fn of_schema(store: &dyn WideStore, keyspace: &str) -> Result<Self, Fault> {
         let mut prepared = HashMap::new();
         for (name, text) in named(COUNTERS) {
-            prepared.insert(name, store.prepare(&text).await?);
+            prepared.insert(name, store.prepare(&text.replace("{keyspace}", keyspace)).await?);
         }
         Ok(Self(prepared))
     }
@@ -84,6 +85,7 @@ mod tests {
         assert_eq!(names.len(), all.len());
         for (name, text) in &all {
             assert!(!text.is_empty() && !text.contains(';') && !text.contains("--"), "{name}: {text}");
+            assert_eq!(text.matches(" {keyspace}.").count(), 1, "{name} names one table, with its keyspace: {text}");
         }
     }
 
