@@ -121,7 +121,7 @@ pub const MEMCACHED_LIFETIME_SECONDS_MAX: u32 = 30 * 24 * 3_600;
 pub const MEMCACHED_CALLS_AT_ONCE_MAX: usize = 64;
 /// The shared round trips under way to one memcached server; calls that come meanwhile share the next.
 pub const MEMCACHED_TRIPS_AT_ONCE: usize = 1;
-/// So many calls of one memcached server go alone after it refused a command in a shared round trip.
+/// So many calls of one memcached server go alone after it refused what a shared round trip asked of a key.
 pub const MEMCACHED_ALONE_AFTER_REFUSAL: u32 = 10_000;
 /// The longest time that a call of memcached may be told to wait for a place, a connection and an answer, each.
 pub const MEMCACHED_TIMEOUT_MAX: Duration = Duration::from_millis(10_000);
@@ -141,7 +141,7 @@ pub const TOLD_COUNTERS_MAX: usize = 262_144;
 pub const DEDUPE_SECONDS_MAX: u32 = 86_400;
 /// How often one call is sent to one memcached server, where sending it again cannot count twice.
 pub const MEMCACHED_ATTEMPTS_MAX: u32 = 2;
-/// After so many failures in a row, a memcached server is paused: calls of it fail at once.
+/// After so many failures in a row, a memcached server is paused: calls of it fail at once. One that was late counts for all.
 pub const MEMCACHED_FAILURES_MAX: u32 = 3;
 /// The first pause of a memcached server; each further one is twice as long.
 pub const MEMCACHED_PAUSE_MIN: Duration = Duration::from_millis(100);

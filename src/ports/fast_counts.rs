@@ -87,6 +87,7 @@ impl FastAdded {
 /// 6. A failure says whether the add may have happened. An add is never sent again when it may have happened.
 /// 7. With `remembers_tokens`, an add whose token an earlier add of the counter carried within that time adds nothing. An
 ///    add that failed with an unknown outcome may be lost for good: its token may be remembered and its delta not be added.
+///    One whose caller goes away counts all the same, or its token is not remembered.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
     /// In which form it keeps the laws.

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use futures_util::poll;
 use tallystone::ports::{Expiry, FastAdd, FastAdded, Outcome, Overflow, StoreError, Stores};
 
 use crate::backends::{on_every_durable_backend, on_every_fast_backend};
@@ -346,6 +348,38 @@ async fn fast_counts_law_7_a_token_counts_once_beside_an_add_that_is_refused() {
             }
         }
         assert_eq!(get(stores, "views").await, Some((1 << 30) - 1), "each token once");
+    })
+    .await;
+}
+
+/// The token and the add are two steps, and nobody may go away between them with half of it done.
+#[tokio::test]
+async fn fast_counts_law_7_a_token_counts_once_whenever_its_caller_goes_away() {
+    on_every_fast_backend(async |bench| {
+        let stores = &bench.stores;
+        if stores.fast.capabilities().remembers_tokens.is_zero() {
+            return;
+        }
+        let views = counter("views");
+        for place in 0..60_u32 {
+            let add = || stores.fast.add(&views, tokened(1 << place, &place.to_string()));
+            {
+                let mut left = pin!(add());
+                for _ in 0..place * place {
+                    if poll!(left.as_mut()).is_ready() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            add().await.expect("an add");
+        }
+        // What a caller left behind may still be on its way.
+        let began = Instant::now();
+        while get(stores, "views").await != Some((1 << 60) - 1) {
+            assert!(began.elapsed() < 60 * SECOND, "{:?} are not all tokens, each once", get(stores, "views").await);
+            tokio::task::yield_now().await;
+        }
     })
     .await;
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::Value;
 use tallystone::adapters::memcached::{Cluster, Options};
 use tallystone::adapters::system::SystemClock;
@@ -111,6 +112,34 @@ async fn a_memcached_that_stops_answering_leaves_adds_unknown_and_each_counts_on
     server.resume();
     let (value, later) = add_until_applied(&cluster).await;
     assert!((2..=2 + unknown + later).contains(&value), "{value} after {unknown} and {later} in doubt");
+}
+
+/// Those that were sent before are in doubt; nobody waits for a second time limit, and nothing was done for those who waited.
+#[tokio::test]
+async fn adds_that_wait_for_a_memcached_that_falls_silent_are_told_with_the_first_that_nothing_was_done() {
+    let server = memcached();
+    let cluster = cluster(&[&server]).await;
+    let views = views();
+    let add = |delta: i64| cluster.add(&views, FastAdd::of(delta, None));
+    assert_eq!(add(1).await.expect("an add").value(), 1);
+    server.pause();
+    let told = join_all((1..=60).map(|place| add(1 << place))).await;
+    let health = cluster.health();
+    assert!(health.servers_down == 1 && health.unknown <= 30 && health.refused >= 30, "{health:?}");
+    server.resume();
+    let deadline = Instant::now() + BACK_WITHIN;
+    let value = loop {
+        match cluster.get(&views).await {
+            Ok(value) => break value.expect("it was there"),
+            Err(error) => assert!(Instant::now() < deadline, "it does not come back: {error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    for (place, told) in (1..=60).zip(told) {
+        let error = told.expect_err("nobody answers");
+        let is_there = value & (1 << place) != 0;
+        assert!(error.outcome == Outcome::Unknown || !is_there, "{place}: {error}");
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,15 @@ struct State {
     paused_until: Option<Duration>,
 }
 
+/// How a call got no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Silence {
+    /// A connection broke, or none could be made: the next one may be well.
+    Broken,
+    /// The time limit passed: whoever asks next would wait as long.
+    Late,
+}
+
 /// Whether a call may be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
@@ -49,19 +58,28 @@ impl Backoff {
         *self.0.lock() = State::default();
     }
 
-    /// A call got no answer.
-    pub(super) fn failed(&self, now: Duration, admission: Admission) {
+    /// A call got no answer. One that was late counts for as many as make a pause.
+    pub(super) fn failed(&self, now: Duration, admission: Admission, silence: Silence) {
         let mut state = self.0.lock();
         // Calls that began before the pause end after it has begun: they tell nothing new.
         if state.paused_until.is_some() && admission == Admission::Usual {
             return;
         }
-        state.failures = state.failures.saturating_add(1);
+        let least = match silence {
+            Silence::Broken => 0,
+            Silence::Late => MEMCACHED_FAILURES_MAX,
+        };
+        state.failures = state.failures.saturating_add(1).max(least);
         if let Some(beyond) = state.failures.checked_sub(MEMCACHED_FAILURES_MAX) {
             let doublings = beyond.min(16);
             let pause = MEMCACHED_PAUSE_MIN.saturating_mul(1 << doublings).min(MEMCACHED_PAUSE_MAX);
             state.paused_until = Some(now + pause);
         }
+    }
+
+    /// How long the server is not asked yet.
+    pub(super) fn left(&self, now: Duration) -> Duration {
+        self.0.lock().paused_until.unwrap_or_default().saturating_sub(now)
     }
 
     /// Whether the server is paused.
@@ -81,7 +99,7 @@ mod tests {
         let backoff = Backoff::default();
         for _ in 0..10 {
             for _ in 1..MEMCACHED_FAILURES_MAX {
-                backoff.failed(Duration::ZERO, Admission::Usual);
+                backoff.failed(Duration::ZERO, Admission::Usual, Silence::Broken);
             }
             assert_eq!(backoff.admit(Duration::ZERO, TRIAL), Admission::Usual);
             backoff.answered();
@@ -93,17 +111,17 @@ mod tests {
         let backoff = Backoff::default();
         let mut now = Duration::ZERO;
         for _ in 0..MEMCACHED_FAILURES_MAX {
-            backoff.failed(now, Admission::Usual);
+            backoff.failed(now, Admission::Usual, Silence::Broken);
         }
         // Whoever was under way already makes the pause no longer.
-        backoff.failed(now, Admission::Usual);
+        backoff.failed(now, Admission::Usual, Silence::Broken);
         let mut pause = MEMCACHED_PAUSE_MIN;
         for _ in 0..12 {
             assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(pause));
             now += pause;
             assert_eq!(backoff.admit(now, TRIAL), Admission::Trial);
             assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(TRIAL), "one at a time");
-            backoff.failed(now, Admission::Trial);
+            backoff.failed(now, Admission::Trial, Silence::Late);
             pause = (2 * pause).min(MEMCACHED_PAUSE_MAX);
         }
         assert!(backoff.is_down());
@@ -113,10 +131,20 @@ mod tests {
     }
 
     #[test]
+    fn one_call_that_is_late_pauses_a_server() {
+        let backoff = Backoff::default();
+        backoff.failed(Duration::ZERO, Admission::Usual, Silence::Late);
+        assert_eq!(backoff.admit(Duration::ZERO, TRIAL), Admission::Refused(MEMCACHED_PAUSE_MIN));
+        assert_eq!(backoff.left(MEMCACHED_PAUSE_MIN / 4), MEMCACHED_PAUSE_MIN * 3 / 4);
+        backoff.answered();
+        assert_eq!(backoff.left(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
     fn a_trial_that_nobody_ends_is_followed_by_another() {
         let backoff = Backoff::default();
         for _ in 0..MEMCACHED_FAILURES_MAX {
-            backoff.failed(Duration::ZERO, Admission::Usual);
+            backoff.failed(Duration::ZERO, Admission::Usual, Silence::Broken);
         }
         assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN, TRIAL), Admission::Trial);
         assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN + TRIAL, TRIAL), Admission::Trial);

@@ -5,16 +5,18 @@
 //! place or is being read, and N knows neither 0 nor more than 30 days. Sums are modulo 2^64 on the server, so 5, -3, -3
 //! is stored as 2^64 - 1, which is -1. Nothing here is exact, durable or idempotent.
 //!
-//! Where tokens are remembered, `ms` in add mode of the token's key comes first, and `ma` only where that was new. A crash
-//! between the two loses the add: its token is there and its delta is not.
+//! Where tokens are remembered, `ms` in add mode of the token's key comes first, and `ma` only where that was new. The two go
+//! on when their caller goes away. A crash between them loses the add: its token is there and its delta is not.
 //!
 //! A counter's key is never read with a lease: a placeholder without digits would make every later add fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, OpResult, Set, Ttl};
+use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, Op, OpResult, Set, Ttl};
+use tokio::sync::oneshot;
 
 use crate::adapters::memcached::node::{Company, Node, Repeat};
 use crate::adapters::memcached::{Cluster, key};
@@ -33,59 +35,31 @@ enum Mark {
     Seen,
 }
 
-impl Cluster {
-    /// Adds on one replica.
-    async fn add_on(&self, node: &Node, counter: &Counter, add: &FastAdd) -> Result<FastAdded, StoreError> {
-        let token = add.token.as_ref().filter(|_| self.dedupe_seconds > 0);
-        let Some(token) = token else {
-            return self.add_up(node, counter, add, Company::Any).await.map(FastAdded::Applied);
-        };
-        let token_key = key::of_token(&self.key_prefix, counter, token);
-        match self.remember(node, &token_key).await? {
-            Mark::Seen => self.read_on(node, counter).await.map(FastAdded::Seen).map_err(|error| StoreError {
+/// An add on one replica with all that it needs, so that it can go on without its caller.
+struct Adding {
+    node: Arc<Node>,
+    key: String,
+    commands: [Op; 2],
+}
+
+impl Adding {
+    /// Adds under a token, unless that was seen.
+    async fn once(self, token_key: String, dedupe_seconds: u32) -> Result<FastAdded, StoreError> {
+        match remember(&self.node, &token_key, dedupe_seconds).await? {
+            Mark::Seen => read_on(&self.node, &self.key).await.map(FastAdded::Seen).map_err(|error| StoreError {
                 // Nothing was added by this call, and an earlier one did what can be done.
                 outcome: Outcome::NotApplied,
                 ..error
             }),
-            Mark::New => match self.add_up(node, counter, add, Company::Alone).await {
+            Mark::New => match self.add_up(Company::Alone).await {
                 Ok(value) => Ok(FastAdded::Applied(value)),
-                Err(error) => Err(self.forget(node, &token_key, error).await),
+                Err(error) => Err(forget(&self.node, &token_key, error).await),
             },
         }
     }
 
-    /// `ms` in add mode, by itself, because where it stays unknown whether the key was stored the add is given up: going on could
-    /// count twice, and a retry may be told that it was added. What follows it goes by itself as well.
-    async fn remember(&self, node: &Node, token_key: &str) -> Result<Mark, StoreError> {
-        let set = Set::new(token_key, "1").ttl(Ttl::secs(self.dedupe_seconds)).add();
-        match node.call_in(Company::Alone, OP, &[set.into()], Repeat::Counts).await? {
-            OpResult::Mutation(result) if result.status == MutationStatus::AlreadyExists => Ok(Mark::Seen),
-            OpResult::Mutation(result) if result.applied() => Ok(Mark::New),
-            _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
-        }
-    }
-
-    /// Takes the token of an add back that was certainly not applied; answers what the add failed with.
-    async fn forget(&self, node: &Node, token_key: &str, error: StoreError) -> StoreError {
-        if error.outcome == Outcome::Unknown {
-            return error;
-        }
-        match node.call(OP, &[Delete::new(token_key).into()], Repeat::Harmless).await {
-            Ok(_) => error,
-            // The token stays although nothing was added: a retry would be told that it was.
-            Err(_) => StoreError { outcome: Outcome::Unknown, ..error },
-        }
-    }
-
-    async fn add_up(&self, node: &Node, counter: &Counter, add: &FastAdd, company: Company) -> Result<i64, StoreError> {
-        let key = key::of(&self.key_prefix, counter);
-        let lifetime = key::lifetime(add.ttl, self.clock.now());
-        let delta = add.delta.cast_unsigned();
-        let commands = [
-            Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
-            Get::new(&key).without_value().touch(lifetime.ttl).into(),
-        ];
-        match node.call_in(company, OP, &commands, Repeat::Counts).await? {
+    async fn add_up(&self, company: Company) -> Result<i64, StoreError> {
+        match self.node.call_in(company, OP, &self.commands, Repeat::Counts).await? {
             OpResult::Arithmetic(result) if result.applied() => {
                 let value = result.value.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, OP))?;
                 Ok(value.cast_signed())
@@ -93,16 +67,78 @@ impl Cluster {
             _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
         }
     }
+}
 
-    async fn read_on(&self, node: &Node, counter: &Counter) -> Result<Option<i64>, StoreError> {
-        const OP: &str = "best-effort read";
-        let commands = [Get::new(key::of(&self.key_prefix, counter)).into()];
-        match node.call(OP, &commands, Repeat::Harmless).await {
-            Ok(OpResult::Get(result)) => number(result.value.as_deref(), OP),
-            Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
-            // A read has no effect that could be in doubt.
-            Err(error) => Err(StoreError { outcome: Outcome::NotApplied, ..error }),
+/// `ms` in add mode, by itself, because where it stays unknown whether the key was stored the add is given up: going on could
+/// count twice, and a retry may be told that it was added. What follows it goes by itself as well.
+async fn remember(node: &Node, token_key: &str, dedupe_seconds: u32) -> Result<Mark, StoreError> {
+    let set = Set::new(token_key, "1").ttl(Ttl::secs(dedupe_seconds)).add();
+    match node.call_in(Company::Alone, OP, &[set.into()], Repeat::Counts).await? {
+        OpResult::Mutation(result) if result.status == MutationStatus::AlreadyExists => Ok(Mark::Seen),
+        OpResult::Mutation(result) if result.applied() => Ok(Mark::New),
+        _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
+    }
+}
+
+/// Takes the token of an add back that was certainly not applied; answers what the add failed with.
+async fn forget(node: &Node, token_key: &str, error: StoreError) -> StoreError {
+    if error.outcome == Outcome::Unknown {
+        return error;
+    }
+    match node.call(OP, &[Delete::new(token_key).into()], Repeat::Harmless).await {
+        Ok(_) => error,
+        // The token stays although nothing was added: a retry would be told that it was.
+        Err(_) => StoreError { outcome: Outcome::Unknown, ..error },
+    }
+}
+
+async fn read_on(node: &Node, key: &str) -> Result<Option<i64>, StoreError> {
+    const OP: &str = "best-effort read";
+    match node.call(OP, &[Get::new(key).into()], Repeat::Harmless).await {
+        Ok(OpResult::Get(result)) => number(result.value.as_deref(), OP),
+        Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
+        // A read has no effect that could be in doubt.
+        Err(error) => Err(StoreError { outcome: Outcome::NotApplied, ..error }),
+    }
+}
+
+impl Cluster {
+    /// Adds on one replica.
+    async fn add_on(&self, node: &Arc<Node>, counter: &Counter, add: &FastAdd) -> Result<FastAdded, StoreError> {
+        let key = key::of(&self.key_prefix, counter);
+        let lifetime = key::lifetime(add.ttl, self.clock.now());
+        let delta = add.delta.cast_unsigned();
+        let commands = [
+            Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
+            Get::new(&key).without_value().touch(lifetime.ttl).into(),
+        ];
+        let adding = Adding { node: Arc::clone(node), key, commands };
+        match add.token.as_ref().filter(|_| self.dedupe_seconds > 0) {
+            None => adding.add_up(Company::Any).await.map(FastAdded::Applied),
+            Some(token) => {
+                let token_key = key::of_token(&self.key_prefix, counter, token);
+                self.to_its_end(adding.once(token_key, self.dedupe_seconds)).await
+            }
         }
+    }
+
+    /// Goes on in a task of its own when the caller goes away: a token that was remembered without its add would have the
+    /// caller's repeat told that it counts.
+    async fn to_its_end<A>(&self, adding: A) -> Result<FastAdded, StoreError>
+    where
+        A: Future<Output = Result<FastAdded, StoreError>> + Send + 'static,
+    {
+        let (told, answer) = oneshot::channel();
+        {
+            let mut tasks = self.tasks.lock();
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(async move {
+                // Whoever waited may have gone.
+                let _ = told.send(adding.await);
+            });
+        }
+        let ended = || StoreError::unknown(StoreErrorKind::Closed, OP);
+        answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -127,7 +163,7 @@ impl FastCounts for Cluster {
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
         let mut failed = StoreError::not_applied(StoreErrorKind::Unavailable, "best-effort read");
         for node in self.nodes(counter) {
-            match self.read_on(node, counter).await {
+            match read_on(node, &key::of(&self.key_prefix, counter)).await {
                 Ok(value) => return Ok(value),
                 Err(error) if error.kind == StoreErrorKind::Corrupt => return Err(error),
                 Err(error) => failed = error,

@@ -4,6 +4,7 @@
 
 use memcache::exp::Error;
 
+use crate::adapters::memcached::backoff::Silence;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// The failure of a port's call. Cost: O(1).
@@ -41,6 +42,26 @@ pub(super) fn is_late(error: &Error) -> bool {
         Error::Timeout { .. } => true,
         Error::Io(error) => error.kind() == std::io::ErrorKind::TimedOut,
         _ => false, // every other error comes at once
+    }
+}
+
+/// How the server did not answer, if it did not.
+pub(super) fn silence(error: &Error) -> Option<Silence> {
+    match (is_silence(error), is_late(error)) {
+        (true, true) => Some(Silence::Late),
+        (true, false) => Some(Silence::Broken),
+        (false, _) => None,
+    }
+}
+
+/// Whether the same key would be refused again. A bare ERROR, which the client takes for a refusal, names no reason and is
+/// not of the key: the server did not know the command.
+pub(super) fn is_of_the_key(error: &Error) -> bool {
+    match error {
+        Error::Ambiguous { source, .. } => is_of_the_key(source),
+        Error::Rejected(text) => text != "ERROR",
+        Error::Server(_) => true,
+        _ => false, // every other error is not the server's word on a command
     }
 }
 
@@ -102,6 +123,15 @@ mod tests {
 
     fn ambiguous(source: Error) -> Error {
         Error::Ambiguous { key: b"secret".to_vec(), source: Box::new(source) }
+    }
+
+    #[test]
+    fn a_refusal_without_a_reason_is_not_of_the_key() {
+        let rejected = |text: &str| ambiguous(Error::Rejected(text.to_owned()));
+        assert!(is_refusal(&rejected("ERROR")) && !is_of_the_key(&rejected("ERROR")));
+        assert!(is_of_the_key(&rejected("cannot increment or decrement non-numeric value")));
+        assert!(is_of_the_key(&Error::Server("out of memory storing object".to_owned())));
+        assert!(!is_of_the_key(&Error::Conflict));
     }
 
     #[test]

@@ -6,7 +6,10 @@
 //!
 //! The client says of each command by itself what became of it, until the server refuses one: then it reads no further, and
 //! of all that came behind it nobody knows. Only the refused command is told the refusal. A key that holds something else
-//! would leave others in doubt again and again, so after a refusal calls go alone for a while.
+//! would leave others in doubt again and again, so after the refusal of a key calls go alone for a while.
+//!
+//! A round trip notes for all its callers whether the server answered. Once the server is paused nobody is sent any more:
+//! those who wait are told so at once.
 
 use std::sync::Arc;
 
@@ -15,32 +18,35 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::adapters::memcached::backoff::{Admission, Backoff, Silence};
 use crate::adapters::memcached::fault;
 use crate::domain::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
+use crate::ports::Clock;
 
 /// What became of each command of a caller, or of all at once.
 pub(super) type Answers = Result<Vec<Result<OpResult, Error>>, Arc<Error>>;
 
 /// What a caller is told.
-pub(super) struct Told {
-    /// Of its commands.
-    pub(super) answers: Answers,
-    /// Whether a silence of it counts: a connection that broke under many callers broke once.
-    pub(super) speaks: bool,
-}
-
-impl Told {
-    /// Of a caller that travelled alone.
-    pub(super) fn alone(answers: Answers) -> Self {
-        Self { answers, speaks: true }
-    }
+pub(super) enum Told {
+    /// It travelled alone: whether the server answered is for itself to note.
+    Alone(Answers),
+    /// It travelled with others, and the round trip has noted that.
+    Shared(Answers),
+    /// Nothing was sent, because the server is paused.
+    Paused,
 }
 
 /// The commands that wait or are under way.
-#[derive(Default)]
 pub(super) struct Line {
-    queue: Arc<Mutex<Queue>>,
+    shared: Arc<Shared>,
     trips: Mutex<JoinSet<()>>,
+}
+
+/// What callers and round trips share.
+struct Shared {
+    queue: Mutex<Queue>,
+    backoff: Arc<Backoff>,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
@@ -59,48 +65,89 @@ struct Waiting {
 }
 
 impl Line {
+    /// The line before a server, whose health is noted in `backoff` by the time of `clock`.
+    pub(super) fn new(backoff: Arc<Backoff>, clock: Arc<dyn Clock>) -> Self {
+        Self { shared: Arc::new(Shared { queue: Mutex::default(), backoff, clock }), trips: Mutex::default() }
+    }
+
     /// Sends commands, together with those of others where round trips are under way. A caller that goes away takes nobody
     /// along, and what it wanted is not sent any more if it was not yet.
     pub(super) async fn run(&self, client: AsyncMetaClient, commands: &[Op]) -> Told {
         let commands = commands.to_vec();
-        if self.queue.lock().goes_alone() {
-            return Told::alone(client.run_batch(commands).await.map_err(Arc::new));
-        }
         let (told, answer) = oneshot::channel();
         let next = {
-            let mut queue = self.queue.lock();
-            queue.waiting.push(Waiting { client, commands, told });
-            queue.next()
+            let mut queue = self.shared.queue.lock();
+            if self.shared.backoff.is_down() {
+                return Told::Paused;
+            }
+            match queue.goes_alone() {
+                true => None,
+                false => {
+                    queue.waiting.push(Waiting { client: client.clone(), commands: commands.clone(), told });
+                    Some(queue.next())
+                }
+            }
+        };
+        let Some(next) = next else {
+            return Told::Alone(client.run_batch(commands).await.map_err(Arc::new));
         };
         if let Some(trip) = next {
             self.begin(trip);
         }
-        answer.await.unwrap_or_else(|_| Told::alone(Err(Arc::new(stopped()))))
+        answer.await.unwrap_or_else(|_| Told::Alone(Err(Arc::new(stopped()))))
     }
 
     /// Travels in a task of its own, which goes on for those who come meanwhile.
     fn begin(&self, trip: Vec<Waiting>) {
-        let queue = Arc::clone(&self.queue);
+        let shared = Arc::clone(&self.shared);
         let mut trips = self.trips.lock();
         while trips.try_join_next().is_some() {}
         trips.spawn(async move {
             let mut next = Some(trip);
             while let Some(trip) = next {
-                let room = Room(Arc::clone(&queue));
-                travel(&queue, trip).await;
+                let room = Room(Arc::clone(&shared));
+                travel(&shared, trip).await;
                 drop(room);
-                next = queue.lock().next();
+                next = shared.next();
             }
         });
     }
 }
 
+impl Shared {
+    /// The next round trip; none, and nobody waits any more, if the server is paused.
+    fn next(&self) -> Option<Vec<Waiting>> {
+        let mut queue = self.queue.lock();
+        if !self.backoff.is_down() {
+            return queue.next();
+        }
+        for waiting in queue.waiting.drain(..) {
+            // Whoever waited may have gone.
+            let _ = waiting.told.send(Told::Paused);
+        }
+        None
+    }
+
+    /// Notes whether the server answered a round trip.
+    fn note(&self, answers: &[Answers]) {
+        let silences = answers.iter().flat_map(|answers| match answers {
+            Ok(results) => results.iter().filter_map(|result| fault::silence(result.as_ref().err()?)).collect(),
+            Err(error) => Vec::from_iter(fault::silence(error)),
+        });
+        let worst = silences.reduce(|one, other| if one == Silence::Late { one } else { other });
+        match worst {
+            Some(silence) => self.backoff.failed(self.clock.elapsed(), Admission::Usual, silence),
+            None => self.backoff.answered(),
+        }
+    }
+}
+
 /// What a round trip takes of those that may be under way; given back however it ends.
-struct Room(Arc<Mutex<Queue>>);
+struct Room(Arc<Shared>);
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.0.lock().under_way -= 1;
+        self.0.queue.lock().under_way -= 1;
     }
 }
 
@@ -127,11 +174,11 @@ impl Queue {
 }
 
 /// Makes a round trip of several callers, and tells each.
-async fn travel(queue: &Mutex<Queue>, mut trip: Vec<Waiting>) {
+async fn travel(shared: &Shared, mut trip: Vec<Waiting>) {
     let Some(client) = trip.first().map(|waiting| waiting.client.clone()) else { return };
     let counts: Vec<usize> = trip.iter().map(|waiting| waiting.commands.len()).collect();
     let commands: Vec<Op> = trip.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.commands)).collect();
-    let mut refused = false;
+    let mut refused = None;
     let answers: Vec<Answers> = match client.run_batch(commands).await {
         Ok(results) => {
             let mut results = results.into_iter().map(|result| own(result, &mut refused));
@@ -142,33 +189,34 @@ async fn travel(queue: &Mutex<Queue>, mut trip: Vec<Waiting>) {
             counts.into_iter().map(|_| Err(Arc::clone(&error))).collect()
         }
     };
-    if refused {
-        // Before anybody is told: some ask again at once.
-        queue.lock().alone = MEMCACHED_ALONE_AFTER_REFUSAL;
+    // Before anybody is told: some ask again at once.
+    if refused == Some(Refused::Key) {
+        shared.queue.lock().alone = MEMCACHED_ALONE_AFTER_REFUSAL;
     }
-    let mut is_told = false;
+    shared.note(&answers);
     for (waiting, answers) in trip.into_iter().zip(answers) {
-        let speaks = !is_told && is_silence(&answers);
-        // Whoever waited may have gone; then another one speaks.
-        let sent = waiting.told.send(Told { answers, speaks });
-        is_told |= speaks && sent.is_ok();
+        // Whoever waited may have gone.
+        let _ = waiting.told.send(Told::Shared(answers));
     }
 }
 
-/// Whether a caller got no answer.
-fn is_silence(answers: &Answers) -> bool {
-    match answers {
-        Ok(results) => results.first().is_some_and(|first| first.as_ref().is_err_and(fault::is_silence)),
-        Err(error) => fault::is_silence(error),
-    }
+/// What a server refused in a round trip.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// What was asked of a key: it would be refused again.
+    Key,
+    /// A command that it did not make out.
+    Command,
 }
 
 /// The result of a command by itself: a refusal is that of the first command which has it, and all behind it are in doubt.
-fn own(result: Result<OpResult, Error>, refused: &mut bool) -> Result<OpResult, Error> {
+fn own(result: Result<OpResult, Error>, refused: &mut Option<Refused>) -> Result<OpResult, Error> {
     match result {
-        Err(error) if *refused => Err(fault::behind_a_refusal(error)),
+        Err(error) if refused.is_some() => Err(fault::behind_a_refusal(error)),
         Err(error) => {
-            *refused = fault::is_refusal(&error);
+            if fault::is_refusal(&error) {
+                *refused = Some(if fault::is_of_the_key(&error) { Refused::Key } else { Refused::Command });
+            }
             Err(error)
         }
         Ok(result) => Ok(result),

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use memcache::exp::{Op, OpResult};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::adapters::memcached::node::{Node, Repeat, Tally};
 use crate::domain::counter::Counter;
@@ -39,11 +41,13 @@ pub struct Options {
 
 /// A cluster of memcached servers.
 pub struct Cluster {
-    replicas: Vec<Vec<Node>>,
+    replicas: Vec<Vec<Arc<Node>>>,
     key_prefix: String,
     dedupe_seconds: u32,
     clock: Arc<dyn Clock>,
     tally: Arc<Tally>,
+    /// Adds that go on whether or not their callers wait.
+    tasks: Mutex<JoinSet<()>>,
 }
 
 /// What was done and how the servers are.
@@ -71,8 +75,8 @@ impl Cluster {
     /// answers that is no memcached, nothing is opened.
     pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<(Self, Absent), Absent> {
         let tally = Arc::new(Tally::default());
-        let node = |address| Node::new(address, options.timeout, Arc::clone(&clock), Arc::clone(&tally));
-        let replicas: Vec<Vec<Node>> =
+        let node = |address| Arc::new(Node::new(address, options.timeout, Arc::clone(&clock), Arc::clone(&tally)));
+        let replicas: Vec<Vec<Arc<Node>>> =
             options.replicas.iter().map(|servers| servers.iter().cloned().map(node).collect()).collect();
         let probe_key = format!("{}/probe/{:x}", options.key_prefix, clock.now().micros());
         let probes = replicas.iter().flatten().map(|node| async {
@@ -90,7 +94,8 @@ impl Cluster {
             return Err(absent);
         }
         let Options { key_prefix, dedupe_seconds, .. } = options;
-        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, tally }, absent))
+        let tasks = Mutex::default();
+        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, tally, tasks }, absent))
     }
 
     /// What was done so far, and how the servers are.
@@ -108,9 +113,9 @@ impl Cluster {
     }
 
     /// The server of a counter on each replica.
-    fn nodes(&self, counter: &Counter) -> impl Iterator<Item = &Node> {
+    fn nodes(&self, counter: &Counter) -> impl Iterator<Item = &Arc<Node>> {
         self.replicas.iter().filter_map(|servers| {
-            let at = key::place(counter, servers.iter().map(Node::address))?;
+            let at = key::place(counter, servers.iter().map(|node| node.address()))?;
             servers.get(at)
         })
     }

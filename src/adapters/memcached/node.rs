@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff};
 use crate::adapters::memcached::fault;
-use crate::adapters::memcached::line::{Line, Told};
+use crate::adapters::memcached::line::{Answers, Line, Told};
 use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
 
@@ -26,7 +26,7 @@ pub(super) struct Node {
     client: Mutex<Option<AsyncMetaClient>>,
     places: Semaphore,
     line: Line,
-    backoff: Backoff,
+    backoff: Arc<Backoff>,
     tally: Arc<Tally>,
     /// When the server answered last, in microseconds of `Clock::elapsed`.
     answered_micros: AtomicU64,
@@ -64,9 +64,9 @@ pub(super) enum Company {
 impl Node {
     pub(super) fn new(address: String, timeout: Duration, clock: Arc<dyn Clock>, tally: Arc<Tally>) -> Self {
         let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
-        let (client, backoff) = (Mutex::default(), Backoff::default());
+        let (client, backoff) = (Mutex::default(), Arc::new(Backoff::default()));
         let (answered_micros, distrusted_micros) = (AtomicU64::new(0), AtomicU64::new(0));
-        let line = Line::default();
+        let line = Line::new(Arc::clone(&backoff), Arc::clone(&clock));
         Self { address, timeout, clock, client, places, line, backoff, tally, answered_micros, distrusted_micros }
     }
 
@@ -106,28 +106,32 @@ impl Node {
         let failure = loop {
             attempts_left -= 1;
             let admission = self.backoff.admit(self.clock.elapsed(), 2 * self.timeout);
-            if let Admission::Refused(left) = admission {
-                self.tally.refused.fetch_add(1, Ordering::Relaxed);
-                let why = format!("memcached at {} did not answer and is asked again in {left:?}", self.address);
-                break StoreError::not_applied(StoreErrorKind::Unavailable, op).because(why);
+            if let Admission::Refused(_) = admission {
+                break self.paused(op);
             }
             let Ok(_place) = self.place().await else {
                 break StoreError::not_applied(StoreErrorKind::Busy, op)
                     .because(format!("too many calls of memcached at {} are under way", self.address));
             };
-            let (exchanged, speaks) = self.exchange(commands, admission, company).await;
-            let error = match exchanged {
+            let (answers, is_noted) = match self.send(commands, admission, company).await {
+                Told::Alone(answers) => (answers, false),
+                Told::Shared(answers) => (answers, true),
+                Told::Paused => break self.paused(op),
+            };
+            let error = match first(answers) {
                 Ok(answer) => {
-                    self.backoff.answered();
+                    if !is_noted {
+                        self.backoff.answered();
+                    }
                     self.answered_micros.store(micros(self.clock.elapsed()), Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Err(error) => error,
             };
-            match fault::is_silence(&error) {
-                true if speaks => self.backoff.failed(self.clock.elapsed(), admission),
-                true => {} // another call of the round trip says so
-                false => self.backoff.answered(),
+            match fault::silence(&error) {
+                _ if is_noted => {} // for all of the round trip
+                Some(silence) => self.backoff.failed(self.clock.elapsed(), admission, silence),
+                None => self.backoff.answered(),
             }
             let failure = fault::of(op, &self.address, &error);
             let may_repeat = repeat == Repeat::Harmless || failure.outcome == Outcome::NotApplied;
@@ -144,6 +148,14 @@ impl Node {
         Err(failure)
     }
 
+    /// What a call of a paused server fails with.
+    fn paused(&self, op: &'static str) -> StoreError {
+        self.tally.refused.fetch_add(1, Ordering::Relaxed);
+        let left = self.backoff.left(self.clock.elapsed());
+        let why = format!("memcached at {} did not answer and is asked again in {left:?}", self.address);
+        StoreError::not_applied(StoreErrorKind::Unavailable, op).because(why)
+    }
+
     /// Finds out whether the server answers and does its sums modulo 2^64, with a key of its own.
     pub(super) async fn probe(&self, key: &str) -> Result<(), String> {
         let below = u64::MAX; // -1
@@ -153,11 +165,10 @@ impl Node {
             Arithmetic::new(key).delta(below).into(),
             Get::new(key).into(),
         ];
-        let results = self
-            .send(&commands, Admission::Trial, Company::Alone)
-            .await
-            .answers
-            .map_err(|error| fault::text(&error))?;
+        let results = match self.send(&commands, Admission::Trial, Company::Alone).await {
+            Told::Alone(answers) | Told::Shared(answers) => answers.map_err(|error| fault::text(&error))?,
+            Told::Paused => return Err("it is paused".to_owned()),
+        };
         let wrapped = match results.into_iter().nth(2) {
             Some(Ok(OpResult::Arithmetic(result))) => result.value == Some(below),
             Some(Err(error)) => return Err(fault::text(&error)),
@@ -169,32 +180,17 @@ impl Node {
         }
     }
 
-    /// What became of the first command, and whether this call speaks for its round trip.
-    async fn exchange(
-        &self,
-        commands: &[Op],
-        admission: Admission,
-        company: Company,
-    ) -> (Result<OpResult, Arc<Error>>, bool) {
-        let Told { answers, speaks } = self.send(commands, admission, company).await;
-        let first = answers.and_then(|results| {
-            let first = results.into_iter().next().unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned())));
-            first.map_err(Arc::new)
-        });
-        (first, speaks)
-    }
-
     /// A trial goes alone: it finds out for the others whether the server is back.
     async fn send(&self, commands: &[Op], admission: Admission, company: Company) -> Told {
         let client = match self.client(admission).await {
             Ok(client) => client,
-            Err(error) => return Told::alone(Err(Arc::new(error))),
+            Err(error) => return Told::Alone(Err(Arc::new(error))),
         };
         self.notice_closed_connections().await;
         match (admission, company) {
             (Admission::Usual, Company::Any) => self.line.run(client, commands).await,
             (Admission::Usual, Company::Alone) | (Admission::Trial | Admission::Refused(_), _) => {
-                Told::alone(client.run_batch(commands.iter().cloned()).await.map_err(Arc::new))
+                Told::Alone(client.run_batch(commands.iter().cloned()).await.map_err(Arc::new))
             }
         }
     }
@@ -239,6 +235,12 @@ impl Node {
             () = self.clock.sleep(self.timeout) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
+}
+
+/// What became of the first command.
+fn first(answers: Answers) -> Result<OpResult, Arc<Error>> {
+    let first = answers?.into_iter().next();
+    first.unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned()))).map_err(Arc::new)
 }
 
 fn micros(time: Duration) -> u64 {
