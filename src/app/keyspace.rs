@@ -47,7 +47,8 @@ impl Keyspaces {
     }
 }
 
-/// Opens the keyspaces, one after the other, within what is left of a start.
+/// Opens the keyspaces, one after the other, within what is left of a start. All are looked at before any is settled: a start
+/// that is refused for one of them leaves no mark on another.
 pub async fn open(
     config: &Config,
     preset: Preset,
@@ -56,22 +57,49 @@ pub async fn open(
 ) -> anyhow::Result<Keyspaces> {
     let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
     let home = open_one(cluster, None, preset, clock, patience).await?;
-    let catalog = in_time(patience, &cluster.keyspace, home.own_catalog(new_id())).await?;
+    let catalog = in_time(patience, &cluster.keyspace, home.look_at_home()).await?;
     let mut beside = BTreeMap::new();
     for (name, cluster) in clusters_beside(config) {
         let opened = open_one(cluster, Some(home.catalog()), preset, clock, patience).await;
-        let opened = opened.with_context(|| format!("cannot use [clusters.{name}]"))?;
+        let opened = opened.with_context(|| unusable(name))?;
         // What is no name was refused when the settings were checked.
         let name = NamespaceName::new(name).map_err(|reject| Unusable(reject.message))?;
-        let kept = in_time(patience, &cluster.keyspace, opened.keep_datasets_of(catalog, &name)).await;
-        kept.with_context(|| format!("cannot use [clusters.{name}]"))?;
+        let looked = in_time(patience, &cluster.keyspace, look_beside(&home, &opened, catalog, &name)).await;
+        looked.with_context(|| unusable(name.as_str()))?;
         beside.insert(name, opened);
     }
     let datasets = in_time(patience, &cluster.keyspace, home.datasets()).await.context("cannot read the catalog")?;
-    match datasets.iter().find(|dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name))) {
-        Some(dataset) => Err(not_listed(dataset).into()),
-        None => Ok(Keyspaces { home, beside }),
+    let is_unlisted = |dataset: &&Dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name));
+    if let Some(dataset) = datasets.iter().find(is_unlisted) {
+        return Err(not_listed(dataset).into());
     }
+    let catalog = in_time(patience, &cluster.keyspace, home.own_catalog(new_id())).await?;
+    for (name, opened) in &beside {
+        let kept = in_time(patience, opened.keyspace(), opened.keep_datasets_of(catalog, name)).await;
+        kept.with_context(|| unusable(name.as_str()))?;
+    }
+    Ok(Keyspaces { home, beside })
+}
+
+/// Looks at a keyspace beside the one with the catalog. Another server that starts for the first time as well may have settled
+/// both since the catalog was looked at.
+async fn look_beside(
+    home: &Cassandra,
+    beside: &Cassandra,
+    catalog: Option<Uuid>,
+    name: &NamespaceName,
+) -> Result<(), OpenError> {
+    match beside.look_beside(catalog, name).await {
+        Err(OpenError::Owned { .. }) if catalog.is_none() => {
+            let catalog = home.look_at_home().await?;
+            beside.look_beside(catalog, name).await
+        }
+        looked => looked,
+    }
+}
+
+fn unusable(cluster: &str) -> String {
+    format!("cannot use [clusters.{cluster}]")
 }
 
 fn new_id() -> Uuid {

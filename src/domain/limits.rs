@@ -202,6 +202,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long a write of events that stays in doubt is sent again; then limits may pass it, and whoever finds its row later
 /// has the bucket compared.
 pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
+/// The datasets of one cluster, and then the namespaces, that a server opens at once when it follows the catalog.
+pub const DATASETS_FOLLOWED_AT_ONCE_MAX: usize = 16;
 /// How often a server looks whether another one has changed the catalog.
 pub const CATALOG_FOLLOWED_EVERY: Duration = Duration::from_secs(1);
 /// The counters whose rollup signals wait to be sent to other servers; further ones are dropped.

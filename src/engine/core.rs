@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -66,6 +67,8 @@ pub struct Core {
     pub seal_delay: Option<Duration>,
     /// The rules of the protocol; all of them, but in simulations that leave one out.
     pub rules: Rules,
+    /// Whether series could not be trimmed when that was tried last.
+    pub trim_fails: AtomicBool,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
 }
 
@@ -138,6 +141,7 @@ impl Core {
             signals,
             seal_delay,
             rules,
+            trim_fails: AtomicBool::new(false),
             scopes: DashMap::new(),
         }
     }

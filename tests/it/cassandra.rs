@@ -90,6 +90,7 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
     assert_eq!(code, 0, "{status}");
     assert!(status.contains("\"applied\""), "{status}");
     let server = Launch::of(tallystone(&["server", "start"], &settings)).start();
+    assert!(!server.printed().contains("anti-pattern"), "the node warns of statements: {}", server.printed());
     assert!(server.stop().success());
     let row = "INSERT INTO migrated.schema_migrations (slot, number, name, digest) VALUES (0, 99, 'x', 0)";
     query(&node().to_string(), None, row);
@@ -180,7 +181,7 @@ fn count_in(server: &Server, namespace: &str) -> Option<i64> {
 }
 
 /// A column of numbers as an administrator is shown it.
-fn numbers(node: &str, statement: &str) -> Vec<i64> {
+pub fn numbers(node: &str, statement: &str) -> Vec<i64> {
     let options = options(node, "system");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {

@@ -38,4 +38,5 @@ mod stop;
 mod store_faults;
 mod tidy;
 mod traces;
+mod two_clusters;
 mod worker;

@@ -14,32 +14,72 @@ use crate::domain::namespace::Dataset;
 use crate::ports::{Catalog as _, StoreError};
 
 const OP: &str = "settle whose the keyspace is";
+/// Of a keyspace that is nobody's. The catalog that numbered these rows is not known, and another one gives the same numbers.
+const UNCLAIMED: &str = "holds counters of a catalog that is not there";
 
 impl Cassandra {
+    /// Looks whether the keyspace may be that of a catalog, and settles nothing; answers the id that the catalog has already.
+    pub async fn look_at_home(&self) -> Result<Option<Uuid>, OpenError> {
+        let (has_rows, has_catalog) = (self.has_rows().await?, self.has_catalog().await?);
+        // Last: what another server makes in a keyspace that is nobody's comes after it settled whose that is.
+        match self.owner().await? {
+            Some(owner) => self.home_of(&owner).map(Some),
+            // A catalog of before keyspaces had owners is one all the same.
+            None if has_rows && !has_catalog => Err(self.owned_by_another(UNCLAIMED)),
+            None => Ok(None),
+        }
+    }
+
     /// Makes the keyspace that of a catalog, which gets the given id if it has none yet; answers its id.
     pub async fn own_catalog(&self, new_id: Uuid) -> Result<Uuid, OpenError> {
-        let owner = self.settled(&format!("home {new_id}")).await?;
-        let id = owner.strip_prefix("home ").and_then(|id| id.parse().ok());
-        id.ok_or_else(|| self.owned_by_another("keeps datasets of another catalog".to_owned()))
+        self.home_of(&self.settled(&format!("home {new_id}")).await?)
+    }
+
+    /// Looks whether the keyspace may be a place for datasets of a catalog, under the name of its cluster, and settles
+    /// nothing. A catalog without an id is a new one.
+    pub async fn look_beside(&self, catalog: Option<Uuid>, cluster: &NamespaceName) -> Result<(), OpenError> {
+        let (has_rows, has_catalog) = (self.has_rows().await?, self.has_catalog().await?);
+        match self.owner().await? {
+            _ if has_catalog => Err(self.owned_by_another("has a catalog of its own")),
+            Some(owner) => self.check_beside(&owner, catalog, cluster),
+            None if has_rows => Err(self.owned_by_another(UNCLAIMED)),
+            None => Ok(()),
+        }
     }
 
     /// Makes the keyspace a place for datasets of a catalog, under the name of its cluster.
     pub async fn keep_datasets_of(&self, catalog: Uuid, cluster: &NamespaceName) -> Result<(), OpenError> {
+        let owner = self.settled(&format!("beside {catalog} {cluster}")).await?;
+        self.check_beside(&owner, Some(catalog), cluster)
+    }
+
+    fn home_of(&self, owner: &str) -> Result<Uuid, OpenError> {
+        let id = owner.strip_prefix("home ").and_then(|id| id.parse().ok());
+        id.ok_or_else(|| self.owned_by_another("keeps datasets of another catalog"))
+    }
+
+    fn check_beside(&self, owner: &str, catalog: Option<Uuid>, cluster: &NamespaceName) -> Result<(), OpenError> {
+        let of_catalog = catalog.and_then(|catalog| owner.strip_prefix(&format!("beside {catalog} ")));
+        match of_catalog {
+            Some(name) if name == cluster.as_str() => Ok(()),
+            Some(other) => Err(self.owned_by_another(&format!("keeps the datasets of cluster {other}"))),
+            None if owner.starts_with("home ") => Err(self.owned_by_another("has a catalog of its own")),
+            None => Err(self.owned_by_another("keeps datasets of another catalog")),
+        }
+    }
+
+    async fn has_catalog(&self) -> Result<bool, OpenError> {
         let state = self.catalog.load().await.map_err(|error| OpenError::of_store(error, self.keyspace()))?;
-        if state.next_namespace_id > 1 {
-            return Err(self.owned_by_another("has a catalog of its own".to_owned()));
+        Ok(state.next_namespace_id > 1)
+    }
+
+    /// Whether anything of a dataset or a namespace is kept.
+    async fn has_rows(&self) -> Result<bool, OpenError> {
+        if !self.touching.kept_namespaces(None, 1).is_empty() {
+            return Ok(true);
         }
-        let wanted = format!("beside {catalog} {cluster}");
-        let owner = self.settled(&wanted).await?;
-        if owner == wanted {
-            return Ok(());
-        }
-        let what = match owner.strip_prefix(&format!("beside {catalog} ")) {
-            Some(other) => format!("keeps the datasets of cluster {other}"),
-            None if owner.starts_with("home ") => "has a catalog of its own".to_owned(),
-            None => "keeps datasets of another catalog".to_owned(),
-        };
-        Err(self.owned_by_another(what))
+        let datasets = self.rollups.datasets().await;
+        Ok(!datasets.map_err(|error| OpenError::of_store(error, self.keyspace()))?.is_empty())
     }
 
     /// The datasets of the catalog in the keyspace.
@@ -48,8 +88,8 @@ impl Cassandra {
         Ok(state.datasets)
     }
 
-    fn owned_by_another(&self, what: String) -> OpenError {
-        OpenError::Owned { keyspace: self.keyspace().to_owned(), what }
+    fn owned_by_another(&self, what: &str) -> OpenError {
+        OpenError::Owned { keyspace: self.keyspace().to_owned(), what: what.to_owned() }
     }
 
     /// Its name.
@@ -63,9 +103,16 @@ impl Cassandra {
         let claimed = self.link.decide(OP, self.link.statement("claim_keyspace"), (wanted.as_bytes().to_vec(),)).await;
         claimed.map_err(of)?;
         // Whoever came first, and whether or not an answer was lost on the way: this sees what was decided.
+        let owner = self.owner().await?;
+        owner.ok_or_else(|| of(Fault::corrupt("the owner of the keyspace was settled and is not there").during(OP)))
+    }
+
+    /// Who the owner is, if that was settled.
+    async fn owner(&self) -> Result<Option<String>, OpenError> {
+        let of = |error: StoreError| OpenError::of_store(error, self.keyspace());
         let rows: Vec<(Vec<u8>,)> =
             self.link.rows_serial(OP, self.link.statement("read_owner"), ()).await.map_err(of)?;
-        let owner = rows.into_iter().next().and_then(|(owner,)| String::from_utf8(owner).ok());
-        owner.ok_or_else(|| of(Fault::corrupt("the owner of the keyspace was settled and is not there").during(OP)))
+        let owner = rows.into_iter().next().map(|(owner,)| String::from_utf8(owner));
+        owner.transpose().map_err(|error| of(Fault::corrupt(error).during(OP)))
     }
 }

@@ -211,7 +211,8 @@ impl Rollups {
         stored::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.during(OP))
     }
 
-    async fn datasets(&self) -> Result<Vec<DatasetId>, StoreError> {
+    /// The datasets that have slices.
+    pub async fn datasets(&self) -> Result<Vec<DatasetId>, StoreError> {
         let rows: Vec<(i64,)> = self.link.rows("list datasets", self.link.statement("list_datasets"), ()).await?;
         let known = |(id,): (i64,)| u32::try_from(id).ok().map(DatasetId);
         Ok(rows.into_iter().filter_map(known).collect())

@@ -37,18 +37,22 @@ impl LeftoversLoop {
     /// Forgets what is kept of namespaces that are not in the catalog; answers of how many.
     async fn step(&self) -> Result<usize, StoreError> {
         let rollups = &self.core.stores.rollups;
-        let (mut above, mut forgotten) = (None, 0);
+        let (mut above, mut forgotten, mut failed) = (None, 0, Ok(()));
         loop {
             let page = rollups.namespaces(above, PAGE_ROWS_MAX).await?;
             for id in self.deleted(&page).await? {
-                rollups.forget(id).await?;
+                if let Err(error) = rollups.forget(id).await {
+                    // Of another one it may be in a store that is there.
+                    failed = failed.and(Err(error));
+                    continue;
+                }
                 self.core.top.forget(id);
                 forgotten += 1;
                 tracing::info!(namespace = id.0, "what was left of a deleted namespace was removed");
             }
             above = page.last().copied();
             if page.len() < PAGE_ROWS_MAX {
-                return Ok(forgotten);
+                return failed.map(|()| forgotten);
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -72,11 +73,23 @@ impl RetentionLoop {
             self.core.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
             self.dataset.slices.note_status(row.start, status);
         }
-        if let Err(error) = self.trim_series(now).await {
-            // Series expire by themselves, and those of other datasets may be in a store that is away.
-            tracing::debug!(%error, dataset = %self.dataset.dataset.name, "series are trimmed later");
-        }
+        // They expire by themselves, and those of other datasets may be in a store that is away: slices do not wait for them.
+        let trimmed = self.trim_series(now).await;
+        self.tell_of_trimming(trimmed);
         Ok(())
+    }
+
+    /// Warns once that series are not trimmed, for all datasets together, and says when they are again.
+    fn tell_of_trimming(&self, trimmed: Result<(), StoreError>) {
+        let was_kept_back = self.core.trim_fails.swap(trimmed.is_err(), Ordering::Relaxed);
+        match trimmed {
+            Err(error) if !was_kept_back => {
+                tracing::warn!(%error, "series past their time stay: a store that may hold some does not trim them");
+            }
+            Err(error) => tracing::debug!(%error, "series past their time stay"),
+            Ok(()) if was_kept_back => tracing::info!("series are trimmed again"),
+            Ok(()) => {}
+        }
     }
 
     async fn try_drop(&mut self, row: &TimeSlice) -> Result<(), StoreError> {

@@ -1,13 +1,16 @@
 //! Starts the loops that datasets and rollup queues need, as they appear and change.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 
-use crate::domain::counter::DatasetId;
-use crate::domain::limits::TOUCH_SHARDS;
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::limits::{DATASETS_FOLLOWED_AT_ONCE_MAX, TOUCH_SHARDS};
 use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::{Activity, Driver, Next};
 use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
@@ -26,6 +29,14 @@ pub struct Supervisor {
     datasets: HashSet<DatasetId>,
 }
 
+/// What is in one cluster.
+#[derive(Default)]
+struct Part {
+    /// The datasets that are not opened yet.
+    datasets: Vec<DatasetId>,
+    namespaces: Vec<NamespaceId>,
+}
+
 impl Supervisor {
     /// Makes the supervisor; loops are started through the driver.
     pub fn new(core: Arc<Core>, driver: Driver) -> Self {
@@ -33,42 +44,72 @@ impl Supervisor {
         Self { core, driver, seen, datasets: HashSet::new() }
     }
 
-    /// Opens every dataset and starts what is missing. Idempotent. Datasets may be in stores of their own, so one that cannot
-    /// be opened keeps no other waiting; the first failure is answered.
+    /// Opens every dataset and starts what is missing. Idempotent. Clusters are followed beside each other, so that one that is
+    /// slow delays no other, and a dataset that cannot be opened keeps none waiting; the first failure is answered.
     pub async fn follow(&mut self) -> Result<(), StoreError> {
+        let followed = join_all(self.by_cluster().into_values().map(|part| self.follow_part(part))).await;
         let mut failed = Ok(());
-        for dataset in self.core.namespaces.datasets().iter() {
-            if !self.datasets.contains(&dataset.id) {
-                match self.open_dataset(dataset.id).await {
-                    Ok(()) => drop(self.datasets.insert(dataset.id)),
-                    Err(error) => failed = failed.and(Err(error)),
-                }
+        for (opened, ended) in followed {
+            self.datasets.extend(opened);
+            failed = failed.and(ended);
+        }
+        self.forget_deleted().await;
+        failed
+    }
+
+    fn by_cluster(&self) -> BTreeMap<Option<NamespaceName>, Part> {
+        let namespaces = &self.core.namespaces;
+        let mut parts: BTreeMap<_, Part> = BTreeMap::new();
+        for dataset in namespaces.datasets().iter().filter(|dataset| !self.datasets.contains(&dataset.id)) {
+            parts.entry(dataset.cluster.clone()).or_default().datasets.push(dataset.id);
+        }
+        for namespace in namespaces.all().iter() {
+            let cluster = namespaces.dataset(namespace.dataset_id).and_then(|dataset| dataset.cluster.clone());
+            parts.entry(cluster).or_default().namespaces.push(namespace.id);
+        }
+        parts
+    }
+
+    /// Follows what is in one cluster; answers the datasets that were opened, and the first failure.
+    async fn follow_part(&self, part: Part) -> (Vec<DatasetId>, Result<(), StoreError>) {
+        let (mut opened, mut failed) = (Vec::new(), Ok(()));
+        let opening = part.datasets.into_iter().map(|id| async move { self.open_dataset(id).await.map(|()| id) });
+        let mut opening = pin!(stream::iter(opening).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
+        while let Some(ended) = opening.next().await {
+            match ended {
+                Ok(id) => opened.push(id),
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
-        for namespace in self.core.namespaces.all().iter() {
-            match self.core.scope_by_id(namespace.id).await {
+        let scoping = part.namespaces.into_iter().map(|id| self.core.scope_by_id(id));
+        let mut scoping = pin!(stream::iter(scoping).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
+        while let Some(ended) = scoping.next().await {
+            match ended {
                 Ok(Some(scope)) => self.follow_queues(&scope),
                 Ok(None) => {}
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        failed.and(self.forget_deleted().await)
+        (opened, failed)
     }
 
-    /// Ends the queues of namespaces that were deleted and removes what was kept of their counters.
-    async fn forget_deleted(&self) -> Result<(), StoreError> {
+    /// Ends the queues of namespaces that were deleted and removes what was kept of their counters. What a store does not
+    /// remove at present is left to the loop of leftovers.
+    async fn forget_deleted(&self) {
         let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
         let all = self.core.queues.iter().map(|queues| Arc::clone(queues.value()));
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
-        for queues in deleted {
+        let forgetting = deleted.into_iter().map(|queues| async move {
             let id = queues.namespace();
             queues.end(&self.core.set_bytes);
-            self.core.stores.rollups.forget(id).await?;
+            if let Err(error) = self.core.stores.rollups.forget(id).await {
+                tracing::warn!(%error, namespace = id.0, "a deleted namespace leaves something behind, which is removed later");
+            }
             self.core.top.forget(id);
             self.core.watchers.wake_all(id);
             self.core.queues.remove(&id);
-        }
-        Ok(())
+        });
+        stream::iter(forgetting).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX).collect::<()>().await;
     }
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
