@@ -11,9 +11,10 @@
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use memcache::exp::{Delete, Get, Meta, OpResult, Set, Ttl};
+use memcache::exp::{Delete, Get, Meta, Set, Ttl};
 
 use crate::adapters::memcached::node::{Node, Repeat};
+use crate::adapters::memcached::wire::Answer;
 use crate::adapters::memcached::{Cluster, key};
 use crate::adapters::stored::count;
 use crate::domain::counter::Counter;
@@ -24,10 +25,10 @@ impl Cluster {
     async fn mark(&self, node: &Node, key: &str) -> Option<CacheMark> {
         let get = Get::new(key).meta(Meta::NONE.cas()).lease_ttl(CACHE_ENTRY_SECONDS);
         // Twice is once: the second finds the placeholder of the first.
-        let answer = node.call("cache lease", &[get.into()], Repeat::Harmless).await.ok()?;
-        let result = answer.as_get()?;
-        let held = result.value.as_deref().and_then(|bytes| count::decode_count(bytes).ok());
-        Some(CacheMark { number: result.item.cas?, held_as_of: held.map(|held| held.as_of) })
+        let answer = node.call("cache lease", &[get.into()], Repeat::Harmless).await;
+        let Ok(Answer::Read { value, cas: Some(number) }) = answer else { return None };
+        let held = value.as_deref().and_then(|bytes| count::decode_count(bytes).ok());
+        Some(CacheMark { number, held_as_of: held.map(|held| held.as_of) })
     }
 
     async fn fill_on(&self, node: &Node, key: &str, value: &CachedCount, mark: CacheMark) {
@@ -36,7 +37,7 @@ impl Cluster {
         }
         let set = Set::new(key, count::encode(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS)).compare_cas(mark.number);
         // A cache may forget: what became of the fill changes nothing for anybody. Sent twice, the second finds a new CAS.
-        let _: Result<OpResult, StoreError> = node.call("cache fill", &[set.into()], Repeat::Harmless).await;
+        let _: Result<Answer, StoreError> = node.call("cache fill", &[set.into()], Repeat::Harmless).await;
     }
 }
 
@@ -47,8 +48,8 @@ impl CountCache for Cluster {
         let key = key::of_count(&self.key_prefix, counter);
         for node in self.nodes(counter).filter(|node| node.is_trusted()) {
             let answer = node.call("cache read", &[Get::new(&key).into()], Repeat::Harmless).await;
-            if let Ok(OpResult::Get(result)) = answer {
-                let bytes = result.value.filter(|bytes| !bytes.is_empty())?;
+            if let Ok(Answer::Read { value, .. }) = answer {
+                let bytes = value.filter(|bytes| !bytes.is_empty())?;
                 return count::decode_count(&bytes).ok();
             }
         }

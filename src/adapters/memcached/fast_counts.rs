@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, Op, OpResult, Set, Ttl};
+use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, Op, Set, Ttl};
 use tokio::sync::oneshot;
 
 use crate::adapters::memcached::node::{Company, Node, Repeat};
+use crate::adapters::memcached::wire::Answer;
 use crate::adapters::memcached::{Cluster, key};
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::ports::{
@@ -60,10 +61,7 @@ impl Adding {
 
     async fn add_up(&self, company: Company) -> Result<i64, StoreError> {
         match self.node.call_in(company, OP, &self.commands, Repeat::Counts).await? {
-            OpResult::Arithmetic(result) if result.applied() => {
-                let value = result.value.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, OP))?;
-                Ok(value.cast_signed())
-            }
+            Answer::Summed { status: MutationStatus::Applied, value: Some(value) } => Ok(value.cast_signed()),
             _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
         }
     }
@@ -74,8 +72,8 @@ impl Adding {
 async fn remember(node: &Node, token_key: &str, dedupe_seconds: u32) -> Result<Mark, StoreError> {
     let set = Set::new(token_key, "1").ttl(Ttl::secs(dedupe_seconds)).add();
     match node.call_in(Company::Alone, OP, &[set.into()], Repeat::Counts).await? {
-        OpResult::Mutation(result) if result.status == MutationStatus::AlreadyExists => Ok(Mark::Seen),
-        OpResult::Mutation(result) if result.applied() => Ok(Mark::New),
+        Answer::Changed(MutationStatus::AlreadyExists) => Ok(Mark::Seen),
+        Answer::Changed(MutationStatus::Applied) => Ok(Mark::New),
         _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
     }
 }
@@ -95,7 +93,7 @@ async fn forget(node: &Node, token_key: &str, error: StoreError) -> StoreError {
 async fn read_on(node: &Node, key: &str) -> Result<Option<i64>, StoreError> {
     const OP: &str = "best-effort read";
     match node.call(OP, &[Get::new(key).into()], Repeat::Harmless).await {
-        Ok(OpResult::Get(result)) => number(result.value.as_deref(), OP),
+        Ok(Answer::Read { value, .. }) => number(value.as_deref(), OP),
         Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
         // A read has no effect that could be in doubt.
         Err(error) => Err(StoreError { outcome: Outcome::NotApplied, ..error }),

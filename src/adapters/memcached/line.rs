@@ -13,18 +13,19 @@
 
 use std::sync::Arc;
 
-use memcache::exp::{AsyncMetaClient, Error, Op, OpResult};
+use memcache::exp::{Error, Op};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff, Silence};
 use crate::adapters::memcached::fault;
+use crate::adapters::memcached::wire::{Answer, Wire};
 use crate::domain::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
 use crate::ports::Clock;
 
 /// What became of each command of a caller, or of all at once.
-pub(super) type Answers = Result<Vec<Result<OpResult, Error>>, Arc<Error>>;
+pub(super) type Answers = Result<Vec<Result<Answer, Error>>, Arc<Error>>;
 
 /// What a caller is told.
 pub(super) enum Told {
@@ -59,7 +60,7 @@ struct Queue {
 
 /// A caller that waits.
 struct Waiting {
-    client: AsyncMetaClient,
+    wire: Arc<dyn Wire>,
     commands: Vec<Op>,
     told: oneshot::Sender<Told>,
 }
@@ -72,7 +73,7 @@ impl Line {
 
     /// Sends commands, together with those of others where round trips are under way. A caller that goes away takes nobody
     /// along, and what it wanted is not sent any more if it was not yet.
-    pub(super) async fn run(&self, client: AsyncMetaClient, commands: &[Op]) -> Told {
+    pub(super) async fn run(&self, wire: Arc<dyn Wire>, commands: &[Op]) -> Told {
         let commands = commands.to_vec();
         let (told, answer) = oneshot::channel();
         let next = {
@@ -83,13 +84,13 @@ impl Line {
             match queue.goes_alone() {
                 true => None,
                 false => {
-                    queue.waiting.push(Waiting { client: client.clone(), commands: commands.clone(), told });
+                    queue.waiting.push(Waiting { wire: Arc::clone(&wire), commands: commands.clone(), told });
                     Some(queue.next())
                 }
             }
         };
         let Some(next) = next else {
-            return Told::Alone(client.run_batch(commands).await.map_err(Arc::new));
+            return Told::Alone(wire.send(commands).await.map_err(Arc::new));
         };
         if let Some(trip) = next {
             self.begin(trip);
@@ -175,11 +176,11 @@ impl Queue {
 
 /// Makes a round trip of several callers, and tells each.
 async fn travel(shared: &Shared, mut trip: Vec<Waiting>) {
-    let Some(client) = trip.first().map(|waiting| waiting.client.clone()) else { return };
+    let Some(wire) = trip.first().map(|waiting| Arc::clone(&waiting.wire)) else { return };
     let counts: Vec<usize> = trip.iter().map(|waiting| waiting.commands.len()).collect();
     let commands: Vec<Op> = trip.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.commands)).collect();
     let mut refused = None;
-    let answers: Vec<Answers> = match client.run_batch(commands).await {
+    let answers: Vec<Answers> = match wire.send(commands).await {
         Ok(results) => {
             let mut results = results.into_iter().map(|result| own(result, &mut refused));
             counts.into_iter().map(|count| Ok(results.by_ref().take(count).collect())).collect()
@@ -210,7 +211,7 @@ enum Refused {
 }
 
 /// The result of a command by itself: a refusal is that of the first command which has it, and all behind it are in doubt.
-fn own(result: Result<OpResult, Error>, refused: &mut Option<Refused>) -> Result<OpResult, Error> {
+fn own(result: Result<Answer, Error>, refused: &mut Option<Refused>) -> Result<Answer, Error> {
     match result {
         Err(error) if refused.is_some() => Err(fault::behind_a_refusal(error)),
         Err(error) => {

@@ -11,17 +11,19 @@ mod fault;
 mod key;
 mod line;
 mod node;
+pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use memcache::exp::{Op, OpResult};
+use memcache::exp::Op;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::adapters::memcached::node::{Node, Repeat, Tally};
+use crate::adapters::memcached::wire::{Answer, Network, Tcp};
 use crate::domain::counter::Counter;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
 use crate::ports::{Clock, StoreError};
@@ -74,8 +76,20 @@ impl Cluster {
     /// Looks for the servers, within `MEMCACHED_START_WITHIN`. Some may be absent and come later; if none answers, or one
     /// answers that is no memcached, nothing is opened.
     pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<(Self, Absent), Absent> {
+        Self::on(Arc::new(Tcp), options, clock).await
+    }
+
+    /// The same through a network of the caller's.
+    pub async fn on(
+        network: Arc<dyn Network>,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, Absent), Absent> {
         let tally = Arc::new(Tally::default());
-        let node = |address| Arc::new(Node::new(address, options.timeout, Arc::clone(&clock), Arc::clone(&tally)));
+        let node = |address| {
+            let (network, clock, tally) = (Arc::clone(&network), Arc::clone(&clock), Arc::clone(&tally));
+            Arc::new(Node::new(address, options.timeout, network, clock, tally))
+        };
         let replicas: Vec<Vec<Arc<Node>>> =
             options.replicas.iter().map(|servers| servers.iter().cloned().map(node).collect()).collect();
         let probe_key = format!("{}/probe/{:x}", options.key_prefix, clock.now().micros());
@@ -127,7 +141,7 @@ impl Cluster {
         counter: &Counter,
         commands: &[Op],
         repeat: Repeat,
-    ) -> Vec<Result<OpResult, StoreError>> {
+    ) -> Vec<Result<Answer, StoreError>> {
         join_all(self.nodes(counter).map(|node| node.call(op, commands, repeat))).await
     }
 }

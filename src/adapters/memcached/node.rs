@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use memcache::exp::{Arithmetic, AsyncMetaClient, Error, Get, Op, OpResult, Set, Ttl};
+use memcache::exp::{Arithmetic, Error, Get, Op, Set, Ttl};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::adapters::memcached::backoff::{Admission, Backoff};
 use crate::adapters::memcached::fault;
 use crate::adapters::memcached::line::{Answers, Line, Told};
+use crate::adapters::memcached::wire::{Answer, Network, Wire};
 use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, Outcome, StoreError, StoreErrorKind};
 
@@ -23,7 +24,8 @@ pub(super) struct Node {
     address: String,
     timeout: Duration,
     clock: Arc<dyn Clock>,
-    client: Mutex<Option<AsyncMetaClient>>,
+    network: Arc<dyn Network>,
+    wire: Mutex<Option<Arc<dyn Wire>>>,
     places: Semaphore,
     line: Line,
     backoff: Arc<Backoff>,
@@ -62,12 +64,27 @@ pub(super) enum Company {
 }
 
 impl Node {
-    pub(super) fn new(address: String, timeout: Duration, clock: Arc<dyn Clock>, tally: Arc<Tally>) -> Self {
-        let places = Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX);
-        let (client, backoff) = (Mutex::default(), Arc::new(Backoff::default()));
-        let (answered_micros, distrusted_micros) = (AtomicU64::new(0), AtomicU64::new(0));
-        let line = Line::new(Arc::clone(&backoff), Arc::clone(&clock));
-        Self { address, timeout, clock, client, places, line, backoff, tally, answered_micros, distrusted_micros }
+    pub(super) fn new(
+        address: String,
+        timeout: Duration,
+        network: Arc<dyn Network>,
+        clock: Arc<dyn Clock>,
+        tally: Arc<Tally>,
+    ) -> Self {
+        let backoff = Arc::new(Backoff::default());
+        Self {
+            address,
+            timeout,
+            line: Line::new(Arc::clone(&backoff), Arc::clone(&clock)),
+            clock,
+            network,
+            wire: Mutex::default(),
+            places: Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX),
+            backoff,
+            tally,
+            answered_micros: AtomicU64::new(0),
+            distrusted_micros: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -89,7 +106,7 @@ impl Node {
     }
 
     /// Sends the commands together and answers what became of the first.
-    pub(super) async fn call(&self, op: &'static str, commands: &[Op], repeat: Repeat) -> Result<OpResult, StoreError> {
+    pub(super) async fn call(&self, op: &'static str, commands: &[Op], repeat: Repeat) -> Result<Answer, StoreError> {
         self.call_in(Company::Any, op, commands, repeat).await
     }
 
@@ -100,7 +117,7 @@ impl Node {
         op: &'static str,
         commands: &[Op],
         repeat: Repeat,
-    ) -> Result<OpResult, StoreError> {
+    ) -> Result<Answer, StoreError> {
         self.tally.calls.fetch_add(1, Ordering::Relaxed);
         let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
         let failure = loop {
@@ -170,7 +187,7 @@ impl Node {
             Told::Paused => return Err("it is paused".to_owned()),
         };
         let wrapped = match results.into_iter().nth(2) {
-            Some(Ok(OpResult::Arithmetic(result))) => result.value == Some(below),
+            Some(Ok(Answer::Summed { value, .. })) => value == Some(below),
             Some(Err(error)) => return Err(fault::text(&error)),
             _ => false, // another answer is none of a memcached that takes meta commands
         };
@@ -182,15 +199,15 @@ impl Node {
 
     /// A trial goes alone: it finds out for the others whether the server is back.
     async fn send(&self, commands: &[Op], admission: Admission, company: Company) -> Told {
-        let client = match self.client(admission).await {
-            Ok(client) => client,
+        let wire = match self.wire(admission).await {
+            Ok(wire) => wire,
             Err(error) => return Told::Alone(Err(Arc::new(error))),
         };
         self.notice_closed_connections().await;
         match (admission, company) {
-            (Admission::Usual, Company::Any) => self.line.run(client, commands).await,
+            (Admission::Usual, Company::Any) => self.line.run(wire, commands).await,
             (Admission::Usual, Company::Alone) | (Admission::Trial | Admission::Refused(_), _) => {
-                Told::Alone(client.run_batch(commands.iter().cloned()).await.map_err(Arc::new))
+                Told::Alone(wire.send(commands.to_vec()).await.map_err(Arc::new))
             }
         }
     }
@@ -205,19 +222,15 @@ impl Node {
         }
     }
 
-    /// The client; made anew for a trial, so that a server is looked up again by its name.
-    async fn client(&self, admission: Admission) -> Result<AsyncMetaClient, Error> {
-        let known = self.client.lock().clone();
-        if let (Admission::Usual, Some(client)) = (admission, known) {
-            return Ok(client);
+    /// The way to the server; made anew for a trial, so that a server is looked up again by its name.
+    async fn wire(&self, admission: Admission) -> Result<Arc<dyn Wire>, Error> {
+        let known = self.wire.lock().clone();
+        if let (Admission::Usual, Some(wire)) = (admission, known) {
+            return Ok(wire);
         }
-        let builder = AsyncMetaClient::builder()
-            .max_idle(MEMCACHED_CALLS_AT_ONCE_MAX)
-            .connect_timeout(Some(self.timeout))
-            .io_timeout(Some(self.timeout));
-        let client = self.in_time(builder.connect_async(self.address.as_str())).await??;
-        *self.client.lock() = Some(client.clone());
-        Ok(client)
+        let wire = self.in_time(self.network.find(&self.address, self.timeout)).await??;
+        *self.wire.lock() = Some(Arc::clone(&wire));
+        Ok(wire)
     }
 
     async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Error> {
@@ -238,7 +251,7 @@ impl Node {
 }
 
 /// What became of the first command.
-fn first(answers: Answers) -> Result<OpResult, Arc<Error>> {
+fn first(answers: Answers) -> Result<Answer, Arc<Error>> {
     let first = answers?.into_iter().next();
     first.unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned()))).map_err(Arc::new)
 }
