@@ -29,5 +29,9 @@ mod racing;
 mod rollup_store;
 #[path = "../servers/mod.rs"]
 mod servers;
+mod simulated_cache;
+#[allow(dead_code, reason = "each test binary takes what it needs")]
+#[path = "../sim/caches/items.rs"]
+mod simulated_memcached;
 mod time_slices;
 mod touches;

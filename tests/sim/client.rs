@@ -113,20 +113,25 @@ impl Client {
 
     async fn attempt(&self, number: Number, counter: usize, kind: Kind, token: Token) -> Known {
         let (namespace, name) = (self.namespace.clone(), name_of(counter));
+        let world = self.world.clone();
         let work = move |counting: Counting| async move {
             let provenance = Provenance::default();
-            match kind {
+            let answer = match kind {
                 Kind::Add(bit) => {
                     let add = Add { name, delta: 1 << bit, token: Some(token), provenance };
                     counting.add(&namespace, add).await
                 }
                 Kind::Clear => counting.clear(&namespace, Clear { name, token: Some(token), provenance }).await,
-            }
+            };
+            (world.now(), answer)
         };
-        let Some((_, answer)) = self.call(work).await else { return Known::Open };
+        let Some((server, (answered, answer))) = self.call(work).await else { return Known::Open };
         let now = self.world.now();
         match answer {
             Ok(written) => {
+                if let Some(visible_at) = written.visible_at {
+                    self.ledger.shows_late(number, server, answered + visible_at.since(written.server_time));
+                }
                 let how = match written.outcome {
                     WriteOutcome::Applied => How::Acknowledged,
                     WriteOutcome::AlreadyApplied => How::Found,

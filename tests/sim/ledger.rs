@@ -44,9 +44,18 @@ pub struct Change {
     pub acknowledged: Option<Duration>,
     pub found: Option<Duration>,
     pub refused: Option<Duration>,
+    /// Where a clear was not heard of by all caches: the server that says so, and from when on all others show it.
+    pub late: Option<(usize, Duration)>,
 }
 
 impl Change {
+    /// From when on a server has to show it to whoever asks; none if it was not acknowledged.
+    fn shown_by(&self, server: usize) -> Option<Duration> {
+        let acknowledged = self.acknowledged?;
+        let late = self.late.filter(|(by, _)| *by != server);
+        Some(late.map_or(acknowledged, |(_, from)| acknowledged.max(from)))
+    }
+
     /// Whether it is known to be applied.
     pub fn is_applied(&self) -> bool {
         self.acknowledged.is_some() || self.found.is_some()
@@ -99,7 +108,7 @@ impl Ledger {
     /// Begins a change.
     pub fn begin(&self, counter: usize, kind: Kind, key: EventKey) -> Number {
         let mut book = self.0.lock();
-        book.changes.push(Change { counter, kind, key, acknowledged: None, found: None, refused: None });
+        book.changes.push(Change { counter, kind, key, acknowledged: None, found: None, refused: None, late: None });
         book.changes.len() - 1
     }
 
@@ -127,6 +136,13 @@ impl Ledger {
             );
             book.broken.push(why);
         }
+    }
+
+    /// Somebody was told that a clear shows on other servers from a time on.
+    pub fn shows_late(&self, number: Number, server: usize, from: Duration) {
+        let mut book = self.0.lock();
+        let late = &mut book.changes[number].late;
+        *late = Some((server, late.map_or(from, |(_, known)| known.max(from))));
     }
 
     /// Somebody was told that a change was not applied and never will be.
@@ -224,8 +240,10 @@ fn audit_one(changes: &[&Change], seen: &Seen) -> Vec<String> {
         let is_in = reading.count >> bit & 1 == 1;
         let cleared = |sure: bool| {
             changes.iter().any(|clear| {
-                let known =
-                    if sure { clear.acknowledged.is_some_and(|at| at <= seen.asked) } else { clear.is_applied() };
+                let known = match sure {
+                    true => clear.shown_by(seen.server).is_some_and(|at| at <= seen.asked),
+                    false => clear.is_applied(),
+                };
                 clear.kind == Kind::Clear && clear.key > change.key && known
             })
         };

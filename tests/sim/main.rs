@@ -2,11 +2,12 @@
 //! and clients, in virtual time, every run out of one seed.
 //!
 //! `world` is time and processes, `cluster` the replicas with the statements of `cql/` on them, `store` the seam of the
-//! adapter, `server` and `client` those who use it, `weather` what goes wrong, `ledger` the laws, `run` one run.
+//! adapter, `caches` memcached servers, `server` and `client` those who use it, `weather` what goes wrong, `ledger` the laws, `run` one run.
 //!
 //! A failing seed is printed; `TALLYSTONE_SEED=N cargo test --test simulation one_seed` runs it alone and prints what was
 //! broken. `tests/run --seeds N` runs so many, optimised.
 
+mod caches;
 mod chance;
 mod client;
 mod cluster;
@@ -17,6 +18,7 @@ mod run;
 mod server;
 mod settings;
 mod signals;
+mod stops;
 mod store;
 mod watch;
 mod weather;

@@ -15,13 +15,14 @@ use tallystone::engine::counting::{Freshness, Reading};
 use tallystone::engine::namespaces::{Author, Namespaces};
 use tallystone::ports::{Catalog, Clock};
 
+use crate::caches::Caches;
 use crate::chance::Chance;
 use crate::client::{COUNTERS, Client, Manners};
 use crate::cluster::Cluster;
 use crate::cluster::net::Net;
 use crate::cql::parse::{self, Definition};
 use crate::ledger::{Ledger, Number};
-use crate::server::{Machines, Plan};
+use crate::server::{Machines, Plan, cache_cluster};
 use crate::settings::{self, SharedCatalog};
 use crate::watch;
 use crate::weather::{self, Climate};
@@ -112,6 +113,7 @@ impl Stage {
         let clocks = roles.iter().map(|_| Timestamp::from_micros(begins.micros() + off(&mut chance, 1_000_000)));
         let plan = Plan {
             cluster: cluster.clone(),
+            caches: caches_of(&spec, world, &net, seed),
             net: net.clone(),
             catalog,
             rules,
@@ -174,6 +176,9 @@ impl Stage {
             until,
         );
         world.spawn(blowing);
+        if let Some(caches) = self.machines.caches() {
+            world.spawn(caches.clone().suffer(self.machines.count(), Chance::new(self.seed, 9), until));
+        }
         if let Some(mean) = self.settings_change {
             let chance = Chance::new(self.seed, 6);
             let changing =
@@ -288,7 +293,16 @@ fn spec_of(chance: &mut Chance, seed: u64) -> NamespaceSpec {
     if seed % 5 == 2 {
         settings::heat(&mut spec, &mut Chance::new(seed, 7));
     }
+    if seed % 2 == 1 {
+        spec.storage.cache_cluster = cache_cluster();
+    }
     spec
+}
+
+/// The servers of the count cache that the settings name, if they name one.
+fn caches_of(spec: &NamespaceSpec, world: &World, net: &Net, seed: u64) -> Option<Caches> {
+    let named = spec.storage.cache_cluster == cache_cluster();
+    named.then(|| Caches::of(world, net, &mut Chance::new(seed, 8)))
 }
 
 /// What each machine does: all of it, or two of them write and two roll.

@@ -7,14 +7,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tallystone::adapters::cassandra::{Cassandra, SettingsSource};
 use tallystone::adapters::manual::SeededEntropy;
-use tallystone::adapters::memory;
+use tallystone::adapters::{memcached, memory};
 use tallystone::domain::Timestamp;
+use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{Roles, Rules};
 use tallystone::engine::counting::Counting;
 use tallystone::engine::namespaces::Namespaces;
 use tallystone::engine::{Engine, Parts, Profile};
-use tallystone::ports::{Catalog, Clock};
+use tallystone::ports::{CacheCluster, Catalog, Clock, CountCache, FastCounts, Stores};
 
+use crate::caches::{Caches, SimNetwork};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::cluster::net::Net;
@@ -22,7 +24,8 @@ use crate::ledger::Ledger;
 use crate::process::ProcessClock;
 use crate::settings::SharedCatalog;
 use crate::signals::SimSignals;
-use crate::store::{Pauses, SimStore};
+use crate::stops::{Pauses, Stops};
+use crate::store::SimStore;
 use crate::world::{ProcessId, World};
 
 /// How often an operator looks after a machine.
@@ -32,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Plan {
     pub cluster: Cluster,
+    /// The servers of the count cache, where there is one.
+    pub caches: Option<Caches>,
     pub net: Net,
     pub catalog: Arc<SharedCatalog>,
     pub rules: Rules,
@@ -101,6 +106,11 @@ impl Machines {
         &self.world
     }
 
+    /// The servers of the count cache, where there is one.
+    pub fn caches(&self) -> Option<&Caches> {
+        self.plan.caches.as_ref()
+    }
+
     /// How many machines there are.
     pub fn count(&self) -> usize {
         self.servers.len()
@@ -148,6 +158,7 @@ impl Machines {
     /// From now on no server stops between its steps.
     pub fn calm(&self) {
         self.plan.is_calm.store(true, Ordering::Relaxed);
+        self.plan.caches.iter().for_each(Caches::calm);
     }
 
     /// Ends all servers.
@@ -204,20 +215,24 @@ impl Machines {
 }
 
 impl Machines {
+    /// The stops of a process on one of its ways out.
+    fn stops(&self, process: ProcessId, own: u64, part: u64) -> Stops {
+        Stops {
+            world: self.world.clone(),
+            process,
+            chance: Mutex::new(Chance::new(own, part)),
+            pauses: self.plan.pauses,
+            is_calm: Arc::clone(&self.plan.is_calm),
+        }
+    }
+
     /// Opens a server in its process.
     async fn open(&self, machine: usize, process: ProcessId) -> Result<Running, String> {
         let (world, plan) = (&self.world, &self.plan);
         let own = plan.seed.wrapping_add(0x5eed * (process.0 as u64 + 1));
         let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
         let entropy = SeededEntropy::new(own);
-        let store = SimStore {
-            cluster: plan.cluster.clone(),
-            process,
-            machine,
-            chance: Mutex::new(Chance::new(own, 1)),
-            pauses: plan.pauses,
-            is_calm: Arc::clone(&plan.is_calm),
-        };
+        let store = SimStore { cluster: plan.cluster.clone(), machine, stops: self.stops(process, own, 1) };
         let catalog = Arc::clone(&plan.catalog) as Arc<dyn Catalog>;
         let opening = Cassandra::on(
             Arc::new(store),
@@ -229,6 +244,10 @@ impl Machines {
         let cassandra = Arc::new(opening.await.map_err(|error| error.to_string())?);
         let mut stores = cassandra.stores(Arc::new(memory::FastTable::new(Arc::clone(&clock), 1 << 20)));
         stores.catalog = Arc::clone(&catalog);
+        if let Some(caches) = &plan.caches {
+            let network = SimNetwork { caches: caches.clone(), machine, stops: Arc::new(self.stops(process, own, 3)) };
+            join(&mut stores, network, Arc::clone(&clock)).await?;
+        }
         let namespaces = Namespaces::open(catalog, Arc::clone(&clock)).await;
         let namespaces = namespaces.map_err(|error| error.to_string())?;
         let signals = SimSignals {
@@ -254,4 +273,20 @@ impl Machines {
         let counting = engine.counting();
         Ok(Running { engine, counting, cassandra })
     }
+}
+
+/// The name of the cache cluster.
+pub fn cache_cluster() -> NamespaceName {
+    NamespaceName::new("near").expect("a valid name")
+}
+
+/// Opens the cache cluster as a server does: if none of its servers answers, there is no start.
+async fn join(stores: &mut Stores, network: SimNetwork, clock: Arc<dyn Clock>) -> Result<(), String> {
+    let options = network.caches.options();
+    let opened = memcached::Cluster::on(Arc::new(network), options, clock).await;
+    let (cluster, _) = opened.map_err(|absent| format!("{absent:?}"))?;
+    let cluster = Arc::new(cluster);
+    let (cache, fast) = (Arc::clone(&cluster) as Arc<dyn CountCache>, cluster as Arc<dyn FastCounts>);
+    stores.caches = Arc::new([(cache_cluster(), CacheCluster { cache, fast })].into());
+    Ok(())
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -15,34 +14,22 @@ use tallystone::adapters::cassandra::value::{Row, Value};
 use tallystone::ports::{Outcome, StoreErrorKind};
 use tokio::sync::oneshot;
 
-use crate::chance::Chance;
 use crate::cluster::net::Site;
 use crate::cluster::paxos::Decided;
 use crate::cluster::{Cluster, Name, Refusal};
 use crate::cql::parse::{self, Definition};
 use crate::cql::{Column, Datum, Kind, Plan, Reading, Table, Type, Writing};
-use crate::world::{ProcessId, World};
+use crate::stops::Stops;
+use crate::world::World;
 
 /// How long the driver waits for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a server stops between two of its steps, in ten thousandths of all steps, and for how long.
-#[derive(Clone, Copy, Debug)]
-pub struct Pauses {
-    pub often: u64,
-    pub least: Duration,
-    pub most: Duration,
-}
-
 /// What a server sees of the cluster.
 pub struct SimStore {
     pub cluster: Cluster,
-    pub process: ProcessId,
     pub machine: usize,
-    pub chance: Mutex<Chance>,
-    pub pauses: Pauses,
-    /// Whether the trouble is over.
-    pub is_calm: Arc<AtomicBool>,
+    pub stops: Stops,
 }
 
 /// Statements by their text; they mean the same in every run.
@@ -58,32 +45,13 @@ impl SimStore {
         &self.cluster.world
     }
 
-    /// The server may stop here for a while, in the middle of whatever it does.
-    async fn step(&self) {
-        let pause = self.pause();
-        if let Some(pause) = pause {
-            self.world().pause(self.process, pause);
-            let soon = self.world().now() + Duration::from_micros(1);
-            self.world().until_in(self.process, soon).await;
-        }
-    }
-
-    fn pause(&self) -> Option<Duration> {
-        if self.is_calm.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut chance = self.chance.lock();
-        let pauses = self.pauses;
-        chance.happens(pauses.often).then(|| chance.between(pauses.least, pauses.most))
-    }
-
     /// Sends a request to some node and waits for its answer.
     async fn request<T, W>(&self, work: impl FnOnce(Cluster, usize) -> W + Send + 'static) -> Result<T, Fault>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Refusal>> + Send + 'static,
     {
-        self.step().await;
+        self.stops.step().await;
         let site = Site::Machine(self.machine);
         let Some(node) = self.cluster.coordinator_for(site) else {
             return Err(Fault::not_sent("no node answers"));
@@ -91,7 +59,7 @@ impl SimStore {
         let (told, answer) = oneshot::channel();
         let begun = self.world().now();
         if let Some(at) = self.cluster.net.send(site, Site::Node(node)) {
-            let (cluster, process, pause) = (self.cluster.clone(), self.process, self.pause());
+            let (cluster, process, pause) = (self.cluster.clone(), self.stops.process, self.stops.draw());
             self.world().spawn(async move {
                 cluster.world.until(at).await;
                 let result = work(cluster.clone(), node).await;
@@ -118,7 +86,7 @@ impl SimStore {
         tokio::select! {
             biased;
             answered = answer => answered.unwrap_or(Err(Refusal::Timeout)).map_err(fault),
-            () = self.world().until_in(self.process, begun + REQUEST_TIMEOUT) => Err(fault(Refusal::Timeout)),
+            () = self.world().until_in(self.stops.process, begun + REQUEST_TIMEOUT) => Err(fault(Refusal::Timeout)),
         }
     }
 
@@ -203,7 +171,7 @@ impl WideStore for SimStore {
     }
 
     async fn define(&self, text: &str) -> Result<(), Fault> {
-        self.step().await;
+        self.stops.step().await;
         let definition = parse::definition(text).map_err(Fault::corrupt)?;
         self.cluster.change_schema(|schema| match definition {
             Definition::Create(table) => {

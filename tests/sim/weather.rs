@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::cluster::REPLICAS;
 use crate::cluster::net::{Net, Quality, Site};
 use crate::server::Machines;
-use crate::store::Pauses;
+use crate::stops::Pauses;
 use crate::world::World;
 
 /// How bad a run is.

@@ -15,6 +15,8 @@ pub enum Site {
     Node(usize),
     /// A machine that runs servers.
     Machine(usize),
+    /// A server of the count cache.
+    Cache(usize),
     /// All clients.
     Clients,
 }
