@@ -246,7 +246,7 @@ impl Machines {
         stores.catalog = Arc::clone(&catalog);
         if let Some(caches) = &plan.caches {
             let network = SimNetwork { caches: caches.clone(), machine, stops: Arc::new(self.stops(process, own, 3)) };
-            join(&mut stores, network, Arc::clone(&clock)).await?;
+            join(&mut stores, network, Arc::clone(&clock), plan.rules).await?;
         }
         let namespaces = Namespaces::open(catalog, Arc::clone(&clock)).await;
         let namespaces = namespaces.map_err(|error| error.to_string())?;
@@ -281,9 +281,9 @@ pub fn cache_cluster() -> NamespaceName {
 }
 
 /// Opens the cache cluster as a server does: if none of its servers answers, there is no start.
-async fn join(stores: &mut Stores, network: SimNetwork, clock: Arc<dyn Clock>) -> Result<(), String> {
+async fn join(stores: &mut Stores, network: SimNetwork, clock: Arc<dyn Clock>, rules: Rules) -> Result<(), String> {
     let options = network.caches.options();
-    let opened = memcached::Cluster::on(Arc::new(network), options, clock).await;
+    let opened = memcached::Cluster::on(Arc::new(network), options, clock, rules).await;
     let (cluster, _) = opened.map_err(|absent| format!("{absent:?}"))?;
     let cluster = Arc::new(cluster);
     let (cache, fast) = (Arc::clone(&cluster) as Arc<dyn CountCache>, cluster as Arc<dyn FastCounts>);

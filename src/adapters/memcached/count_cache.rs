@@ -18,6 +18,7 @@ use crate::adapters::memcached::wire::Answer;
 use crate::adapters::memcached::{Cluster, key};
 use crate::adapters::stored::count;
 use crate::domain::counter::Counter;
+use crate::domain::fleet::Rule;
 use crate::domain::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX, CLEAR_VISIBLE_WITHIN};
 use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache, StoreError};
 
@@ -35,7 +36,8 @@ impl Cluster {
         if mark.held_as_of.is_some_and(|held| held > value.as_of) {
             return;
         }
-        let set = Set::new(key, count::encode(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS)).compare_cas(mark.number);
+        let set = Set::new(key, count::encode(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
+        let set = if self.rules.keeps(Rule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
         // A cache may forget: what became of the fill changes nothing for anybody. Sent twice, the second finds a new CAS.
         let _: Result<Answer, StoreError> = node.call("cache fill", &[set.into()], Repeat::Harmless).await;
     }

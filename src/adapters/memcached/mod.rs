@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::adapters::memcached::node::{Node, Repeat, Tally};
 use crate::adapters::memcached::wire::{Answer, Network, Tcp};
 use crate::domain::counter::Counter;
+use crate::domain::fleet::Rules;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
 use crate::ports::{Clock, StoreError};
 
@@ -47,6 +48,7 @@ pub struct Cluster {
     key_prefix: String,
     dedupe_seconds: u32,
     clock: Arc<dyn Clock>,
+    rules: Rules,
     tally: Arc<Tally>,
     /// Adds that go on whether or not their callers wait.
     tasks: Mutex<JoinSet<()>>,
@@ -76,14 +78,15 @@ impl Cluster {
     /// Looks for the servers, within `MEMCACHED_START_WITHIN`. Some may be absent and come later; if none answers, or one
     /// answers that is no memcached, nothing is opened.
     pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<(Self, Absent), Absent> {
-        Self::on(Arc::new(Tcp), options, clock).await
+        Self::on(Arc::new(Tcp), options, clock, Rules::default()).await
     }
 
-    /// The same through a network of the caller's.
+    /// The same through a network of the caller's, with all rules or, in a simulation, all but one.
     pub async fn on(
         network: Arc<dyn Network>,
         options: Options,
         clock: Arc<dyn Clock>,
+        rules: Rules,
     ) -> Result<(Self, Absent), Absent> {
         let tally = Arc::new(Tally::default());
         let node = |address| {
@@ -109,7 +112,7 @@ impl Cluster {
         }
         let Options { key_prefix, dedupe_seconds, .. } = options;
         let tasks = Mutex::default();
-        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, tally, tasks }, absent))
+        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, tally, tasks }, absent))
     }
 
     /// What was done so far, and how the servers are.

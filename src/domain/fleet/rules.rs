@@ -19,11 +19,15 @@ pub enum Rule {
     CheckpointBeforeWatermark,
     /// Registers carry their own value as the cell timestamp.
     MaxRegisters,
+    /// A count is put into a shared cache only under a right that was taken before the store was read.
+    FillUnderRight,
+    /// From a shared cache only what is as new as what this server told is taken.
+    NoOlderThanTold,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::AcknowledgeUnderLease,
         Self::LapsedStaysLapsed,
         Self::PendingAboveLimit,
@@ -32,6 +36,8 @@ impl Rule {
         Self::RecheckMark,
         Self::CheckpointBeforeWatermark,
         Self::MaxRegisters,
+        Self::FillUnderRight,
+        Self::NoOlderThanTold,
     ];
 }
 

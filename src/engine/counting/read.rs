@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::fleet::Rule;
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
@@ -115,7 +116,8 @@ impl Counting {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            if coherent || (value.as_of > Timestamp::MIN && value.as_of >= told) {
+            let is_as_new = value.as_of >= told || !self.core.rules.keeps(Rule::NoOlderThanTold);
+            if coherent || (value.as_of > Timestamp::MIN && is_as_new) {
                 self.core.stats.cache_hits.one();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
