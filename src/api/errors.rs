@@ -68,6 +68,12 @@ impl Refusal {
         self
     }
 
+    /// Says that this call surely changed nothing, where its reason leaves that open.
+    #[must_use]
+    pub fn without_effect(self) -> Self {
+        self.with("effect", "nothing")
+    }
+
     /// The gRPC code.
     pub fn code(&self) -> Code {
         Code::from_i32(self.reason.info().code as i32)

@@ -7,9 +7,12 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use crate::client::error::{CallError, is_retryable, leaves_the_server, may_be_applied, was_never_sent};
+use crate::client::error::{CallError, is_retryable, leaves_the_server, may_be_applied, no_time_left, was_never_sent};
 use crate::client::retry::{Pause, Progress, Work};
 use crate::client::{ACTOR_METADATA, Client, late};
+
+/// A call with less time than this is not sent: servers refuse it. `domain::limits` has the same; a test compares the two.
+pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 
 /// Whether an attempt may have another one beside it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,6 +139,9 @@ impl Client {
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
+        if time < DEADLINE_LEAST {
+            return Err(no_time_left(time));
+        }
         let mut request = Request::new(message.clone());
         request.set_timeout(time);
         if let Some(actor) = &self.actor {

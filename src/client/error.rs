@@ -132,6 +132,14 @@ pub(super) fn busy(why: &str) -> Status {
     Status::with_error_details(Code::ResourceExhausted, why, details)
 }
 
+/// The refusal of a call for which no time is left, so that it is not sent; in the words of a server.
+pub(super) fn no_time_left(time: Duration) -> Status {
+    let effect = std::collections::HashMap::from([("effect".to_owned(), "nothing".to_owned())]);
+    let details = ErrorDetails::with_error_info("DEADLINE_EXCEEDED", "tallystone", effect);
+    let what = format!("a deadline of {time:?} leaves no time for the call; nothing was sent: allow more time");
+    Status::with_error_details(Code::DeadlineExceeded, what, details)
+}
+
 /// Whether the same call may succeed later.
 pub(super) fn is_retryable(status: &Status) -> bool {
     match reason_of(status) {
@@ -140,17 +148,24 @@ pub(super) fn is_retryable(status: &Status) -> bool {
     }
 }
 
-/// Whether the call may have had its effect.
+/// Whether the call may have had its effect: as its reason says, unless the refusal says that this one had none.
 pub(super) fn may_be_applied(status: &Status) -> bool {
     match reason_of(status) {
-        Some(reason) => EFFECT_UNKNOWN.contains(&reason.as_str()),
+        Some(reason) => EFFECT_UNKNOWN.contains(&reason.as_str()) && !says_no_effect(status),
         None => is_of_the_way(status.code()) && !was_never_sent(status),
     }
+}
+
+/// Whether a refusal says that the call had no effect, where its reason leaves that open.
+fn says_no_effect(status: &Status) -> bool {
+    metadata_of(status, "effect").as_deref() == Some("nothing")
 }
 
 /// Whether another server should be asked: this one did not answer, is stopping, or cannot do its work.
 pub(super) fn leaves_the_server(status: &Status) -> bool {
     match reason_of(status) {
+        // The caller's deadline was too near for any server.
+        Some(reason) if reason == "DEADLINE_EXCEEDED" && says_no_effect(status) => false,
         Some(reason) => LEAVES_THE_SERVER.contains(&reason.as_str()),
         None => is_of_the_way(status.code()),
     }
@@ -178,4 +193,19 @@ pub(super) fn was_never_sent(status: &Status) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_started_has_no_effect_though_its_reason_leaves_that_open() {
+        let status = no_time_left(Duration::from_micros(999));
+        assert_eq!(reason_of(&status).as_deref(), Some("DEADLINE_EXCEEDED"));
+        assert!(is_retryable(&status) && !may_be_applied(&status) && !leaves_the_server(&status));
+        let details = ErrorDetails::with_error_info("DEADLINE_EXCEEDED", "tallystone", [("effect".into(), "?".into())]);
+        let status = Status::with_error_details(Code::DeadlineExceeded, "the deadline passed", details);
+        assert!(may_be_applied(&status) && leaves_the_server(&status));
+    }
 }

@@ -97,10 +97,9 @@ pub fn expired(method: &Method, time: Duration) -> Refusal {
         true => "a write may have been applied: retry it with the same token",
         false => "nothing was changed: allow more time, or ask for less",
     };
-    Refusal::new(
-        Reason::DeadlineExceeded,
-        format!("the deadline of {time:?} passed before the call was finished; {advice}"),
-    )
+    let what = format!("the deadline of {time:?} passed before the call was finished; {advice}");
+    let refusal = Refusal::new(Reason::DeadlineExceeded, what);
+    if method.changes { refusal } else { refusal.without_effect() }
 }
 
 /// The deadline that a caller asks for, as time from now.
@@ -111,10 +110,8 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
         return Err(Refusal::new(Reason::InvalidArgument, what).at("grpc-timeout"));
     };
     if time < DEADLINE_LEAST {
-        return Err(Refusal::new(
-            Reason::DeadlineExceeded,
-            format!("a deadline of {time:?} leaves no time for the call; nothing was started: allow more time"),
-        ));
+        let what = format!("a deadline of {time:?} leaves no time for the call; nothing was started: allow more time");
+        return Err(Refusal::new(Reason::DeadlineExceeded, what).without_effect());
     }
     Ok(Some(time))
 }
@@ -168,7 +165,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         assert_eq!(deadline(&headers), Ok(None));
         headers.insert("grpc-timeout", HeaderValue::from_static("999u"));
-        assert_eq!(deadline(&headers).expect_err("too near").reason, Reason::DeadlineExceeded);
+        let refused = deadline(&headers).expect_err("too near");
+        assert_eq!(refused.reason, Reason::DeadlineExceeded);
+        assert_eq!(refused.metadata, [("effect", "nothing".to_owned())]);
         headers.insert("grpc-timeout", HeaderValue::from_static("1m"));
         assert_eq!(deadline(&headers), Ok(Some(Duration::from_millis(1))));
         headers.insert("grpc-timeout", HeaderValue::from_static("soon"));

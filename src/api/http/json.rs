@@ -96,7 +96,7 @@ fn check_content_encoding(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
 
 fn late_body(time: Duration) -> Refusal {
     let what = format!("the body did not arrive within {time:?}; nothing was started: send it again");
-    Refusal::new(Reason::DeadlineExceeded, what)
+    Refusal::new(Reason::DeadlineExceeded, what).without_effect()
 }
 
 /// Reads a body. One that is too large is read on for a while and thrown away: some clients, once their upload is cut

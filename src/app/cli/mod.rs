@@ -304,6 +304,11 @@ mod tests {
     }
 
     #[test]
+    fn the_client_sends_no_call_that_is_refused_for_its_deadline() {
+        assert_eq!(crate::client::DEADLINE_LEAST, crate::domain::limits::DEADLINE_LEAST);
+    }
+
+    #[test]
     fn both_ends_call_the_actor_the_same() {
         assert_eq!(crate::client::ACTOR_METADATA, crate::api::grpc::namespaces::ACTOR_METADATA);
     }

@@ -330,7 +330,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 504,
         retry: Retry::SameToken,
         effect: Effect::Unknown,
-        help: "The deadline passed. A write may have been applied: retry with the same token, with more time.",
+        help: "The deadline passed. A write may have been applied, unless the answer's effect says nothing: retry with the same token, with more time.",
     },
     ReasonInfo {
         name: "INTERNAL",

@@ -89,6 +89,7 @@ async fn a_deadline_that_passes_says_that_the_write_may_have_been_applied() {
     for word in ["DEADLINE_EXCEEDED", "100ms", "same token"] {
         assert!(answer.body.contains(word), "{}", answer.body);
     }
+    assert!(!answer.body.contains("\"effect\""), "what may have been applied is not said to be nothing");
     server.gate.open();
     let answer = server.counters().await.add_count(message).await.expect("a retry").into_inner();
     assert_eq!(answer.outcome(), wire::Outcome::AlreadyApplied, "the write went on without its caller");
@@ -122,6 +123,8 @@ async fn a_deadline_too_near_starts_nothing() {
     let headers = [("content-type", "application/json"), ("grpc-timeout", "10u")];
     let answer = server.http("POST", &path, &headers, &body).await;
     assert!(answer.status == 504 && answer.body.contains("nothing was started"), "{}", answer.body);
+    let told: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert_eq!(told["details"][0]["metadata"]["effect"], "nothing", "{told}");
     let headers = [("content-type", "application/json"), ("grpc-timeout", "soon")];
     let answer = server.http("POST", &path, &headers, &body).await;
     assert!(answer.status == 400 && answer.body.contains("500m"), "{}", answer.body);

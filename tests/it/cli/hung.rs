@@ -24,6 +24,18 @@ fn a_read_that_gets_no_answer_is_unavailable_because_nothing_was_done() {
 }
 
 #[test]
+fn a_write_for_which_no_time_is_left_is_not_sent_and_says_so() {
+    let desk = Desk::set();
+    for line in ["counter add views", "msg push -q mail hello", "queue create other", "ns ls"] {
+        let ran = desk.shell(&format!("tallystone {line} --timeout 1ms"));
+        assert_eq!(ran.code, 5, "{line}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("nothing was sent: allow more time"), "{line}: {}", ran.err);
+        assert!(!ran.err.contains("may have been applied"), "{line}: {}", ran.err);
+    }
+    assert_eq!(desk.shell("tallystone queue describe other").code, 3, "nothing was sent");
+}
+
+#[test]
 fn what_is_no_server_of_ours_is_told_apart_from_one_that_is_late() {
     let desk = Desk::set();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
