@@ -11,7 +11,8 @@ use crate::domain::limits::{
     PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::settings::Settings;
+use crate::domain::queue::name::QueueName;
+use crate::domain::queue::settings::{PriorityClass, Settings};
 use crate::domain::queue::spec::QueueSpec;
 
 /// What a setting may be.
@@ -117,13 +118,35 @@ const OF_QUEUE: &[Range<QueueSpec>] = &[
     },
     Range {
         setting: "template_for",
-        allowed: || format!("1 to {QUEUE_NAME_BYTES_MAX} bytes"),
-        fits: |own| own.template_for.as_ref().is_none_or(|prefix| (1..=QUEUE_NAME_BYTES_MAX).contains(&prefix.len())),
+        allowed: || format!("what a queue name may begin with, 1 to {QUEUE_NAME_BYTES_MAX} bytes"),
+        fits: |own| own.template_for.as_ref().is_none_or(|prefix| QueueName::new(prefix).is_ok()),
+    },
+    Range {
+        setting: "retry_policy.max",
+        allowed: || format!("retry_policy.initial to {}", time(INVISIBILITY_MAX)),
+        fits: |own| (own.settings.retry.initial..=INVISIBILITY_MAX).contains(&own.settings.retry.max),
     },
     Range {
         setting: "priority_classes",
-        allowed: || format!("at most {PRIORITY_CLASSES_MAX}"),
-        fits: |own| own.settings.classes.len() <= PRIORITY_CLASSES_MAX,
+        allowed: || format!("at most {PRIORITY_CLASSES_MAX}, no name twice"),
+        fits: |own| {
+            let classes = &own.settings.classes;
+            let is_first =
+                |(at, class): (usize, &PriorityClass)| classes[..at].iter().all(|one| one.name != class.name);
+            classes.len() <= PRIORITY_CLASSES_MAX && classes.iter().enumerate().all(is_first)
+        },
+    },
+    Range {
+        setting: "metadata_max_bytes",
+        allowed: || {
+            let most = number(METADATA_BYTES_MAX.into());
+            format!("up to {most} bytes, on an exclusive queue more than its exclusivity_key has")
+        },
+        fits: |own| {
+            let rule = own.settings.exclusivity.as_ref();
+            let least = rule.map_or(0, |rule| rule.key.len() + 1); // a value has a byte at least
+            (least..=METADATA_BYTES_MAX as usize).contains(&(own.settings.metadata_max_bytes as usize))
+        },
     },
     Range {
         setting: "dedupe_window",
@@ -226,7 +249,7 @@ fn number(bound: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueName;
+    use crate::domain::queue::settings::Exclusivity;
 
     fn spec() -> QueueSpec {
         QueueSpec::with_defaults(QueueName::new("mail").expect("a valid name"))
@@ -264,6 +287,39 @@ mod tests {
         (bad.settings.dedupe_window, bad.settings.quota_messages) = (Duration::from_secs(60), 1);
         bad.settings.dedupe_max_bytes += 1;
         assert_eq!(names(&bad), [""; 0]);
+    }
+
+    #[test]
+    fn what_no_message_or_queue_can_meet_is_refused() {
+        let check = |change: fn(&mut QueueSpec), expected: Option<&str>| {
+            let mut spec = spec();
+            change(&mut spec);
+            assert_eq!(faults_of_queue(&spec).iter().map(|fault| fault.setting).next(), expected);
+        };
+        fn exclusive(spec: &mut QueueSpec, metadata_max_bytes: u32) {
+            let rule = Exclusivity { key: "title".into(), max_in_flight_per_value: 1, strict_order_per_value: false };
+            spec.settings.exclusivity = Some(rule);
+            spec.settings.metadata_max_bytes = metadata_max_bytes;
+        }
+        fn classes(spec: &mut QueueSpec, names: [&str; 2]) {
+            let class = |name: &str| PriorityClass { name: name.into(), offset_ms: 0, tag: None };
+            spec.settings.classes = names.map(class).into();
+        }
+        check(|spec| exclusive(spec, 5), Some("metadata_max_bytes"));
+        check(|spec| exclusive(spec, 6), None);
+        check(|spec| spec.settings.metadata_max_bytes = 0, None);
+        check(|spec| spec.settings.metadata_max_bytes = METADATA_BYTES_MAX + 1, Some("metadata_max_bytes"));
+        check(|spec| classes(spec, ["fast", "fast"]), Some("priority_classes"));
+        check(|spec| classes(spec, ["fast", "Fast"]), None);
+        check(|spec| spec.settings.retry.initial = spec.settings.retry.max, None);
+        check(
+            |spec| spec.settings.retry.initial = spec.settings.retry.max + Duration::from_nanos(1),
+            Some("retry_policy.max"),
+        );
+        for (prefix, expected) in [("mail/", None), ("/mail", Some("template_for")), ("mail ", Some("template_for"))] {
+            let spec = QueueSpec { template_for: Some(prefix.into()), ..spec() };
+            assert_eq!(faults_of_queue(&spec).iter().map(|fault| fault.setting).next(), expected, "{prefix:?}");
+        }
     }
 
     #[test]

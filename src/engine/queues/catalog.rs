@@ -167,6 +167,7 @@ impl Queues {
             let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
             return Err(Reject::new(Reason::QueueExists, what).into());
         }
+        self.refuse_second_template(&spec)?;
         self.check_durability(&spec)?;
         if self.shared.len() >= QUEUES_MAX {
             let what = format!("there are {QUEUES_MAX} queues already; delete some first");
@@ -228,6 +229,19 @@ impl Queues {
         // Whoever waits looks again: blocks may have come or gone.
         live.waiters.wake_all();
         Ok(Changed { queue: live.record.load_full(), differences: lines })
+    }
+
+    /// Of two templates with one prefix nobody could say which makes a queue.
+    fn refuse_second_template(&self, spec: &QueueSpec) -> Result<(), QueueError> {
+        let Some(prefix) = &spec.template_for else { return Ok(()) };
+        let mut records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
+        let first = records.find(|queue| queue.spec.template_for.as_ref() == Some(prefix));
+        let Some(first) = first else { return Ok(()) };
+        let what = format!(
+            "template {} makes the queues that begin with {prefix} already: update it, or delete it first",
+            first.spec.name
+        );
+        Err(Reject::new(Reason::QueueExists, what.as_str()).at("queue.template_for", what.as_str()).into())
     }
 
     /// A queue or template that requires more than the store offers is refused, whatever would be made of it.

@@ -152,10 +152,8 @@ impl QueueDraft {
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
-        match ranges::faults_of_queue(&spec) {
-            faults if faults.is_empty() => Ok(spec),
-            faults => Err(out_of_range(&spec, &faults)),
-        }
+        let faults = new_faults(live, &spec);
+        if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
     }
 
     fn resolve_exclusivity(&self, settings: &mut Settings) -> Result<(), Reject> {
@@ -222,6 +220,28 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
     };
     reset(spec, defaults);
     Ok(())
+}
+
+/// The faults that a change brings in: a setting that a live queue has from before a rule stays as it is until somebody
+/// changes it. What shards refuse is a fault in any case.
+fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<Fault> {
+    let mut faults = ranges::faults_of_queue(spec);
+    let Some(live) = live.filter(|_| !faults.is_empty()) else { return faults };
+    let (old, of_shard) = (ranges::faults_of_queue(live), ranges::faults_of_shard(&spec.settings));
+    let values = [settings_of(live), settings_of(spec)];
+    faults.retain(|fault| {
+        let is_of = |other: &Fault| other.setting == fault.setting;
+        let [before, after] = values.each_ref().map(|values| value_of(values, fault.setting));
+        of_shard.iter().any(is_of) || !old.iter().any(is_of) || before != after
+    });
+    faults
+}
+
+/// The value of a setting, or of the one that it is a part or the reason of.
+fn value_of<'a>(values: &'a [Setting], setting: &str) -> Option<&'a str> {
+    let whole = setting.strip_suffix("_reason").unwrap_or(setting);
+    let whole = if whole.starts_with("retry_policy.") { "retry_policy" } else { whole };
+    values.iter().find(|value| value.name == whole).map(|setting| &*setting.value)
 }
 
 /// The longest value of a setting that a refusal shows, in characters.
@@ -408,6 +428,28 @@ mod tests {
         let fields: Vec<_> = refused.fields.iter().map(|(field, _)| field.as_str()).collect();
         assert_eq!(fields, ["queue.description", "queue.default_lease", "queue.default_max_attempts"]);
         assert_eq!(refused.fields[1].1, "default_lease is 0.5s, allowed is 1 s to 12 h");
+    }
+
+    #[test]
+    fn what_a_live_queue_has_from_before_a_rule_stays_until_it_is_changed() {
+        let mut old = named().resolve(None, &[]).expect("a queue");
+        old.settings.quota_messages = 0;
+        old.settings.retry.initial = old.settings.retry.max + Duration::from_secs(1);
+        let more = QueueDraft { default_attempts: Some(5), ..named() };
+        let changed = more.clone().resolve(Some(&old), &[]).expect("the faults are old");
+        assert_eq!(differences(&old, &changed), ["default_max_attempts: 3 -> 5"]);
+        assert!(more.resolve(None, &[]).is_ok(), "a new queue has none");
+        let still_bad = RetryPolicy { jitter_percent: 1, ..old.settings.retry };
+        for (draft, field) in [
+            (QueueDraft { retry: Some(still_bad), ..named() }, "queue.retry_policy.max"),
+            (QueueDraft { dedupe_window: Some(Duration::ZERO), ..named() }, "queue.dedupe_window"),
+        ] {
+            let refused = draft.resolve(Some(&old), &[]).expect_err("changed, and no better");
+            assert_eq!(refused.fields.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), [field]);
+        }
+        let mended = QueueDraft { quota_messages: Some(1), ..named() }.resolve(Some(&old), &[]).expect("mended");
+        let back = QueueDraft { quota_messages: Some(0), ..named() };
+        assert!(back.resolve(Some(&mended), &[]).is_err(), "what is mended does not come back");
     }
 
     #[test]

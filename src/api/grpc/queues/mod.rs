@@ -268,6 +268,10 @@ impl QueueService for QueuesApi {
             let what = "visible_time and invisibility say the same; send one of them";
             return Err(Refusal::new(Reason::InvalidArgument, what).at("invisibility").into());
         }
+        if request.priority.is_none() && request.visible_time.is_none() && request.invisibility.is_none() {
+            let what = "nothing to change is said; send priority, visible_time or invisibility";
+            return Err(Refusal::new(Reason::InvalidArgument, what).at("priority").into());
+        }
         let sent = SentUpdate {
             priority: request.priority,
             visible_at: decode::moment("visible_time", request.visible_time).map_err(status)?,

@@ -235,7 +235,7 @@ impl Faults {
         Some(RetryPolicy {
             initial,
             factor_percent: self.number("retry_policy.factor_percent", Some(factor))?,
-            max: max.max(initial),
+            max,
             jitter_percent: self.number("retry_policy.jitter_percent", Some(sent.jitter_percent))?,
         })
     }

@@ -264,7 +264,8 @@ async fn a_message_that_nobody_has_is_updated_and_canceled() {
     assert_eq!(server.done("CancelMessage", cancel).await["state"], "MESSAGE_STATE_CANCELED");
     let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
     assert_eq!(found["message"]["cancelReason"], "no longer wanted");
-    server.refused("UpdateMessage", json!({"queue": "mail", "message_id": "a"}), Reason::WrongMessageState).await;
+    let late = json!({"queue": "mail", "message_id": "a", "priority": "4"});
+    server.refused("UpdateMessage", late, Reason::WrongMessageState).await;
     server.refused("GetMessage", json!({"queue": "mail", "message_id": "nobody"}), Reason::MessageNotFound).await;
 }
 

@@ -85,3 +85,69 @@ async fn what_is_larger_than_the_queue_takes_is_refused_and_what_it_took_before_
     })
     .await;
 }
+
+#[tokio::test]
+async fn settings_that_no_message_or_queue_can_meet_are_refused_with_their_field() {
+    on_every_store(mail(), async |server| {
+        let class = |name: &str| json!({"name": name, "offset_ms": "5"});
+        let cases = [
+            (
+                json!({"type": "QUEUE_TYPE_EXCLUSIVE", "exclusivity_key": "title", "metadata_max_bytes": 5}),
+                "queue.metadata_max_bytes",
+                "metadata_max_bytes is 5, allowed is up to 1,280 bytes, on an exclusive queue more than its exclusivity_key has",
+            ),
+            (
+                json!({"priority_classes": [class("fast"), class("fast")]}),
+                "queue.priority_classes",
+                "allowed is at most 32, no name twice",
+            ),
+            (
+                json!({"retry_policy": {"initial": "10s", "max": "5s"}}),
+                "queue.retry_policy.max",
+                "allowed is retry_policy.initial to 10 years",
+            ),
+            (json!({"template_for": "/jobs"}), "queue.template_for", "what a queue name may begin with"),
+        ];
+        for (mut queue, field, words) in cases {
+            queue["name"] = json!("orders");
+            let refused = server.refused("CreateQueue", json!({"queue": queue}), Reason::InvalidSettings).await;
+            let violation = &refused["details"][1]["fieldViolations"][0];
+            assert_eq!(violation["field"], field, "{refused}");
+            assert!(violation["description"].as_str().expect("a text").contains(words), "{violation}");
+        }
+        server.refused("GetQueue", json!({"queue": "orders"}), Reason::QueueNotFound).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_templates_with_one_prefix_are_refused() {
+    on_every_store(json!({"name": "jobs", "template_for": "jobs/"}), async |server| {
+        let template = |name: &str, prefix: &str| json!({"queue": {"name": name, "template_for": prefix}});
+        let refused = server.refused("CreateQueue", template("other", "jobs/"), Reason::QueueExists).await;
+        assert_eq!(refused["details"][1]["fieldViolations"][0]["field"], "queue.template_for", "{refused}");
+        assert!(refused["message"].as_str().expect("a text").contains("template jobs makes the queues"), "{refused}");
+        server.done("CreateQueue", template("jobs", "jobs/")).await;
+        server.done("CreateQueue", template("other", "jobs/night/")).await;
+        server.done("DeleteQueue", json!({"queue": "jobs"})).await;
+        server.done("CreateQueue", template("third", "jobs/")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_update_of_a_message_that_changes_nothing_is_refused() {
+    on_every_store(mail(), async |server| {
+        server.done("Enqueue", sent("a", 1, json!({}))).await;
+        for body in [json!({"only_if_sooner": true}), json!({"expected_version": "1"}), json!({})] {
+            let mut body = body;
+            (body["queue"], body["message_id"]) = (json!("mail"), json!("a"));
+            let refused = server.refused("UpdateMessage", body, Reason::InvalidArgument).await;
+            let text = refused["message"].as_str().expect("a text");
+            assert!(text.contains("send priority, visible_time or invisibility"), "{text}");
+        }
+        let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+        assert_eq!(found["message"]["version"], "1", "{found}");
+    })
+    .await;
+}
