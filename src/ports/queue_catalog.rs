@@ -59,7 +59,8 @@ pub struct QueueRequest {
     pub token: Box<str>,
     /// A hash of what was asked for: a repeat has the same.
     pub fingerprint: u64,
-    /// The sequence of each shard when it began: it touches nothing that came later.
+    /// The sequence of each shard when it began: it touches nothing that came later. Of the redrive of one message the
+    /// sequence and the version of that one.
     pub through: Vec<u64>,
     /// Until when it is kept, by the wall.
     pub until: Timestamp,

@@ -98,3 +98,38 @@ fn a_redrive_that_is_over_is_not_done_again_after_a_kill() {
     assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it is over");
     assert_eq!(errored(&server), "1", "nothing was left of it");
 }
+
+#[test]
+fn a_redrive_of_one_message_is_done_once_over_a_kill() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    ask(&server, "CreateQueue", &json!({"queue": {"name": "mail", "default_max_attempts": 1}}));
+    ask(&server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "a"}}));
+    let fail = |server: &_| {
+        let leases = ask(server, "Dequeue", &json!({"queue": "mail", "max_messages": 1}));
+        let token = &leases["leases"][0]["leaseToken"];
+        let failed = ask(server, "Fail", &json!({"queue": "mail", "lease_token": token}));
+        assert!(reason(&failed).is_null() && token.is_string(), "{leases} {failed}");
+    };
+    let redrive = |token: &str| json!({"queue": "mail", "message_id": "a", "request_token": token});
+    let done = |server: &_, token: &str| {
+        let answer = ask(server, "RedriveMessages", &redrive(token));
+        assert_eq!(answer["operation"]["state"], "OPERATION_STATE_DONE", "{answer}");
+        assert_eq!(answer["operation"]["done"], "1", "{answer}");
+    };
+    let errored = |server: &_| ask(server, "GetDepth", &json!({"queue": "mail"}))["errored"].clone();
+    fail(&server);
+    done(&server, "once");
+    assert_eq!(errored(&server), "0");
+    fail(&server);
+    server.kill();
+
+    let server = Launch::dev(data.path()).start();
+    done(&server, "once");
+    assert_eq!(errored(&server), "1", "it was redriven under this token before");
+    let all = json!({"queue": "mail", "request_token": "once"});
+    assert_eq!(reason(&ask(&server, "RedriveMessages", &all)), "TOKEN_REUSED");
+    done(&server, "anew");
+    assert_eq!(errored(&server), "0", "another token redrives it again");
+    assert_eq!(reason(&ask(&server, "RedriveMessages", &redrive("late"))), "WRONG_MESSAGE_STATE");
+}

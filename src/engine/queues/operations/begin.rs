@@ -1,7 +1,7 @@
 //! How an operation begins: once for each request token, over restarts too.
 //!
 //! What has a token is kept in the catalog before it is answered: a hash of what was asked for, and up to where the shards
-//! were then; up to 0 once it is over.
+//! were then; up to 0 once it is over. Of one message its version is kept, which tells by itself whether it is over.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{Kind, Running, Work};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::QueueId;
+use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::{QueueId, State};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
@@ -21,21 +22,32 @@ use crate::engine::queues::live::LiveQueue;
 use crate::ports::QueueRequest;
 
 impl Work {
-    /// Whether a repeat after a restart has to know of it: it touches more than one message that it names.
+    /// Whether a repeat after a restart has to know of it.
     fn outlives_its_server(&self) -> bool {
-        self.message.is_none() && !self.dry_run
+        !self.dry_run
     }
 
     /// A hash of all of it, in which every part says where it ends. It is stored.
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
-        let kind = match self.kind {
-            Kind::Purge => 1,
-            Kind::Redrive => 2,
+        let kind = match (self.kind, &self.message) {
+            (Kind::Purge, _) => 1,
+            (Kind::Redrive, None) => 2,
+            (Kind::Redrive, Some(_)) => 3,
         };
         hash.update(&[kind]);
         hash.update(&self.rate.to_be_bytes());
         for text in self.filter.metadata().pairs().flat_map(|(key, value)| [key, value]) {
+            hash.update(&(text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+        let named = self.message.as_ref().map(|message| match message {
+            MessageRef::Key(key) => [key.to_string(), String::new()],
+            MessageRef::Id(id, routing) => {
+                [id.to_string(), routing.as_ref().map_or_else(String::new, |own| own.as_str().to_owned())]
+            }
+        });
+        for text in named.iter().flatten() {
             hash.update(&(text.len() as u64).to_be_bytes());
             hash.update(text.as_bytes());
         }
@@ -79,9 +91,12 @@ impl Queues {
         let kept = catalog.kept(id, &token).await?.filter(|kept| kept.until > now);
         let kept = match kept {
             Some(kept) if kept.fingerprint != work.fingerprint() => return Err(reused()),
-            Some(kept) => kept,
+            Some(kept) => self.left_of(queue, &work, kept).await?,
             None => {
-                let through = self.sequences(queue).await?;
+                let through = match &work.message {
+                    Some(message) => self.errored_version(queue, message).await?,
+                    None => self.sequences(queue).await?,
+                };
                 // What is slow on purpose is known until it can be over, and then as long as anything else.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
                 let until = now + walk + kept_for(queue);
@@ -135,6 +150,28 @@ impl Queues {
             self.shared.driver.start_once(async move { queues.work_off(&queue, &work).await });
         }
         Ok(running)
+    }
+
+    /// The sequence and the version of a message that is errored: a redrive, like all that happens to it later, gives it
+    /// another version.
+    async fn errored_version(&self, queue: &LiveQueue, message: &MessageRef) -> Result<Vec<u64>, QueueError> {
+        let name = queue.record.load().spec.name.clone();
+        let head = self.get_message(&name, message.clone()).await?.message.head;
+        match head.state {
+            State::Errored => Ok(vec![head.key.sequence, head.version]),
+            other => Err(Refusal::WrongState(other).into()),
+        }
+    }
+
+    /// What a repeat after a restart goes on with: nothing, if it names a message that has changed since.
+    async fn left_of(&self, queue: &LiveQueue, work: &Work, kept: QueueRequest) -> Result<QueueRequest, QueueError> {
+        let Some(message) = &work.message else { return Ok(kept) };
+        let is_left = match self.errored_version(queue, message).await {
+            Ok(version) => version == kept.through,
+            Err(QueueError::Refused(Refusal::NotFound | Refusal::WrongState(_))) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(if is_left { kept } else { QueueRequest { through: Vec::new(), ..kept } })
     }
 
     /// The sequence of the newest message of each shard.

@@ -115,7 +115,8 @@ struct Running {
     id: String,
     queue: QueueName,
     work: Work,
-    /// What is kept of it, with the sequence of each shard when it began.
+    /// What is kept of it, with the sequence of each shard when it began, or with the version of its one message; with none
+    /// of both where nothing is left of that one.
     kept: Option<QueueRequest>,
     done: AtomicU64,
     total: u64,
@@ -293,7 +294,8 @@ impl Queues {
             OperationState::Running | OperationState::Failed(..) => false,
             OperationState::Cancelled => running.cancel.is_cancelled(), // not by the end of the server
         };
-        if let Some(kept) = running.kept.clone().filter(|_| is_over) {
+        // One message tells by its version whether it is over.
+        if let Some(kept) = running.kept.clone().filter(|_| is_over && running.work.message.is_none()) {
             self.keep_end(queue, kept).await;
         }
         running.end.send_replace(Some((state, self.shared.now(), self.shared.clock.elapsed())));
@@ -302,6 +304,11 @@ impl Queues {
     /// Walks over all shards; says whether it came to the end.
     async fn walk(&self, queue: &Arc<LiveQueue>, running: &Running) -> Result<bool, QueueError> {
         if let Some(message) = running.work.message.clone() {
+            let is_over = running.kept.as_ref().is_some_and(|kept| kept.through.is_empty());
+            if is_over {
+                running.done.store(1, Ordering::Relaxed);
+                return Ok(true);
+            }
             let end = self.redrive_message(&running.queue, message, running.work.dry_run).await?;
             running.done.store(end.done, Ordering::Relaxed);
             return Ok(true);
