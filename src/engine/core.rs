@@ -9,6 +9,7 @@ use dashmap::DashMap;
 
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName};
 use crate::domain::fleet::Rules;
+use crate::domain::limits::TOUCH_SHARDS;
 use crate::domain::namespace::Namespace;
 use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
 use crate::domain::{Reason, Timestamp};
@@ -144,6 +145,16 @@ impl Core {
             trim_fails: AtomicBool::new(false),
             scopes: DashMap::new(),
         }
+    }
+
+    /// Up to where every counter of a dataset is rolled up, at most the limit.
+    pub fn rolled_up_to(&self, dataset: &DatasetState, limit: Timestamp) -> Timestamp {
+        let of_shard = |shard: u32| match self.fleet {
+            // What other members have rolled up is known by their watermarks.
+            Some(_) => dataset.watermark(shard),
+            None => dataset.pending.rolled_up_to(shard, limit),
+        };
+        (0..TOUCH_SHARDS).map(of_shard).min().unwrap_or(limit)
     }
 
     /// Wall time.

@@ -33,6 +33,8 @@ pub struct DatasetState {
     limit: Rising,
     publish: Notify,
     active: AtomicBool,
+    /// How far rankings were told to reach.
+    ranked_to: AtomicI64,
     seal_lag_micros: AtomicU64,
 }
 
@@ -59,6 +61,7 @@ impl DatasetState {
             limit: Rising::new(limit.micros()),
             publish: Notify::new(),
             active: AtomicBool::new(true),
+            ranked_to: AtomicI64::new(i64::MIN),
             seal_lag_micros: AtomicU64::new(0),
             dataset,
         })
@@ -148,6 +151,17 @@ impl DatasetState {
     /// Whether anything happened since the last call; then watermarks are worth writing.
     pub fn take_active(&self) -> bool {
         self.active.swap(false, Ordering::AcqRel)
+    }
+
+    /// How far a ranking is told to reach: at least as far as one before it. What was rolled up to a time stays so, also
+    /// where a counter is to be rolled once more from before it.
+    pub fn tell_ranked(&self, to: Timestamp) -> Timestamp {
+        Timestamp::from_micros(self.ranked_to.fetch_max(to.micros(), Ordering::AcqRel)).max(to)
+    }
+
+    /// Lets `take_active` say so once more.
+    pub fn stay_active(&self) {
+        self.active.store(true, Ordering::Release);
     }
 
     /// The limit, after asking for a newer one and waiting within a budget if it is older than one could be.

@@ -182,13 +182,12 @@ impl Engine {
         let now = self.core.now();
         let gauges = |dataset: Arc<datasets::DatasetState>| {
             let limit = dataset.limit();
-            let slowest = (0..crate::domain::limits::TOUCH_SHARDS).map(|shard| dataset.watermark(shard)).min();
             DatasetGauges {
                 id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
                 closed_lag: now.since(dataset.closing.closed(now)),
                 holds: dataset.closing.held(),
-                watermark_lag: limit.since(slowest.unwrap_or(limit)),
+                watermark_lag: limit.since(self.core.rolled_up_to(&dataset, limit)),
                 seal_lag: dataset.seal_lag(),
                 slices: dataset.slices.rows().len(),
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX, TOUCH_SHARDS};
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
@@ -52,12 +52,8 @@ impl Counting {
         // The time first: a value that is read later holds for it too.
         let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
         let is_shared = self.core.fleet.is_some();
-        // What other members have rolled up is known by their watermarks.
-        let rolled_up_to = |shard: u32| match is_shared {
-            true => scope.dataset.watermark(shard),
-            false => scope.dataset.pending.rolled_up_to(shard, limit),
-        };
-        let as_of = (0..TOUCH_SHARDS).map(rolled_up_to).min().unwrap_or(limit).max(scope.least_as_of(limit));
+        let reached = self.core.rolled_up_to(&scope.dataset, limit).max(scope.least_as_of(limit));
+        let as_of = scope.dataset.tell_ranked(reached.floor_to(Duration::from_millis(1)));
         let begun = Begun { elapsed: self.core.clock.elapsed(), as_of };
         let is_recent = |table: &Arc<TopTable>| {
             !is_shared || begun.elapsed.saturating_sub(table.begun.elapsed) < SHARED_RANKING_AGE_MAX

@@ -26,12 +26,15 @@ impl WatermarkLoop {
         Self { core, dataset, stored: None }
     }
 
-    /// Stores every watermark that can move.
-    async fn store(&mut self) -> Result<(), StoreError> {
+    /// Stores every watermark that can move; says whether all of them have come to the limit.
+    async fn store(&mut self) -> Result<bool, StoreError> {
         // The limit first: whatever is acknowledged at or below it is counted as pending, or rolled, by now.
         let limit = self.dataset.limit();
-        let reached = (0..TOUCH_SHARDS).map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit)));
-        put_moved(&self.core, &self.dataset, reached).await
+        let reached: Vec<_> =
+            (0..TOUCH_SHARDS).map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit))).collect();
+        let is_all = reached.iter().all(|(_, watermark)| *watermark >= limit);
+        put_moved(&self.core, &self.dataset, reached.into_iter()).await?;
+        Ok(is_all)
     }
 
     async fn step(&mut self) -> Result<bool, StoreError> {
@@ -39,7 +42,10 @@ impl WatermarkLoop {
         let elapsed = self.core.clock.elapsed();
         let due = self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL);
         if due && self.dataset.take_active() {
-            self.store().await?;
+            if !self.store().await? {
+                // What holds one back, a replay after a start for one, may end without anything new.
+                self.dataset.stay_active();
+            }
             self.stored = Some(elapsed);
         }
         Ok(replayed)

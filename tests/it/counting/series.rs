@@ -197,6 +197,50 @@ async fn the_ranking_of_an_idle_dataset_is_of_this_moment() {
 }
 
 #[tokio::test]
+async fn the_time_of_a_ranking_is_a_whole_millisecond_and_never_goes_back() {
+    let house = House::new().await;
+    house.add("views", 9, None).await.expect("an add that works");
+    house.pass(25 * SECOND).await;
+    let mut told = Timestamp::MIN;
+    for name in ["a", "b", "c"] {
+        // Whoever reads a counter that is not rolled up yet asks for a roll from before what was told.
+        house.add(name, 1, None).await.expect("an add that works");
+        assert!(house.get(name).await.behind);
+        for _ in 0..30 {
+            let top = house.drive(house.counting.top(&house.shop, 5)).await.expect("a ranking");
+            assert_eq!(top.as_of, top.as_of.floor_to(Duration::from_millis(1)));
+            assert!(top.as_of >= told, "{:?} after {told:?}", top.as_of);
+            assert!(top.counters.iter().all(|one| one.as_of >= top.as_of));
+            told = top.as_of;
+            house.pass(SECOND / 5).await;
+        }
+        house.pass(20 * SECOND).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dataset_that_nobody_uses_is_not_behind_after_a_start() {
+    // What a start replays waits for its turn, longer than until the watermarks are looked at for the first time.
+    let mut slow = spec("shop");
+    slow.rollup.coalesce_ms = 10_000;
+    let house = House::with(slow.clone()).await;
+    house.add("views", 9, None).await.expect("an add that works");
+    house.pass(15 * SECOND).await;
+    house.add("late", 1, None).await.expect("an add that works");
+    house.pass(3 * SECOND).await;
+    // As after a kill: the watermarks stay where they were stored.
+    let (clock, stores) = (house.clock.clone(), house.stores.clone());
+    drop(house);
+    let next = House::on(slow, clock, stores, None).await;
+    next.pass(40 * SECOND).await;
+    let gauges = next.engine.datasets();
+    assert!(gauges.iter().all(|dataset| dataset.watermark_lag.is_zero()), "{:?}", gauges[0].watermark_lag);
+    let watermarks = next.stores.touches.watermarks(gauges[0].id).await.expect("memory reads");
+    let limit = next.stores.progress.limit(gauges[0].id).await.expect("memory reads");
+    assert!(watermarks.iter().all(|watermark| *watermark >= Some(limit)), "{limit:?}: {:?}", watermarks.iter().min());
+}
+
+#[tokio::test]
 async fn a_void_that_came_later_than_its_bucket_was_recorded_is_no_difference() {
     let house = House::new().await;
     house.add("views", 3, None).await.expect("an add that works");
