@@ -303,7 +303,6 @@ impl Counting {
         reading: Reading,
         budget: Budget,
     ) -> Result<Reading, CountingError> {
-        let scope = &self.with_all_slices(scope, reading.last_write_time).await?;
         let (folded, more) = self.fold_tail(scope, counter).await?;
         let (folded, more) = if more {
             roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
@@ -335,8 +334,8 @@ impl Counting {
     }
 
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
-    async fn fold_tail(&self, scope: &Scope, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
-        let base = self.tail_base(scope, counter).await?;
+    async fn fold_tail(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
+        let (scope, base) = self.tail_base(scope, counter).await?;
         let range = ScanRange {
             after: base.as_of,
             to: Timestamp::MAX,
@@ -354,19 +353,25 @@ impl Counting {
     }
 
     /// The checkpoint with every event after it, however many.
-    pub(super) async fn fold_whole_tail(&self, scope: &Scope, counter: &Counter) -> Result<Checkpoint, StoreError> {
-        let base = self.tail_base(scope, counter).await?;
+    pub(super) async fn fold_whole_tail(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+    ) -> Result<Checkpoint, StoreError> {
+        let (scope, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(scope, counter, base, Timestamp::MAX).await?;
+        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
-    /// The checkpoint to fold the tail on.
-    async fn tail_base(&self, scope: &Scope, counter: &Counter) -> Result<Checkpoint, StoreError> {
+    /// The checkpoint to fold the tail on, and the scope with every slice that the tail may lie in. What a cache said of the
+    /// last write is too old to tell them: it is seconds old, and slices may be made meanwhile.
+    async fn tail_base(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Arc<Scope>, Checkpoint), StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        Ok(row.base(watermark))
+        let scope = self.with_all_slices(scope, row.last_write_time).await?;
+        Ok((scope, row.base(watermark)))
     }
 
     fn up_to_date(
