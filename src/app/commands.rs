@@ -10,7 +10,7 @@ use crate::adapters::cassandra::OpenError;
 use crate::app::backend::Absent;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
-use crate::app::config::{self, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
+use crate::app::config::{self, ClusterKind, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
 use crate::app::keyspace::Unusable;
 use crate::app::migrate::exit_of;
 use crate::app::run::{self, Preset};
@@ -141,7 +141,12 @@ pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failur
     match command {
         ServerCommand::Start(args) => run(complete(args)?, Preset::Server),
         ServerCommand::CheckConfig(args) => {
-            let text = format!("the settings are valid: {} values\n", complete(args)?.settings.len());
+            let loaded = complete(args)?;
+            // What a start reads of other files it has to find.
+            for cluster in loaded.config.clusters.values().filter(|cluster| cluster.kind == ClusterKind::Cassandra) {
+                config::cassandra_options(cluster).map_err(Failure::usage)?;
+            }
+            let text = format!("the settings are valid: {} values\n", loaded.settings.len());
             Output::plain().bytes(text.as_bytes())
         }
         ServerCommand::PrintConfig(args) => print(&load(&args.start)?, args.output.or(given)),

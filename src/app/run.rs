@@ -193,7 +193,9 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     addresses.sort_by_key(SocketAddr::is_ipv6);
     TcpListener::bind(&addresses[..]).await.map_err(|error| {
         let guess = match error.kind() {
-            io::ErrorKind::AddrInUse => "; is another server running there?",
+            io::ErrorKind::AddrInUse => "; is another server running there? End it, or set another port",
+            io::ErrorKind::AddrNotAvailable => "; set server.listen to an address of this machine, or to 0.0.0.0:PORT",
+            io::ErrorKind::PermissionDenied => "; set a port above 1023",
             _ => "", // the cause says it
         };
         anyhow::Error::new(error).context(format!("cannot listen on {listen}{guess}"))

@@ -172,7 +172,8 @@ impl Load {
         }
         if self.cardinality.is_some_and(|said| said != self.cardinality_of_counters()) {
             let counters = self.counters;
-            warnings.push(format!("{counters} counters are {:?} cardinality", self.cardinality_of_counters()));
+            let fits = format!("{:?}", self.cardinality_of_counters()).to_uppercase();
+            warnings.push(format!("{counters} counters are {fits} cardinality"));
         }
         if self.retention < Duration::from_secs(80) {
             warnings
@@ -274,7 +275,7 @@ mod tests {
         let plan = load(10_000_000, 1).plan();
         assert!(plan.warnings[0].contains("spread it over several counters"), "{:?}", plan.warnings);
         let said = Load { cardinality: Some(Cardinality::Low), ..load(10, 5_000) }.plan();
-        assert!(said.warnings[0].contains("Medium"), "{:?}", said.warnings);
+        assert!(said.warnings[0].contains("MEDIUM"), "{:?}", said.warnings);
     }
 
     #[test]

@@ -111,6 +111,9 @@ pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)
     if !(100..=60_000).contains(&cluster.request_timeout_ms) {
         return Some(("request_timeout_ms", "must be 100 to 60000".to_owned()));
     }
+    if cluster.user.is_empty() && !(cluster.password.is_empty() && cluster.password_file.as_os_str().is_empty()) {
+        return Some(("user", "must be set beside a password".to_owned()));
+    }
     if !cluster.password.is_empty() && !cluster.password_file.as_os_str().is_empty() {
         return Some(("password", "and password_file are both set; keep one of them".to_owned()));
     }

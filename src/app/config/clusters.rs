@@ -155,7 +155,28 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
     of_clusters.or_else(of_storage).or_else(of_choice).or_else(of_default)
 }
 
+/// A setting that clusters of this kind do not have. What has another default than nothing is not told from it.
+fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+    let of_cassandra = [
+        ("data_center", !cluster.data_center.is_empty()),
+        ("replication", !cluster.replication.to_string().is_empty()),
+        ("user", !cluster.user.is_empty()),
+        ("password", !cluster.password.is_empty()),
+        ("password_file", !cluster.password_file.as_os_str().is_empty()),
+    ];
+    let of_memcached = [("dedupe_seconds", cluster.dedupe_seconds > 0)];
+    let set = |settings: &[(&'static str, bool)], kind: ClusterKind, owner: &str| {
+        let (setting, _) = settings.iter().find(|(_, is_set)| *is_set && cluster.kind != kind)?;
+        Some((*setting, format!("belongs to a cluster of kind \"{owner}\"; take it out, or set the kind")))
+    };
+    let of_cassandra = set(&of_cassandra, ClusterKind::Cassandra, "cassandra");
+    of_cassandra.or_else(|| set(&of_memcached, ClusterKind::Memcached, "memcached"))
+}
+
 fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
+    if let Some(foreign) = foreign(cluster) {
+        return Some(foreign);
+    }
     let has_servers = !cluster.servers.replicas().is_empty();
     let prefix = &cluster.key_prefix;
     if cluster.kind == ClusterKind::Memcached {
@@ -245,6 +266,18 @@ mod tests {
             (vec![kind], "clusters.near.servers must name the memcached servers"),
             (vec![kind, ("clusters.near.servers", "nowhere")], "clusters.near.servers cannot be used: no HOST:PORT"),
             (vec![servers], "clusters.near.servers belong to a cluster of kind"),
+            (
+                vec![("clusters.near.data_center", "dc9")],
+                "clusters.near.data_center belongs to a cluster of kind \"cass",
+            ),
+            (
+                vec![kind, servers, ("clusters.near.user", "me")],
+                "clusters.near.user belongs to a cluster of kind \"cass",
+            ),
+            (
+                vec![("clusters.near.dedupe_seconds", "5")],
+                "clusters.near.dedupe_seconds belongs to a cluster of kind \"memcached\"; take it out, or set the kind",
+            ),
             (vec![kind, servers, ("clusters.near.timeout_ms", "0")], "clusters.near.timeout_ms must be 1 to 10000"),
             (
                 vec![kind, servers, ("clusters.near.dedupe_seconds", "86401")],
