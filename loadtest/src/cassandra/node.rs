@@ -57,22 +57,21 @@ impl Node {
             .build()
             .await
             .with_context(|| format!("no Cassandra node answers at {}", servers.join(",")))?;
-        let events =
-            statement("create_events").replace("{slice}", SLICE).replace("{events_id}", &Uuid::now_v7().to_string());
+        let filled = |name: &str| statement(name).replace("{keyspace}", keyspace).replace("{slice}", SLICE);
         for text in [
             format!(
                 "CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
             ),
-            events.replace("events_", &format!("{keyspace}.events_")),
+            filled("create_events").replace("{events_id}", &Uuid::now_v7().to_string()),
             format!(
                 "CREATE TABLE {keyspace}.counts (ns bigint, counter text, value counter, PRIMARY KEY ((ns, counter)))"
             ),
         ] {
             define(&session, text).await?;
         }
-        session.use_keyspace(keyspace, false).await?;
-        let insert = session.prepare(statement("insert_event").replace("{slice}", SLICE)).await?;
-        let count = session.prepare("UPDATE counts SET value = value + 1 WHERE ns = ? AND counter = ?").await?;
+        let insert = session.prepare(filled("insert_event")).await?;
+        let count = format!("UPDATE {keyspace}.counts SET value = value + 1 WHERE ns = ? AND counter = ?");
+        let count = session.prepare(count).await?;
         Ok(Self { session, insert, count })
     }
 
@@ -219,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_statements_are_the_servers() {
-        assert!(statement("create_events").starts_with("CREATE TABLE IF NOT EXISTS events_{slice} ("));
+        assert!(statement("create_events").starts_with("CREATE TABLE IF NOT EXISTS {keyspace}.events_{slice} ("));
         assert!(statement("insert_event").ends_with("USING TIMESTAMP ?"));
         assert!(!statement("create_events").contains("--"));
     }
