@@ -199,6 +199,11 @@ pub const MEMBER_LEASE: Duration = Duration::from_secs(30);
 pub const MEMBER_LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// How often a member of a fleet writes its heartbeat.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The statements that are prepared on a Cassandra cluster at once.
+pub const PREPARED_AT_ONCE_MAX: usize = 16;
+/// How long a member waits for the frontier of a dataset that it joins; heartbeats wait that long, so it is a fraction of
+/// the lease.
+pub const FRONTIER_READ_WITHIN: Duration = Duration::from_secs(5);
 /// How long a write of events that stays in doubt is sent again; then limits may pass it, and whoever finds its row later
 /// has the bucket compared.
 pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
@@ -333,7 +338,7 @@ pub const EXPLAIN_POSITION_MAX: usize = 100;
 /// The purges and redrives that a server knows.
 pub const OPERATIONS_MAX: usize = 10_000;
 /// The purges and redrives with a request token that a store keeps for those who repeat them after a restart.
-pub const QUEUE_REQUESTS_KEPT_MAX: usize = 10_000;
+pub const QUEUE_REQUESTS_KEPT_MAX: usize = 100_000;
 /// How long a purge or redrive is known after its end.
 pub const OPERATION_KEPT: Duration = Duration::from_secs(3_600);
 /// The least time between two looks of a watch at a queue.

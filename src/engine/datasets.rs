@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS};
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
 use crate::domain::namespace::Dataset;
 use crate::engine::closing::Closing;
 use crate::engine::core::Core;
@@ -31,6 +32,7 @@ pub struct DatasetState {
     pub pending: Pending,
     watermarks: Vec<AtomicI64>,
     limit: Rising,
+    published: Mutex<Published>,
     publish: Notify,
     active: AtomicBool,
     /// How far rankings were told to reach.
@@ -59,6 +61,7 @@ impl DatasetState {
             pending: Pending::default(),
             watermarks,
             limit: Rising::new(limit.micros()),
+            published: Mutex::default(),
             publish: Notify::new(),
             active: AtomicBool::new(true),
             ranked_to: AtomicI64::new(i64::MIN),
@@ -100,20 +103,34 @@ impl DatasetState {
     /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
     /// have closed, published by one of them and read by the others.
     pub async fn publish_limit(&self, core: &Core) -> Result<Timestamp, StoreError> {
-        let stores = &core.stores;
         let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
-        let limit = match &core.fleet {
-            None if closed <= self.limit() => return Ok(self.limit()),
-            None => stores.progress.publish(self.id(), closed).await?,
-            Some(fleet) => {
-                let limit = match fleet.round(self.id(), closed, self.limit()).await? {
-                    Some(limit) => stores.progress.publish(self.id(), limit).await?,
-                    None => stores.progress.limit(self.id()).await?,
-                };
-                return self.learn(limit, stores).await;
+        match &core.fleet {
+            None if closed <= self.limit() => Ok(self.limit()),
+            None => Ok(self.tell(core.stores.progress.publish(self.id(), closed).await?)),
+            Some(fleet) => self.publish_of_all(core, fleet, closed).await,
+        }
+    }
+
+    /// Publishes what all members have closed, if that is this one's to do: it looks after the dataset, or whoever does has
+    /// not for a lease, because it does not reach the cluster of this dataset.
+    async fn publish_of_all(&self, core: &Core, fleet: &Fleet, closed: Timestamp) -> Result<Timestamp, StoreError> {
+        let (id, stores) = (self.id(), &core.stores);
+        let members = fleet.look().await?;
+        let owns = fleet.owns_dataset(id);
+        if !owns {
+            let limit = self.stored_limit(stores).await?;
+            if !self.published.lock().stands_still(limit, core.clock.elapsed()) {
+                return Ok(limit);
             }
+        }
+        let limit = match fleet.round(id, &members, closed, self.limit()).await? {
+            Some(limit) => {
+                self.published.lock().is_ours(limit);
+                stores.progress.publish(id, limit).await?
+            }
+            None => stores.progress.limit(id).await?,
         };
-        Ok(self.tell(limit))
+        self.learn(limit, stores).await
     }
 
     /// Reads the limit that is published at this moment, by whichever member.
@@ -184,6 +201,30 @@ impl DatasetState {
             () = clock.sleep(budget) => {}
         }
         self.limit()
+    }
+}
+
+/// What a member knows of the limits that others publish.
+#[derive(Default)]
+struct Published {
+    /// The newest limit that was read or published by this member.
+    limit: Option<Timestamp>,
+    /// When a limit was last read that this member had not published, by the running time of the process.
+    heard: Duration,
+}
+
+impl Published {
+    /// Takes a limit in as it was read; answers whether no other member has published one for a lease.
+    fn stands_still(&mut self, limit: Timestamp, now: Duration) -> bool {
+        if self.limit.is_none_or(|known| limit > known) {
+            *self = Self { limit: Some(limit), heard: now };
+        }
+        now.saturating_sub(self.heard) >= MEMBER_LEASE
+    }
+
+    /// Notes a limit that this member publishes, which tells nothing of the others.
+    fn is_ours(&mut self, limit: Timestamp) {
+        self.limit = self.limit.max(Some(limit));
     }
 }
 

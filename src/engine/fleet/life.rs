@@ -3,29 +3,35 @@
 //! To write a dataset a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the frontier
 //! and starts above it. Heartbeats and joins take turns, so that what a heartbeat says of a dataset is what holds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::SemaphorePermit;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::{Beat, Lease, MemberId, Renewal, Rule};
+use crate::domain::limits::FRONTIER_READ_WITHIN;
 use crate::engine::closing::Closing;
 use crate::engine::fleet::{Fleet, Joined};
-use crate::ports::StoreError;
+use crate::ports::{StoreError, StoreErrorKind};
+
+/// Datasets that could not be joined, and why.
+type Unjoined = BTreeMap<DatasetId, StoreError>;
 
 impl Fleet {
     /// Joins a dataset: from the answer on, what `closing` has closed is told with every heartbeat.
     pub async fn join(&self, dataset: DatasetId, closing: Arc<Closing>) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         self.life.lock().datasets.insert(dataset, Joined { closing, open: false });
-        self.advance().await
+        self.advance().await?.remove(&dataset).map_or(Ok(()), Err)
     }
 
     /// Sends a heartbeat, and goes on with what is not finished: a life that has to begin anew, datasets to join.
     pub async fn keep(&self) -> Result<(), StoreError> {
         let _turn = self.turn().await;
-        self.advance().await
+        self.advance().await?.into_values().next().map_or(Ok(()), Err)
     }
 
     /// Ends the membership: nothing is acknowledged from here on, and nobody waits for this member.
@@ -44,10 +50,10 @@ impl Fleet {
         self.turn.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// One step; the caller has the turn.
-    async fn advance(&self) -> Result<(), StoreError> {
+    /// One step; the caller has the turn. Answers which datasets could not be joined.
+    async fn advance(&self) -> Result<Unjoined, StoreError> {
         if self.life.lock().over {
-            return Ok(());
+            return Ok(Unjoined::new());
         }
         let now = self.clock.elapsed();
         let lapsed = self.life.lock().lease.is_none_or(|lease| !lease.is_valid(now));
@@ -64,11 +70,12 @@ impl Fleet {
             let removed = self.store.remove(before).await;
             removed.unwrap_or_else(|error| tracing::debug!(%error, "the member of the life before stays listed"));
         }
-        if self.open_datasets().await? {
+        let (opened, unjoined) = self.open_datasets().await;
+        if opened {
             // Otherwise minus infinity would hold the limits back until the next heartbeat.
             self.beat().await?;
         }
-        Ok(())
+        Ok(unjoined)
     }
 
     /// Whether the present life is over; one whose first heartbeat is not acknowledged yet goes on.
@@ -130,20 +137,42 @@ impl Fleet {
     }
 
     /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Answers
-    /// whether there was one.
-    async fn open_datasets(&self) -> Result<bool, StoreError> {
+    /// whether there was one, and those whose frontier could not be read: the cluster of one keeps no other waiting.
+    async fn open_datasets(&self) -> (bool, Unjoined) {
         let (number, waiting) = {
             let life = self.life.lock();
             let waiting = life.datasets.iter().filter(|(_, joined)| !joined.open);
             (life.number, waiting.map(|(dataset, joined)| (*dataset, Arc::clone(&joined.closing))).collect::<Vec<_>>())
         };
-        for (dataset, closing) in &waiting {
-            let frontier = self.store.frontier(*dataset).await?;
-            closing.begin_life(number, frontier);
-            if let Some(joined) = self.life.lock().datasets.get_mut(dataset) {
-                joined.open = true;
+        let reading =
+            waiting.into_iter().map(async |(dataset, closing)| (dataset, closing, self.frontier(dataset).await));
+        let (mut opened, mut unjoined) = (false, Unjoined::new());
+        for (dataset, closing, frontier) in join_all(reading).await {
+            match frontier {
+                Ok(frontier) => {
+                    closing.begin_life(number, frontier);
+                    let mut life = self.life.lock();
+                    if let Some(joined) = life.datasets.get_mut(&dataset) {
+                        joined.open = true;
+                        opened = true;
+                    }
+                }
+                Err(error) => {
+                    unjoined.insert(dataset, error);
+                }
             }
         }
-        Ok(!waiting.is_empty())
+        (opened, unjoined)
+    }
+
+    /// The frontier of a dataset, within the time that heartbeats can spare.
+    async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+        tokio::select! {
+            biased;
+            frontier = self.store.frontier(dataset) => frontier,
+            () = self.clock.sleep(FRONTIER_READ_WITHIN) => {
+                Err(StoreError::not_applied(StoreErrorKind::Unavailable, "read frontier"))
+            }
+        }
     }
 }

@@ -3,24 +3,23 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::round::{self, Second};
+use crate::domain::fleet::{Beat, MemberId};
 use crate::engine::fleet::Fleet;
 use crate::ports::StoreError;
 
 impl Fleet {
     /// Runs one round: a frontier at or below what every member has closed, published, and a second look at the members.
-    /// Answers what may become the limit; nothing where it is another member's turn, or where somebody holds it back.
+    /// Answers what may become the limit; nothing where somebody holds it back. Rounds of several members at a time do no
+    /// harm.
     ///
-    /// `at_most` is what this process has closed, `limit` the limit it knows.
+    /// `members` are as `look` has just read them, `at_most` is what this process has closed, `limit` the limit it knows.
     pub async fn round(
         &self,
         dataset: DatasetId,
+        members: &[(MemberId, Beat)],
         at_most: Timestamp,
         limit: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let members = self.look().await?;
-        if !self.owns_dataset(dataset) {
-            return Ok(None);
-        }
         let listed = || members.iter().map(|(id, beat)| (*id, beat));
         let frontier = round::first(dataset, listed(), &self.others.lock().view, at_most, limit);
         let Some(frontier) = frontier else { return Ok(None) };
