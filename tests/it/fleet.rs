@@ -87,7 +87,7 @@ fn count(reading: &Value) -> i64 {
     reading["count"].as_str().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-fn metric(server: &Server, name: &str) -> f64 {
+pub fn metric(server: &Server, name: &str) -> f64 {
     let page = server.get("/metrics").body;
     let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());

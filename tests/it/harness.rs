@@ -298,12 +298,23 @@ pub fn http(
     headers: &[(&str, &str)],
     body: &str,
 ) -> std::io::Result<HttpAnswer> {
+    http_within(CALL_WITHIN, address, (method, path), headers, body)
+}
+
+/// The same, with a time of its own for each read and write.
+pub fn http_within(
+    within: Duration,
+    address: SocketAddr,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &str,
+) -> std::io::Result<HttpAnswer> {
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}");
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    let mut stream = TcpStream::connect_timeout(&address, CALL_WITHIN)?;
-    stream.set_read_timeout(Some(CALL_WITHIN))?;
-    stream.set_write_timeout(Some(CALL_WITHIN))?;
+    let mut stream = TcpStream::connect_timeout(&address, within)?;
+    stream.set_read_timeout(Some(within))?;
+    stream.set_write_timeout(Some(within))?;
     // A server may refuse a body before it has read it: what it answered counts, not that it stopped listening.
     let sent = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();

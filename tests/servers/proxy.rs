@@ -46,6 +46,10 @@ struct Shared {
     fault: AtomicU8,
     /// What a request holds before which everything hangs.
     hangs_at: Mutex<Option<String>>,
+    /// What the requests hold of which one is kept back, and how many of them are let through before it.
+    keeps_back: Mutex<Option<(String, u32)>>,
+    /// Whether a request is kept back.
+    kept_back: AtomicBool,
     lost: AtomicU64,
     /// How late answers come, in microseconds.
     late_micros: AtomicU64,
@@ -71,6 +75,8 @@ impl Proxy {
             wire,
             fault: AtomicU8::new(Fault::None as u8),
             hangs_at: Mutex::default(),
+            keeps_back: Mutex::default(),
+            kept_back: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             late_micros: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -105,6 +111,21 @@ impl Proxy {
     /// Lets everything hang from the first request on that holds a text; that one goes nowhere.
     pub fn hang_at(&self, text: &str) {
         *self.shared.hangs_at.lock().expect("nobody panics with it") = Some(text.to_owned());
+    }
+
+    /// Keeps back the request that holds a text, after so many others that hold it, and what follows on its connection.
+    pub fn keep_back(&self, text: &str, after: u32) {
+        *self.shared.keeps_back.lock().expect("nobody panics with it") = Some((text.to_owned(), after));
+    }
+
+    /// Whether a request is kept back.
+    pub fn keeps_back(&self) -> bool {
+        self.shared.kept_back.load(Ordering::SeqCst)
+    }
+
+    /// Lets the request go on that is kept back.
+    pub fn let_go(&self) {
+        self.shared.kept_back.store(false, Ordering::SeqCst);
     }
 
     /// Lets every answer come so late from now on.
@@ -150,8 +171,23 @@ impl Shared {
 
     fn hangs_before(&self, request: &[u8]) -> bool {
         let text = self.hangs_at.lock().expect("nobody panics with it");
-        let Some(text) = text.as_deref() else { return false };
-        request.windows(text.len()).any(|part| part == text.as_bytes())
+        text.as_deref().is_some_and(|text| holds(request, text))
+    }
+
+    /// Waits with a request as long as it is to be kept back.
+    fn keep_back(&self, request: &[u8]) {
+        {
+            let mut kept = self.keeps_back.lock().expect("nobody panics with it");
+            match &mut *kept {
+                Some((text, before)) if holds(request, text) && *before > 0 => return *before -= 1,
+                Some((text, _)) if holds(request, text) => *kept = None,
+                Some(_) | None => return,
+            }
+            self.kept_back.store(true, Ordering::SeqCst);
+        }
+        while self.kept_back.load(Ordering::SeqCst) && !self.ended.load(Ordering::SeqCst) {
+            thread::park_timeout(LOOK_EVERY);
+        }
     }
 
     fn cut_all(&self) {
@@ -188,8 +224,9 @@ impl Shared {
                 self.fault.store(Fault::Hang as u8, Ordering::SeqCst);
                 continue;
             }
-            if direction == Direction::Answers {
-                self.be_late();
+            match direction {
+                Direction::Requests => self.keep_back(&chunk[..read]),
+                Direction::Answers => self.be_late(),
             }
             let loses = self.has(Fault::LoseAnswers) || self.has(Fault::LoseOne);
             let loses = loses && direction == Direction::Answers;
@@ -237,6 +274,10 @@ impl Shared {
             }
         }
     }
+}
+
+fn holds(request: &[u8], text: &str) -> bool {
+    request.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

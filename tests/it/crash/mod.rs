@@ -9,6 +9,7 @@ mod asking;
 mod changing;
 mod cut_off_cache;
 mod history;
+mod in_between;
 mod linear;
 mod load;
 mod lost_answers;
