@@ -11,6 +11,7 @@ mod hour;
 mod many;
 mod messages;
 mod raw;
+mod workers;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -75,6 +76,8 @@ enum Part {
     Calls,
     /// Work streams and batches beside the raw store
     Cycles,
+    /// Typed messages and workers of the client library
+    Workers,
     /// Exclusive queues with blocked messages ahead, filters, both
     Backlog,
     /// From due time to delivery
@@ -101,6 +104,9 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     }
     if wanted(Part::Cycles) {
         table.extend(through_streams(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Workers) {
+        table.push(by_the_client_library(binary, &folder()?, scale).await?);
     }
     if wanted(Part::Backlog) {
         table.extend(with_backlog(binary, &folder()?, scale).await?);
@@ -226,6 +232,17 @@ async fn through_streams(binary: &Path, folder: &TempDir, scale: Scale) -> Resul
             rate >= 30_000.0 && ratio >= 0.5,
         ),
     ])
+}
+
+/// Typed messages, workers, sessions and settlements as an application has them.
+async fn by_the_client_library(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Figure> {
+    let (server, connections) = begin(binary, folder.path()).await?;
+    create(&connections, Queues::simple("jobs")).await?;
+    let report = workers::run(&server.url(), "jobs", scale.span()).await?;
+    tell(&[("jobs", &report)]);
+    let (p50, p99) = (report.quantile_ms(0.5), report.quantile_ms(0.99));
+    let text = format!("{:.0} jobs/s, from enqueue to job p50 {p50:.1} ms, p99 {p99:.1} ms", report.rate());
+    Ok(figure("typed messages sent and worked off by the client library, 1,000 jobs at once", text, "(reported)", true))
 }
 
 /// Exclusive queues, filters, and both.
