@@ -34,6 +34,7 @@ use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
 use crate::domain::queue::QueueName;
+use crate::engine::loops::Progress;
 use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, NamespaceError, Namespaces, Unlisted};
 use crate::engine::queues::QueueDraft;
 use crate::engine::{Engine, Parts, Profile};
@@ -211,7 +212,9 @@ async fn open(
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let patience = Arc::new(Patience::begun(Arc::clone(&clock)));
     let backend = open_backend(config, preset, &clock, &patience).await?;
-    let starting = start_engine(config, preset, profile(config, advertised), &backend, clock);
+    let goes_on = Arc::clone(&patience);
+    let progress = Arc::new(move || goes_on.renew());
+    let starting = start_engine(config, preset, (profile(config, advertised), progress), &backend, clock);
     let engine = match config.storage.kind {
         StorageKind::Cassandra => backend.answered(&patience, Box::pin(starting)).await?,
         // A store of this process answers; it takes its time after a kill.
@@ -272,7 +275,7 @@ fn profile(config: &Config, advertised: Option<String>) -> Profile {
 async fn start_engine(
     config: &Config,
     preset: Preset,
-    profile: Profile,
+    (profile, progress): (Profile, Progress),
     backend: &Backend,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
@@ -312,6 +315,7 @@ async fn start_engine(
         signals: backend.signals(),
         seal_delay: Some(Duration::from_secs(config.storage.seal_delay_seconds)).filter(|delay| !delay.is_zero()),
         rules: Rules::default(),
+        progress,
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
     if config.storage.kind == StorageKind::Cassandra {

@@ -29,7 +29,7 @@ use crate::domain::fleet::Rules;
 use crate::engine::core::{Core, OfFleet};
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
-use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Supervisor};
+use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Progress, Supervisor};
 use crate::engine::namespaces::Namespaces;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::Signalled;
@@ -61,6 +61,8 @@ pub struct Parts {
     pub seal_delay: Option<Duration>,
     /// The rules of the protocol: all of them.
     pub rules: Rules,
+    /// Told of each dataset and namespace that is opened, so that whoever waits for the start knows that it goes on.
+    pub progress: Progress,
 }
 
 /// The running engine.
@@ -102,8 +104,8 @@ pub struct DatasetGauges {
 impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, signals, seal_delay, rules } =
-            parts;
+        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
+        let Parts { signals, seal_delay, rules, progress, .. } = parts;
         let driver = Driver::new(Arc::clone(&clock));
         let of_fleet = OfFleet { rules, profile, signals, seal_delay };
         let core = Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, of_fleet);
@@ -114,7 +116,7 @@ impl Engine {
             driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
             driver.start(FollowLoop::new(Arc::clone(&core)));
         }
-        let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone());
+        let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone(), progress);
         supervisor.follow().await?;
         driver.start(supervisor);
         driver.start(LeftoversLoop::new(Arc::clone(&core)));

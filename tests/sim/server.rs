@@ -268,6 +268,7 @@ impl Machines {
             signals: Some(Arc::new(signals)),
             seal_delay: plan.seal_delay,
             rules: plan.rules,
+            progress: Arc::new(|| {}),
         };
         let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
         let counting = engine.counting();

@@ -1,8 +1,9 @@
 //! How long a start waits for its engines: one time for all of its steps, whichever of them is slow.
 //!
 //! A node that takes connections and never answers holds up each step for as long as that step is patient. So the steps
-//! share one end, and none has a bound of its own that could add to those of others. A change of the schema that was made
-//! is progress and moves the end: making tables may take longer than a start, as long as it goes on.
+//! share one end, and none has a bound of its own that could add to those of others. A change of the schema that was made,
+//! a dataset or a namespace that was opened is progress and moves the end: many of them may take longer, as long as
+//! it goes on.
 
 use std::future::ready;
 use std::pin::pin;
@@ -28,7 +29,7 @@ impl Patience {
         Self { clock, ends }
     }
 
-    /// Says that the schema was changed: from now on it has the whole time again.
+    /// Says that the start has come further: from now on it has the whole time again.
     pub fn renew(&self) {
         let ends = self.clock.elapsed() + CASSANDRA_START_WITHIN;
         let mut known = self.ends.lock();

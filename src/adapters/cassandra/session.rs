@@ -17,6 +17,7 @@ use scylla::serialize::value::SerializeValue;
 use scylla::serialize::writers::{CellWriter, WrittenCellProof};
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::{Consistency, prepared::PreparedStatement};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::adapters::cassandra::connect::define;
@@ -32,6 +33,8 @@ pub struct CqlStore {
     data_center: Option<String>,
     /// The start that waits for tables, as long as some are made.
     patience: Arc<Patience>,
+    /// One change of the schema at a time: nodes agree on each before the next, and side by side they are no faster.
+    defining: Semaphore,
 }
 
 /// What is kept of a prepared statement.
@@ -46,7 +49,7 @@ struct Statement {
 impl CqlStore {
     /// Speaks to the cluster of a session.
     pub fn new(session: Session, data_center: Option<String>, patience: Arc<Patience>) -> Self {
-        Self { session, data_center, patience }
+        Self { session, data_center, patience, defining: Semaphore::new(1) }
     }
 }
 
@@ -74,6 +77,7 @@ impl WideStore for CqlStore {
     }
 
     async fn define(&self, text: &str) -> Result<(), Fault> {
+        let _turn = self.defining.acquire().await.expect("the semaphore is never closed");
         define(&self.session, text.to_owned()).await?;
         self.patience.renew();
         Ok(())

@@ -5,8 +5,11 @@
 
 use std::collections::HashMap;
 
+use futures_util::future::try_join_all;
+
 use crate::adapters::cassandra::fault::Fault;
 use crate::adapters::cassandra::store::{Prepared, WideStore};
+use crate::domain::limits::PREPARED_AT_ONCE_MAX;
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
@@ -17,18 +20,22 @@ pub struct Statements(HashMap<&'static str, Prepared>);
 impl Statements {
     /// Prepares the statements on the tables of the schema.
     pub async fn of_schema(store: &dyn WideStore, keyspace: &str) -> Result<Self, Fault> {
-        let mut prepared = HashMap::new();
-        for (name, text) in named(COUNTERS) {
-            prepared.insert(name, store.prepare(&text.replace("{keyspace}", keyspace)).await?);
-        }
-        Ok(Self(prepared))
+        let texts = named(COUNTERS).into_iter().map(|(name, text)| (name, text.replace("{keyspace}", keyspace)));
+        Self::prepared(store, texts.collect()).await
     }
 
     /// Prepares the statements on the tables of one slice, which exist.
     pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, Fault> {
+        let used = named(SLICES).into_iter().filter(|(name, _)| !is_definition(name));
+        Self::prepared(store, used.map(|(name, text)| (name, fill(&text))).collect()).await
+    }
+
+    /// Several at once, so that a node with slow answers does not add them all up.
+    async fn prepared(store: &dyn WideStore, texts: Vec<(&'static str, String)>) -> Result<Self, Fault> {
         let mut prepared = HashMap::new();
-        for (name, text) in named(SLICES).into_iter().filter(|(name, _)| !is_definition(name)) {
-            prepared.insert(name, store.prepare(&fill(&text)).await?);
+        for texts in texts.chunks(PREPARED_AT_ONCE_MAX) {
+            let ready = try_join_all(texts.iter().map(|(_, text)| store.prepare(text))).await?;
+            prepared.extend(texts.iter().map(|(name, _)| *name).zip(ready));
         }
         Ok(Self(prepared))
     }

@@ -21,5 +21,5 @@ pub use replay::replay_lost;
 pub use retention::RetentionLoop;
 pub use sealing::SealLoop;
 pub use shards::ShardLoop;
-pub use supervisor::Supervisor;
+pub use supervisor::{Progress, Supervisor};
 pub use watermarks::WatermarkLoop;

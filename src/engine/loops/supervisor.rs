@@ -20,6 +20,9 @@ use crate::ports::StoreError;
 /// A catalog that cannot be followed is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// Told that a start has come further.
+pub type Progress = Arc<dyn Fn() + Send + Sync>;
+
 /// The supervisor.
 pub struct Supervisor {
     core: Arc<Core>,
@@ -27,6 +30,8 @@ pub struct Supervisor {
     /// The changes of the catalog that were followed.
     seen: i64,
     datasets: HashSet<DatasetId>,
+    /// Told of each dataset and namespace that was opened.
+    progress: Progress,
 }
 
 /// What is in one cluster.
@@ -34,14 +39,14 @@ pub struct Supervisor {
 struct Part {
     /// The datasets that are not opened yet.
     datasets: Vec<DatasetId>,
-    namespaces: Vec<NamespaceId>,
+    namespaces: Vec<(NamespaceId, DatasetId)>,
 }
 
 impl Supervisor {
     /// Makes the supervisor; loops are started through the driver.
-    pub fn new(core: Arc<Core>, driver: Driver) -> Self {
+    pub fn new(core: Arc<Core>, driver: Driver, progress: Progress) -> Self {
         let seen = core.namespaces.changes().get();
-        Self { core, driver, seen, datasets: HashSet::new() }
+        Self { core, driver, seen, datasets: HashSet::new(), progress }
     }
 
     /// Opens every dataset and starts what is missing. Idempotent. Clusters are followed beside each other, so that one that is
@@ -65,27 +70,38 @@ impl Supervisor {
         }
         for namespace in namespaces.all().iter() {
             let cluster = namespaces.dataset(namespace.dataset_id).and_then(|dataset| dataset.cluster.clone());
-            parts.entry(cluster).or_default().namespaces.push(namespace.id);
+            parts.entry(cluster).or_default().namespaces.push((namespace.id, namespace.dataset_id));
         }
         parts
     }
 
-    /// Follows what is in one cluster; answers the datasets that were opened, and the first failure.
+    /// Follows what is in one cluster; answers the datasets that were opened, and the first failure. The namespaces of a
+    /// dataset that cannot be opened wait for the next round: each would wait for the same failure.
     async fn follow_part(&self, part: Part) -> (Vec<DatasetId>, Result<(), StoreError>) {
-        let (mut opened, mut failed) = (Vec::new(), Ok(()));
-        let opening = part.datasets.into_iter().map(|id| async move { self.open_dataset(id).await.map(|()| id) });
+        let (mut opened, mut closed, mut failed) = (Vec::new(), HashSet::new(), Ok(()));
+        let opening = part.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
         let mut opening = pin!(stream::iter(opening).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
-        while let Some(ended) = opening.next().await {
+        while let Some((id, ended)) = opening.next().await {
             match ended {
-                Ok(id) => opened.push(id),
-                Err(error) => failed = failed.and(Err(error)),
+                Ok(()) => {
+                    (self.progress)();
+                    opened.push(id);
+                }
+                Err(error) => {
+                    closed.insert(id);
+                    failed = failed.and(Err(error));
+                }
             }
         }
-        let scoping = part.namespaces.into_iter().map(|id| self.core.scope_by_id(id));
+        let open = part.namespaces.into_iter().filter(|(_, dataset)| !closed.contains(dataset));
+        let scoping = open.map(|(id, _)| self.core.scope_by_id(id));
         let mut scoping = pin!(stream::iter(scoping).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
         while let Some(ended) = scoping.next().await {
             match ended {
-                Ok(Some(scope)) => self.follow_queues(&scope),
+                Ok(Some(scope)) => {
+                    (self.progress)();
+                    self.follow_queues(&scope);
+                }
                 Ok(None) => {}
                 Err(error) => failed = failed.and(Err(error)),
             }

@@ -104,6 +104,7 @@ impl Wire {
             signals: None,
             seal_delay: None,
             rules,
+            progress: Arc::new(|| {}),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         Self { address, gateway, engine, gate, stop, serving }

@@ -93,6 +93,7 @@ impl House {
             signals: None,
             seal_delay: None,
             rules: Rules::default(),
+            progress: Arc::new(|| {}),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         let counting = engine.counting();
