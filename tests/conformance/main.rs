@@ -14,6 +14,7 @@ mod fast_counts;
 mod fleet_store;
 mod given;
 mod hot_counters;
+mod in_doubt;
 #[allow(dead_code, reason = "each test takes what it needs")]
 #[path = "../linear/mod.rs"]
 mod linear;

@@ -120,6 +120,8 @@ impl Node {
     ) -> Result<Answer, StoreError> {
         self.tally.calls.fetch_add(1, Ordering::Relaxed);
         let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
+        // What any of the attempts may have done, the whole may have done.
+        let mut in_doubt = false;
         let failure = loop {
             attempts_left -= 1;
             let admission = self.backoff.admit(self.clock.elapsed(), 2 * self.timeout);
@@ -151,6 +153,7 @@ impl Node {
                 None => self.backoff.answered(),
             }
             let failure = fault::of(op, &self.address, &error);
+            in_doubt |= failure.outcome == Outcome::Unknown;
             let may_repeat = repeat == Repeat::Harmless || failure.outcome == Outcome::NotApplied;
             let is_lost = fault::is_silence(&error) && !fault::is_late(&error);
             let is_worth_it = is_lost || fault::is_behind_a_refusal(&error);
@@ -159,8 +162,9 @@ impl Node {
             }
         };
         self.tally.failed.fetch_add(1, Ordering::Relaxed);
-        if failure.outcome == Outcome::Unknown {
+        if in_doubt {
             self.tally.unknown.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError { outcome: Outcome::Unknown, ..failure });
         }
         Err(failure)
     }
