@@ -151,7 +151,9 @@ impl Queues {
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<Queue>, QueueError> {
-        let spec = draft.resolve(None, &[])?;
+        // What a queue has from before a rule is no fault of who asks for it again.
+        let known = self.shared.find(&draft.name).map(|live| live.record.load_full());
+        let spec = draft.resolve_new(known.as_ref().map(|known| &known.spec))?;
         self.make(spec, author).await
     }
 

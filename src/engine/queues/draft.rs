@@ -107,6 +107,18 @@ impl QueueDraft {
     /// The settings that come of the draft over those of a live queue, or over the defaults; `reset` names settings that
     /// return to their defaults.
     pub fn resolve(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
+        let spec = self.over(live, reset)?;
+        checked(live, spec)
+    }
+
+    /// The settings that come of the draft over the defaults, for a queue that may be there: what it has from before a rule
+    /// is no fault of whoever asks for it once more.
+    pub fn resolve_new(self, known: Option<&QueueSpec>) -> Result<QueueSpec, Reject> {
+        let spec = self.over(None, &[])?;
+        checked(known, spec)
+    }
+
+    fn over(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
         let defaults = QueueSpec::with_defaults(self.name.clone());
         let mut spec = live.cloned().unwrap_or_else(|| defaults.clone());
         for name in reset {
@@ -152,8 +164,7 @@ impl QueueDraft {
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
-        let faults = new_faults(live, &spec);
-        if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
+        Ok(spec)
     }
 
     fn resolve_exclusivity(&self, settings: &mut Settings) -> Result<(), Reject> {
@@ -185,6 +196,12 @@ impl QueueDraft {
         });
         Ok(())
     }
+}
+
+/// Refuses settings with faults that the live queue does not have.
+fn checked(live: Option<&QueueSpec>, spec: QueueSpec) -> Result<QueueSpec, Reject> {
+    let faults = new_faults(live, &spec);
+    if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
 }
 
 type Reset = fn(&mut QueueSpec, &QueueSpec);
@@ -251,7 +268,8 @@ const VALUE_SHOWN_CHARS: usize = 40;
 fn out_of_range(spec: &QueueSpec, faults: &[Fault]) -> Reject {
     let values = settings_of(spec);
     let words = |Fault { setting, allowed }: &Fault| {
-        let value = values.iter().find(|value| value.name == *setting).map(|setting| &setting.value);
+        let whole = || values.iter().find(|value| value.name == *setting).map(|setting| setting.value.clone());
+        let value = part_of(&spec.settings.retry, setting).or_else(whole);
         match value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS) {
             Some(value) => format!("{setting} is {value}, allowed is {allowed}"),
             None => format!("{setting} does not fit, allowed is {allowed}"),
@@ -261,6 +279,16 @@ fn out_of_range(spec: &QueueSpec, faults: &[Fault]) -> Reject {
     let reject = Reject::new(Reason::InvalidSettings, format!("queue {}: {}", spec.name, all.join("; ")));
     let fields = faults.iter().map(|fault| format!("queue.{}", fault.setting));
     fields.zip(all).fold(reject, |reject, (field, words)| reject.at(field, words))
+}
+
+/// The value of a setting that is a part of the retry policy.
+fn part_of(retry: &RetryPolicy, setting: &str) -> Option<String> {
+    match setting.strip_prefix("retry_policy.")? {
+        "factor_percent" => Some(format!("{} %", retry.factor_percent)),
+        "max" => Some(duration_text(retry.max)),
+        "jitter_percent" => Some(format!("{} %", retry.jitter_percent)),
+        _ => None,
+    }
 }
 
 struct Setting {
@@ -419,14 +447,17 @@ mod tests {
             default_lease: Some(Duration::from_millis(500)),
             default_attempts: Some(0),
             description: Some("x".repeat(1_025)),
+            retry: Some(RetryPolicy { factor_percent: 50, ..QueueSpec::with_defaults(named().name).settings.retry }),
             ..named()
         };
         let refused = bad.resolve(None, &[]).expect_err("out of range");
         let expected = "queue mail: description does not fit, allowed is at most 1,024 bytes; default_lease is 0.5s, allowed is \
-                        1 s to 12 h; default_max_attempts is 0, allowed is 1 to 10,000";
+                        1 s to 12 h; default_max_attempts is 0, allowed is 1 to 10,000; retry_policy.factor_percent is \
+                        50 %, allowed is at least 100";
         assert_eq!(refused.message, expected);
         let fields: Vec<_> = refused.fields.iter().map(|(field, _)| field.as_str()).collect();
-        assert_eq!(fields, ["queue.description", "queue.default_lease", "queue.default_max_attempts"]);
+        assert_eq!(fields[..3], ["queue.description", "queue.default_lease", "queue.default_max_attempts"]);
+        assert_eq!(fields[3..], ["queue.retry_policy.factor_percent"]);
         assert_eq!(refused.fields[1].1, "default_lease is 0.5s, allowed is 1 s to 12 h");
     }
 
@@ -439,6 +470,9 @@ mod tests {
         let changed = more.clone().resolve(Some(&old), &[]).expect("the faults are old");
         assert_eq!(differences(&old, &changed), ["default_max_attempts: 3 -> 5"]);
         assert!(more.resolve(None, &[]).is_ok(), "a new queue has none");
+        let again = QueueDraft { quota_messages: Some(0), retry: Some(old.settings.retry), ..named() };
+        assert_eq!(again.clone().resolve_new(Some(&old)).expect("it is there"), old, "who makes sure of it finds it");
+        assert!(again.resolve_new(None).is_err());
         let still_bad = RetryPolicy { jitter_percent: 1, ..old.settings.retry };
         for (draft, field) in [
             (QueueDraft { retry: Some(still_bad), ..named() }, "queue.retry_policy.max"),

@@ -35,6 +35,24 @@ async fn items_25_and_38_whether_a_message_is_there_is_known_in_every_state() {
         assert_eq!(bench.state("a").await, Some(State::Running));
         bench.all(SHARD, vec![settle(token, Verb::Complete)]).await;
         assert_eq!(bench.state("a").await, Some(State::Completed));
+        bench.one(SHARD, enqueue("b", 0, b"")).await;
+        assert_eq!(bench.state("b").await, Some(State::Pending));
+        bench.one(SHARD, cancel("b")).await;
+        assert_eq!(bench.state("b").await, Some(State::Canceled));
+        bench.one(SHARD, enqueue("c", 0, b"")).await;
+        for attempts_left in (0..settings().default_attempts).rev() {
+            let token = bench.lease(SHARD).await;
+            let failure = Failure { delay: Some(secs(0)), ..Failure::default() };
+            bench.one(SHARD, ShardCommand::of(Command::Settle { token, verb: Verb::Fail, failure })).await;
+            let wanted = if attempts_left == 0 { State::Errored } else { State::Pending };
+            assert_eq!(bench.state("c").await, Some(wanted));
+        }
+        // Errored messages are kept for two hours, the others for one.
+        bench.clock.advance(secs(2 * 3_600));
+        bench.all(SHARD, vec![sweep()]).await;
+        for id in ["a", "b", "c"] {
+            assert_eq!(bench.state(id).await, None, "{id} is gone");
+        }
     })
     .await;
 }

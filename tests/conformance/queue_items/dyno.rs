@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tallystone::domain::queue::command::{Bulk, Completeness, Dequeue, Update, Verb};
-use tallystone::domain::queue::message::{MessageId, Metadata};
+use tallystone::domain::queue::message::{MessageId, Metadata, Routing};
 use tallystone::domain::queue::route::route;
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings, ShardId, State};
 use tallystone::ports::ShardCommand;
@@ -239,9 +239,13 @@ async fn item_15_messages_whose_leases_are_over_return_all_and_in_their_order() 
 async fn item_16_a_message_is_read_by_its_id_with_all_its_fields() {
     on_every_queue_store(async |bench| {
         let metadata = Metadata::new([("team", "red")]).expect("a valid pair");
-        let kept = metadata.clone();
+        let routing = Some(Routing::new("eu").expect("a valid routing value"));
+        let (kept, routed) = (metadata.clone(), routing.clone());
         let command = sent("a", |message| {
+            message.priority = Some(-7);
             message.metadata = kept;
+            message.routing = routed;
+            message.invisibility = Some(secs(2));
             message.lease_duration = Some(secs(7));
             message.max_attempts = Some(5);
             message.ttl = Some(secs(100));
@@ -250,8 +254,12 @@ async fn item_16_a_message_is_read_by_its_id_with_all_its_fields() {
         let found = bench.found("a").await.expect("it is there");
         assert_eq!(found.body, body(b"work"));
         let head = found.head;
-        assert_eq!((head.metadata, head.max_attempts, head.enqueued_at), (metadata, 5, at));
+        assert_eq!((&*head.id.to_string(), head.metadata, head.routing), ("a", metadata, routing));
+        assert_eq!((head.priority, head.payload_bytes, head.state), (-7, 4, State::Invisible));
+        assert_eq!((head.max_attempts, head.attempts_left), (5, 5));
+        assert_eq!((head.enqueued_at, head.visible_at, head.ttl_at.get()), (at, at + secs(2), Some(at + secs(100))));
         assert_eq!(bench.found("unknown").await, None);
+        bench.clock.advance(secs(2));
         assert_eq!(bench.dequeue(SHARD, 1).await[0].0.expires_in, secs(7));
     })
     .await;
