@@ -37,6 +37,8 @@ struct State {
     queues: BTreeMap<QueueName, Queue>,
     numbers: BTreeSet<QueueId>,
     requests: BTreeMap<Place, QueueRequest>,
+    /// When each of them is over.
+    ends: BTreeSet<(Timestamp, Place)>,
 }
 
 /// What a request is found by.
@@ -58,7 +60,7 @@ impl Catalog {
             let (key, value) = row?;
             let (queue, token) = to_request(&key).ok_or_else(|| foreign_key("request of a queue", &key))?;
             let request = decode_request(queue, &token, &value)?;
-            state.requests.insert((queue, token), request);
+            state.keep(request);
         }
         Ok(Self { state: RwLock::new(state) })
     }
@@ -89,21 +91,22 @@ impl Catalog {
         self.state.read().requests.get(&(queue, token.into())).cloned()
     }
 
-    /// What gives way to a request at a time; none if there is no room for it. O(requests).
+    /// What gives way to a request at a time; none if there is no room for it. O(what gives way).
     pub fn giving_way(&self, request: &QueueRequest, now: Timestamp) -> Option<Vec<Place>> {
-        let requests = &self.state.read().requests;
+        let state = self.state.read();
         let own = (request.queue, request.token.clone());
-        let over = requests.iter().filter(|(place, kept)| kept.until <= now && **place != own);
-        let over: Vec<Place> = over.take(BULK_MESSAGES_MAX).map(|(place, _)| place.clone()).collect();
-        let has_room = requests.contains_key(&own) || requests.len() - over.len() < QUEUE_REQUESTS_KEPT_MAX;
+        let over = state.ends.iter().take_while(|(until, _)| *until <= now).filter(|(_, place)| *place != own);
+        let over: Vec<Place> = over.take(BULK_MESSAGES_MAX).map(|(_, place)| place.clone()).collect();
+        let kept = &state.requests;
+        let has_room = kept.contains_key(&own) || kept.len() - over.len() < QUEUE_REQUESTS_KEPT_MAX;
         has_room.then_some(over)
     }
 
     /// Takes in a committed request, and forgets what gave way to it.
     pub fn keep(&self, request: QueueRequest, gone: &[Place]) {
-        let requests = &mut self.state.write().requests;
-        gone.iter().for_each(|place| drop(requests.remove(place)));
-        requests.insert((request.queue, request.token.clone()), request);
+        let mut state = self.state.write();
+        gone.iter().for_each(|place| state.forget(place));
+        state.keep(request);
     }
 
     /// Takes in a committed record.
@@ -114,6 +117,21 @@ impl Catalog {
             Some(queue) => state.queues.insert(record.change.name, queue),
             None => state.queues.remove(&record.change.name),
         };
+    }
+}
+
+impl State {
+    fn keep(&mut self, request: QueueRequest) {
+        let place = (request.queue, request.token.clone());
+        self.forget(&place);
+        self.ends.insert((request.until, place.clone()));
+        self.requests.insert(place, request);
+    }
+
+    fn forget(&mut self, place: &Place) {
+        if let Some(request) = self.requests.remove(place) {
+            self.ends.remove(&(request.until, place.clone()));
+        }
     }
 }
 

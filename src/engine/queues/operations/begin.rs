@@ -99,7 +99,7 @@ impl Queues {
                 };
                 // What is slow on purpose is known until it can be over, and then as long as anything else.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
-                let until = now + walk + kept_for(queue);
+                let until = now + walk + kept_for(queue, &work);
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
                 let request = QueueRequest { queue: id, token, fingerprint, through, until };
                 catalog.keep(request.clone(), now).await?;
@@ -113,9 +113,17 @@ impl Queues {
     pub(super) async fn keep_end(&self, queue: &Arc<LiveQueue>, kept: QueueRequest) {
         let now = self.shared.now();
         let through = vec![0; kept.through.len()];
-        let request = QueueRequest { through, until: kept.until.max(now + kept_for(queue)), ..kept };
+        let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.shared.stores.catalog.keep(request, now).await {
             tracing::warn!(%error, "the end of a purge or redrive could not be kept: repeated after a restart it begins anew");
+        }
+    }
+
+    /// Lets the token of a redrive that did nothing name another one.
+    pub(super) async fn free_token(&self, kept: QueueRequest) {
+        let now = self.shared.now();
+        if let Err(error) = self.shared.stores.catalog.keep(QueueRequest { until: now, ..kept }, now).await {
+            tracing::warn!(%error, "the token of a redrive that was refused stays taken for an hour");
         }
     }
 
@@ -185,8 +193,13 @@ impl Queues {
     }
 }
 
-/// How long a token is known after its operation.
-fn kept_for(queue: &LiveQueue) -> Duration {
+/// How long a token is known after its operation. That of one message is known for the least time: there may be many, and
+/// the version of the message tells as well.
+fn kept_for(queue: &LiveQueue, work: &Work) -> Duration {
+    if work.message.is_some() { OPERATION_KEPT } else { longest(queue) }
+}
+
+fn longest(queue: &LiveQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
 }
 

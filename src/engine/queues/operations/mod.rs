@@ -284,7 +284,9 @@ impl Queues {
     }
 
     async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Running) {
-        let state = match self.walk(queue, running).await {
+        let walked = self.walk(queue, running).await;
+        let was_refused = running.work.message.is_some() && matches!(walked, Err(QueueError::Refused(_)));
+        let state = match walked {
             Ok(true) => OperationState::Done,
             Ok(false) => OperationState::Cancelled,
             Err(error) => OperationState::Failed(error.reason(), error.to_string()),
@@ -297,6 +299,9 @@ impl Queues {
         // One message tells by its version whether it is over.
         if let Some(kept) = running.kept.clone().filter(|_| is_over && running.work.message.is_none()) {
             self.keep_end(queue, kept).await;
+        }
+        if let (Some(kept), true) = (&running.kept, was_refused) {
+            self.free_token(kept.clone()).await;
         }
         running.end.send_replace(Some((state, self.shared.now(), self.shared.clock.elapsed())));
     }
