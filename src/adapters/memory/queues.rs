@@ -199,7 +199,7 @@ impl QueueStore for Queues {
     }
 
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
-        self.read(shard, |kept, at| kept.core.get(&message).map(|head| (kept.stored(head), at)))
+        self.read(shard, |kept, at| kept.core.get(&message).map(|head| (kept.stored(&kept.core.shown(head)), at)))
     }
 
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
@@ -211,7 +211,8 @@ impl QueueStore for Queues {
 
     async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
         self.read(shard, |kept, at| {
-            let messages = kept.core.list(state, after).take(limit).map(|head| kept.stored(head)).collect();
+            let messages = kept.core.list(state, after).take(limit);
+            let messages = messages.map(|head| kept.stored(&kept.core.shown(head))).collect();
             MessagesAt { messages, at }
         })
     }

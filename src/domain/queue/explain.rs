@@ -7,7 +7,7 @@ use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WA
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::dequeue::Source;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{CanceledBy, Fence, Message, MessageKey, Routing, WorkError};
+use crate::domain::queue::message::{CanceledBy, Fence, Lease, Message, MessageKey, Routing, WorkError};
 use crate::domain::queue::session::SessionId;
 use crate::domain::queue::shapes::Counts;
 use crate::domain::queue::shard::Shard;
@@ -187,6 +187,16 @@ impl Shard {
             None => self.index.ready.range(..rank).take(EXPLAIN_POSITION_MAX + 1).count(),
         };
         Cause::Ready { ahead: before.min(EXPLAIN_POSITION_MAX), or_more: before > EXPLAIN_POSITION_MAX }
+    }
+
+    /// A message as it is shown: its lease ends when it will if nobody is heard any more, with its session where that has
+    /// confirmed it.
+    pub fn shown(&self, message: &Message) -> Message {
+        let mut shown = message.clone();
+        if let Some((lease, (ends, _))) = message.lease.zip(self.next_due(message.key.sequence)) {
+            shown.lease = Some(Lease { expires: ends, ..lease });
+        }
+        shown
     }
 
     fn holder(&self, message: &Message) -> Option<Holder> {

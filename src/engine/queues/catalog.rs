@@ -35,6 +35,19 @@ pub struct Changed {
 /// A change of the history.
 pub type PastQueueChange = QueueChange;
 
+/// What an enqueue is meant for.
+pub(super) enum ForEnqueue {
+    /// A queue that is there.
+    Live(Arc<LiveQueue>),
+    /// One that a template makes at its first message.
+    Template {
+        /// The name of the template.
+        template: QueueName,
+        /// The settings of the queue.
+        spec: Box<QueueSpec>,
+    },
+}
+
 impl Queues {
     /// Reads a queue or template.
     pub fn get(&self, name: &QueueName) -> Result<Arc<Queue>, QueueError> {
@@ -89,10 +102,10 @@ impl Queues {
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
     }
 
-    /// The queue that an enqueue is meant for, made of a template if there is none.
-    pub(super) async fn queue_for_enqueue(&self, name: &QueueName) -> Result<Arc<LiveQueue>, QueueError> {
+    /// What an enqueue is meant for.
+    pub(super) fn place_for_enqueue(&self, name: &QueueName) -> Result<ForEnqueue, QueueError> {
         if let Some(found) = self.shared.find(name) {
-            return with_messages(found);
+            return with_messages(found).map(ForEnqueue::Live);
         }
         let Some(template) = self.shared.template_of(name) else {
             return Err(QueueError::NothingMakesIt { name: name.to_string() });
@@ -101,14 +114,21 @@ impl Queues {
             // The queue would be blocked too; what is refused leaves nothing behind.
             return Err(Refusal::EnqueueBlocked(why.clone()).into());
         }
-        let author = Author {
-            actor: "tallystone".to_owned(),
-            reason: format!("the first enqueue, by template {}", template.spec.name),
-        };
         let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
-        let queues = self.clone();
+        Ok(ForEnqueue::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
+    }
+
+    /// Makes the queue of a first enqueue.
+    pub(super) async fn make_by_template(
+        &self,
+        template: &QueueName,
+        spec: QueueSpec,
+    ) -> Result<Arc<LiveQueue>, QueueError> {
+        let author =
+            Author { actor: "tallystone".to_owned(), reason: format!("the first enqueue, by template {template}") };
+        let (queues, name) = (self.clone(), spec.name.clone());
         self.finish(async move { queues.make(spec, &author).await }).await?;
-        self.shared.queue(name)
+        self.shared.queue(&name)
     }
 
     /// Serves what the catalog holds, and repairs what a kill left half done.

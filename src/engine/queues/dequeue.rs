@@ -36,7 +36,7 @@ pub struct Ask {
     pub wait: Duration,
     /// What the messages must have.
     pub filter: Filter,
-    /// This message only; the filter is not looked at.
+    /// This message only, if it has what the filter asks for.
     pub message: Option<MessageRef>,
     /// What to do while dequeues are blocked.
     pub blocked: Blocked,
@@ -293,8 +293,16 @@ impl Queues {
         call: Option<SessionCall>,
     ) -> Result<Dequeued, QueueError> {
         self.refuse_blocked(queue)?;
-        let shard = self.shard_of(queue, &message).await?;
         let mut found = self.nothing(queue, call.map(|call| call.id));
+        if !ask.filter.is_empty() {
+            // Metadata never changes, so what does not fit now never will.
+            let name = queue.record.load().spec.name.clone();
+            let looked = self.get_message(&name, message.clone()).await?;
+            if !ask.filter.is_met_by(&looked.message.head.metadata) {
+                return Ok(found);
+            }
+        }
+        let shard = self.shard_of(queue, &message).await?;
         let message = Some(message);
         let asked =
             command::Dequeue { max: 1, lease: ask.lease, message, session: call, ..command::Dequeue::default() };

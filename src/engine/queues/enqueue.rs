@@ -9,8 +9,10 @@ use crate::domain::Timestamp;
 use crate::domain::queue::command::{Invalid, NewMessage, Refusal};
 use crate::domain::queue::message::{MessageId, MessageKey, Metadata};
 use crate::domain::queue::route::{Route, route};
-use crate::domain::queue::{Command, QueueName, Reply, State};
+use crate::domain::queue::shard::Shard;
+use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Reply, State};
 use crate::engine::queues::Queues;
+use crate::engine::queues::catalog::ForEnqueue;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::unexpected;
@@ -72,7 +74,13 @@ pub struct Enqueued {
 impl Queues {
     /// Takes a message in; creates the queue if a template says so.
     pub async fn enqueue(&self, name: &QueueName, sent: SentMessage) -> Result<Enqueued, QueueError> {
-        let queue = self.queue_for_enqueue(name).await?;
+        let queue = match self.place_for_enqueue(name)? {
+            ForEnqueue::Live(queue) => queue,
+            ForEnqueue::Template { template, spec } => {
+                self.try_out(&spec, sent.clone())?;
+                self.make_by_template(&template, *spec).await?
+            }
+        };
         let (named, (shard, command)) = self.named(&queue, sent)?;
         self.enqueued(&queue, named, self.shared.call(&queue, shard, command).await?)
     }
@@ -83,7 +91,20 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
-        let queue = self.queue_for_enqueue(name).await?;
+        let (queue, sent) = match self.place_for_enqueue(name)? {
+            ForEnqueue::Live(queue) => (queue, sent),
+            ForEnqueue::Template { template, spec } => {
+                let tried = |sent: Result<SentMessage, QueueError>| {
+                    let sent = sent?;
+                    self.try_out(&spec, sent.clone()).map(|()| sent)
+                };
+                let sent: Vec<_> = sent.into_iter().map(tried).collect();
+                if sent.iter().all(Result::is_err) {
+                    return Ok(sent.into_iter().filter_map(Result::err).map(Err).collect());
+                }
+                (self.make_by_template(&template, *spec).await?, sent)
+            }
+        };
         let (mut names, mut commands) = (Vec::with_capacity(sent.len()), Vec::with_capacity(sent.len()));
         for sent in sent {
             let named = sent.and_then(|sent| self.named(&queue, sent));
@@ -98,6 +119,16 @@ impl Queues {
             self.enqueued(&queue, name.expect("only what has a name was sent"), answer)
         };
         Ok(names.into_iter().zip(answers).map(enqueued).collect())
+    }
+
+    /// Refuses what a new queue would refuse, so that no message that is not taken in leaves a queue behind.
+    fn try_out(&self, spec: &QueueSpec, sent: SentMessage) -> Result<(), QueueError> {
+        let (id, now) = (QueueId(0), self.shared.now());
+        let queue = Queue { id, spec: spec.clone(), version: 1, created: now, updated: now };
+        let queue = LiveQueue::new(queue);
+        let (_, (number, ShardCommand { command, .. })) = self.named(&queue, sent)?;
+        let mut shard = Shard::new(number, 1, spec.shard_settings())?;
+        shard.apply(command, now).reply.map(drop).map_err(|refusal| refused(&queue, refusal, now))
     }
 
     /// The name of a message, and the command that takes it in with its shard.
@@ -133,14 +164,7 @@ impl Queues {
         Named { id, idempotent }: Named,
         answer: ShardAnswer,
     ) -> Result<Enqueued, QueueError> {
-        let reply = answer.reply.map_err(|refusal| match refusal {
-            Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: answer.at },
-            Refusal::Invalid(Invalid::PriorityClass) => {
-                let classes = &queue.record.load().spec.settings.classes;
-                QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }
-            }
-            refusal => refusal.into(),
-        })?;
+        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, answer.at))?;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
                 let stats = &self.shared.stats;
@@ -160,6 +184,18 @@ impl Queues {
         let millis = u64::try_from(self.shared.now().millis()).unwrap_or(0);
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.shared.random()).into_uuid();
         MessageId::new(&uuid.to_string()).expect("36 letters and digits are an id")
+    }
+}
+
+/// What a refused enqueue is told, with what its caller needs to know.
+fn refused(queue: &LiveQueue, refusal: Refusal, at: Timestamp) -> QueueError {
+    match refusal {
+        Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: at },
+        Refusal::Invalid(Invalid::PriorityClass) => {
+            let classes = &queue.record.load().spec.settings.classes;
+            QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }
+        }
+        refusal => refusal.into(),
     }
 }
 

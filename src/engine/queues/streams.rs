@@ -154,9 +154,10 @@ impl StreamSession {
         Ok(())
     }
 
-    /// Whether the shards should be told again that the session lives.
-    pub fn wants_beat(&self) -> bool {
-        self.shared.clock.elapsed() >= self.beaten + self.lease / 4
+    /// Waits until the shards should be told again that the session lives.
+    pub async fn until_beat(&self) {
+        let due = self.beaten + self.lease / 4;
+        self.shared.clock.sleep(due.saturating_sub(self.shared.clock.elapsed())).await;
     }
 
     /// Tells the shards.

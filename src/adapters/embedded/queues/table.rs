@@ -73,9 +73,12 @@ impl Kept {
     /// Reads.
     pub fn read(&self, read: &Read, at: Timestamp) -> Seen {
         let heads: Vec<Message> = match read {
-            Read::Get(message) => self.core.get(message).cloned().into_iter().collect(),
+            Read::Get(message) => self.core.get(message).map(|head| self.core.shown(head)).into_iter().collect(),
             Read::Peek(limit) => self.core.peek().take(*limit).cloned().collect(),
-            Read::List(state, after, limit) => self.core.list(*state, *after).take(*limit).cloned().collect(),
+            Read::List(state, after, limit) => {
+                let heads = self.core.list(*state, *after).take(*limit);
+                heads.map(|head| self.core.shown(head)).collect()
+            }
             Read::These(sequences) => {
                 sequences.iter().filter_map(|sequence| self.core.message(*sequence)).cloned().collect()
             }

@@ -167,3 +167,42 @@ async fn counts_batches_and_pages_have_their_bounds() {
     let token = "x".repeat(65);
     server.refused("PurgeQueue", json!({"queue": "mail", "request_token": token}), Reason::InvalidToken).await;
 }
+
+#[tokio::test]
+async fn a_first_message_that_is_refused_leaves_no_queue_behind() {
+    let server = Wire::start().await;
+    let template = json!({"name": "by-user", "template_for": "user/", "type": "QUEUE_TYPE_EXCLUSIVE",
+        "exclusivity_key": "user", "payload_max_bytes": 10});
+    server.done("CreateQueue", json!({"queue": template})).await;
+    let expired = "01900000-0000-7000-8000-000000000000"; // of 2024
+    let of_user = |more: Value| {
+        let mut message = json!({"message_id": "a", "metadata": {"user": "7"}});
+        message.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        message
+    };
+    for (message, reason) in [
+        (json!({"message_id": "a"}), Reason::InvalidMessage),
+        (of_user(json!({"payload": "MDEyMzQ1Njc4OWE="})), Reason::InvalidMessage),
+        (of_user(json!({"priority_class": "none"})), Reason::InvalidMessage),
+        (of_user(json!({"message_id": expired})), Reason::TokenExpired),
+    ] {
+        server.refused("Enqueue", json!({"queue": "user/1", "message": message}), reason).await;
+        let batch = server.done("BatchEnqueue", json!({"queue": "user/1", "messages": [message]})).await;
+        assert_eq!(batch["results"][0]["error"]["reason"], reason.to_string(), "{batch}");
+        server.refused("GetQueue", json!({"queue": "user/1"}), Reason::QueueNotFound).await;
+    }
+    let messages = json!([{"message_id": "a"}, of_user(json!({}))]);
+    let batch = server.done("BatchEnqueue", json!({"queue": "user/1", "messages": messages})).await;
+    assert_eq!(batch["results"][0]["error"]["reason"], Reason::InvalidMessage.to_string(), "{batch}");
+    assert_eq!(server.done("GetDepth", json!({"queue": "user/1"})).await["pending"], "1", "the good one made it");
+}
+
+#[tokio::test]
+async fn a_message_asked_for_by_its_id_has_to_meet_the_filter_too() {
+    let server = with_mail().await;
+    let message = json!({"message_id": "a", "metadata": {"team": "red"}});
+    server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    let ask = |team: &str| json!({"queue": "mail", "message_id": "a", "filter": {"team": team}});
+    assert_eq!(server.done("Dequeue", ask("blue")).await["leases"], json!([]));
+    assert_eq!(server.done("Dequeue", ask("red")).await["leases"][0]["message"]["messageId"], "a");
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tallystone::ports::Clock as _;
 use tallystone::proto::queue::v1 as wire;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::sync::mpsc;
@@ -99,32 +100,55 @@ async fn a_stream_with_a_filter_gets_what_meets_it() {
     assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "2");
 }
 
+async fn comes_to_hold(holds: impl AsyncFn() -> bool) {
+    let all = async {
+        while !holds().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), all).await.expect("it comes to hold");
+}
+
 #[tokio::test]
-async fn the_messages_of_a_worker_keep_the_leases_of_its_session_and_its_silence_ends_them() {
+async fn an_open_stream_keeps_the_leases_of_its_session_and_its_end_gives_them_back() {
     let clock = clock();
     let server = with_mail_at(&clock).await;
     let session_id = opened(&server, "", "10s").await;
-    let lease_duration = Some(prost_types::Duration { seconds: 3_600, nanos: 0 });
-    let mut worker =
-        Worker::open(server.queues().await, wire::WorkRequest { session_id, lease_duration, ..asking(1) }).await;
-    server.done("Enqueue", enqueue("a", 1)).await;
-    let lease = worker.leases(1).await.remove(0);
-    assert_eq!(lease.attempt_number, 1);
-    for _ in 0..4 {
-        let extension =
-            wire::ExtendLeaseRequest { lease_token: lease.lease_token.clone(), lease_duration, ..Default::default() };
-        let speaks = wire::WorkRequest { extensions: vec![extension], ..Default::default() };
-        worker.requests.send(speaks).await.expect("room");
-        let heard = worker.answers.next().await.expect("an answer").expect("no error");
-        assert_eq!(heard.extended.len(), 1, "{heard:?}");
-        clock.advance(Duration::from_secs(6));
+    // Shorter and longer than the session's: once they have arrived, leases end with the session.
+    for (id, seconds) in [("short", 3), ("long", 3_600)] {
+        server
+            .done(
+                "Enqueue",
+                json!({"queue": "mail", "message": {"message_id": id, "lease_duration": format!("{seconds}s")}}),
+            )
+            .await;
+    }
+    let mut worker = Worker::open(server.queues().await, wire::WorkRequest { session_id, ..asking(2) }).await;
+    let leases = worker.leases(2).await;
+    assert!(leases.iter().all(|lease| lease.attempt_number == 1));
+    let ends = async |id: &str| {
+        let shown = server.done("GetMessage", json!({"queue": "mail", "message_id": id})).await;
+        let time: Option<jiff::Timestamp> =
+            shown["message"]["leaseExpireTime"].as_str().and_then(|time| time.parse().ok());
+        time.map_or(i64::MIN, jiff::Timestamp::as_millisecond)
+    };
+    let begun = clock.now().millis();
+    comes_to_hold(async || ends("short").await == begun + 10_000 && ends("long").await == begun + 10_000).await;
+    // The worker says nothing more.
+    for step in 1..=6 {
+        clock.advance(Duration::from_secs(5));
+        let now = begun + step * 5_000;
+        comes_to_hold(async || ends("short").await == now + 10_000 && ends("long").await == now + 10_000).await;
         assert_eq!(server.done("Dequeue", json!({"queue": "mail"})).await["leases"], json!([]));
     }
-    clock.advance(Duration::from_secs(4));
-    let other = server.done("Dequeue", json!({"queue": "mail"})).await;
-    assert_eq!(other["leases"][0]["attemptNumber"], 2, "then it is silent, its stream still open: {other}");
-    worker.requests.send(wire::WorkRequest::default()).await.expect("room");
-    assert_eq!(worker.end().await, "SESSION_ENDED");
+    // A connection that breaks keeps nothing.
+    drop(worker);
+    comes_to_hold(async || {
+        clock.advance(Duration::from_secs(1));
+        let other = server.done("Dequeue", json!({"queue": "mail"})).await;
+        other["leases"][0]["attemptNumber"] == 2
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@
 //! ends its side, what it still holds is released; when the connection breaks, leases end by themselves. While the server
 //! drains nothing is leased any more, but settlements are taken until all leases have ended.
 //!
-//! In a session each message of the worker is a heartbeat, and leases end with the session once the connection has taken
-//! them. The stream itself is none: that a connection stands does not say that its worker works.
+//! In a session the stream is its heartbeat, as long as its connection stands and takes what is sent, and leases end with the
+//! session once the connection has taken them. Pings find a connection behind which nobody is any more.
 
 mod held;
 
@@ -88,6 +88,7 @@ enum Event {
     Drain,
     Request(Option<Result<wire::WorkRequest, Status>>),
     Found(Result<Dequeued, QueueError>),
+    BeatDue,
     Beaten(Result<Beat, QueueError>),
     Canceled(CancelNews),
     SessionOver(QueueError),
@@ -154,6 +155,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
                 Ok(Step::End)
             }
             Event::Found(found) => self.hand_out(found),
+            Event::BeatDue => self.beat(),
             Event::Beaten(beaten) => self.beaten(beaten),
             Event::SessionOver(error) => Err(refused(error)),
             Event::Canceled(news) => Ok(self.canceled(&news)),
@@ -177,6 +179,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
 
     async fn event(&mut self) -> Event {
         let Self { requests, drain, cancels, dequeuing, beating, draining, names, session, .. } = self;
+        let is_beating = beating.is_some();
         let found = async {
             match dequeuing {
                 Some(dequeuing) => dequeuing.await,
@@ -189,9 +192,16 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
                 None => std::future::pending().await,
             }
         };
+        let session = session.as_ref();
         let over = async {
             match session {
                 Some(session) => session.over().await,
+                None => std::future::pending().await,
+            }
+        };
+        let due = async {
+            match session {
+                Some(session) => session.until_beat().await,
                 None => std::future::pending().await,
             }
         };
@@ -202,6 +212,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
             request = requests.next() => Event::Request(request),
             found = found => Event::Found(found),
             beaten = beaten => Event::Beaten(beaten),
+            () = due, if !is_beating => Event::BeatDue,
             news = cancels.recv() => match news {
                 Ok(news) if names.contains(&news.queue) => Event::Canceled(news),
                 // What was missed is told at the next extension or heartbeat.
@@ -242,6 +253,15 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         Ok(if answer.leases.is_empty() { Step::Silence } else { Step::Answer(answer) })
     }
 
+    /// Tells the shards that the session lives.
+    fn beat(&mut self) -> Result<Step, Status> {
+        if let Some(session) = &mut self.session {
+            session.hear().map_err(refused)?;
+            self.beating = Some(session.beat(self.queues.clone()).boxed());
+        }
+        Ok(Step::Silence)
+    }
+
     fn beaten(&mut self, beaten: Result<Beat, QueueError>) -> Result<Step, Status> {
         self.beating = None;
         match beaten {
@@ -250,7 +270,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
                 Ok(Step::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
             }
             Err(error) if error.is_of_session() => Err(Refusal::from(error).into()),
-            // The next message of the worker is a heartbeat too.
+            // It is told again soon.
             Err(_) => Ok(Step::Silence),
         }
     }
@@ -272,9 +292,6 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         }
         if let Some(session) = &mut self.session {
             session.hear().map_err(refused)?;
-            if self.beating.is_none() && session.wants_beat() {
-                self.beating = Some(session.beat(self.queues.clone()).boxed());
-            }
         }
         let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
         let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
