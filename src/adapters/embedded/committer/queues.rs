@@ -17,7 +17,7 @@ use crate::adapters::embedded::read::rows;
 use crate::adapters::embedded::space::Room;
 use crate::adapters::stored::queues::encode_body;
 use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
-use crate::domain::limits::{DEDUPE_WINDOW_MAX, TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
+use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::arrivals;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
@@ -119,7 +119,7 @@ impl Committer {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.time, view));
         }
         // From here on nothing fails, so that a refused command leaves nothing behind.
-        let answers = self.space_of_answer(&sent.command, moment.time)?;
+        let answers = self.space_of_answer(shard, &sent.command, moment.time)?;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
@@ -150,11 +150,13 @@ impl Committer {
     /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
     fn space_of_answer(
         &mut self,
+        shard: ShardId,
         command: &QueueCommand,
         now: Timestamp,
     ) -> Result<Option<fjall::Keyspace>, StoreError> {
         let QueueCommand::Enqueue(message) = command else { return Ok(None) };
-        let kept = (now - DEDUPE_WINDOW_MAX)..=(now + TOKEN_AHEAD_MAX);
+        let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(None) };
+        let kept = (now - at.core.settings().dedupe_window)..=(now + TOKEN_AHEAD_MAX);
         let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
         let made = self.queues.table.answers.make(self.writer.library(), time);
         let (keyspace, is_new) = made.map_err(|error| cannot_make(error, APPLY))?;
@@ -308,7 +310,8 @@ impl Committer {
         if !std::mem::take(&mut self.queues.trim) {
             return;
         }
-        let outlived = self.queues.table.answers.take_outlived(self.queues.time);
+        let window = self.queues.table.longest_window();
+        let outlived = self.queues.table.answers.take_outlived(self.queues.time, window);
         if !outlived.is_empty()
             && let Err(error) = self.delete(outlived, "drop answers")
         {

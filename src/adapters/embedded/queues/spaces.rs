@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use fjall::Keyspace;
 
@@ -10,7 +11,7 @@ use crate::adapters::embedded::error::OpenError;
 use crate::adapters::embedded::library::{self, KeyspaceError, Kind, Library};
 use crate::adapters::embedded::manifest::Manifest;
 use crate::domain::Timestamp;
-use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_WINDOW_MAX};
+use crate::domain::limits::DEDUPE_BUCKET;
 
 const SHARDS: &str = "queue.shards";
 const HEADS: &str = "queue.heads";
@@ -100,9 +101,10 @@ impl AnswerSpaces {
         Ok((keyspace, true))
     }
 
-    /// Takes out those whose answers no window reaches any more.
-    pub fn take_outlived(&mut self, now: Timestamp) -> Vec<Keyspace> {
-        let live = self.0.split_off(&(now - DEDUPE_WINDOW_MAX - DEDUPE_BUCKET).just_after());
+    /// Takes out those whose answers no window reaches any more, the longest of which is this. A window that is made longer
+    /// later reaches back no further than it did before, so nothing is missed.
+    pub fn take_outlived(&mut self, now: Timestamp, window: Duration) -> Vec<Keyspace> {
+        let live = self.0.split_off(&(now - window - DEDUPE_BUCKET).just_after());
         std::mem::replace(&mut self.0, live).into_values().collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The shards in memory: cores, views, and what their outboxes hold. The committer's own; nobody else sees it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::command::{Read, Seen, Told};
 use super::spaces::AnswerSpaces;
@@ -130,6 +131,11 @@ impl Table {
     /// The queues that were not dropped.
     pub fn live(&self) -> Vec<(QueueId, u32)> {
         self.queues.iter().filter_map(|(queue, shards)| Some((*queue, (*shards)?))).collect()
+    }
+
+    /// The longest time for which any shard keeps answers. O(shards).
+    pub fn longest_window(&self) -> Duration {
+        self.shards.values().map(|kept| kept.core.settings().dedupe_window).max().unwrap_or_default()
     }
 
     /// The view of a shard, if another one of its queue has taken in a message of this id.

@@ -9,6 +9,7 @@ use fjall::Keyspace;
 use super::key;
 use super::recover::recover;
 use crate::adapters::embedded::key::TIDIED;
+use crate::adapters::embedded::manifest::Manifest;
 use crate::adapters::embedded::read::rows;
 use crate::adapters::embedded::space::Space;
 use crate::adapters::embedded::{Embedded, OpenError, Options, open};
@@ -18,8 +19,8 @@ use crate::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
 use crate::domain::queue::message::{MessageId, Metadata};
 use crate::domain::queue::session::{SessionCall, SessionId};
 use crate::domain::queue::settings::{Retention, RetryPolicy};
-use crate::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
-use crate::ports::{MessageBody, Order, Outcome, QueueStores, ShardCommand, StoreError, StoreErrorKind};
+use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
+use crate::ports::{Clock as _, MessageBody, Order, Outcome, QueueStores, ShardCommand, StoreError, StoreErrorKind};
 
 const QUEUE: QueueId = QueueId(3);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
@@ -281,4 +282,43 @@ async fn the_outbox_has_every_row_in_the_order_of_commits() {
         found.extend(crate::adapters::stored::queues::decode_transitions(0, &value).expect("whole"));
     }
     assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn answers_are_kept_for_the_longest_window_and_a_longer_one_reaches_no_further_back() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let hour = Duration::from_secs(3_600);
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    let named = |hours: u32, time: Timestamp| {
+        let mut sent = enqueue(&format!("h-{hours}"));
+        if let Command::Enqueue(message) = &mut sent.command {
+            message.token_time = Some(time);
+        }
+        sent
+    };
+    let begun = clock.now();
+    for hours in 0..6 {
+        one(&stores, SHARD, named(hours, clock.now())).await.expect("enqueued");
+        clock.advance(hour / 2);
+        one(&stores, SHARD, named(hours, begun + hour * hours)).await.expect("known");
+        clock.advance(hour / 2);
+    }
+    let kept = || {
+        let list = Manifest::read(dir.path()).expect("it is read").expect("it is there").expect("it is whole");
+        list.keyspaces.values().filter(|name| name.starts_with("queue.answers.")).count()
+    };
+    assert!(kept() <= 3, "{} of six hours, with a window of one", kept());
+    let longer = Settings {
+        dedupe_window: 24 * hour,
+        retention: Retention { completed: 24 * hour, canceled: 24 * hour, errored: 24 * hour },
+        ..settings()
+    };
+    one(&stores, SHARD, ShardCommand::of(Command::Configure(Box::new(longer)))).await.expect("configured");
+    let asked = async |stores: &QueueStores| stores.shards.apply(SHARD, vec![named(0, begun)]).await.remove(0);
+    assert_eq!(asked(&stores).await.expect("an answer").reply, Err(Refusal::TokenExpired), "its answer may be gone");
+    store.close();
+    let (_store, stores) = open_queues(small(dir.path()), &clock);
+    assert_eq!(asked(&stores).await.expect("an answer").reply, Err(Refusal::TokenExpired), "after a restart too");
 }
