@@ -168,14 +168,21 @@ impl QueueDraft {
     }
 
     fn resolve_exclusivity(&self, settings: &mut Settings) -> Result<(), Reject> {
-        let refuse = |what: &str| Err(Reject::new(Reason::InvalidSettings, what).at("queue.exclusivity_key", what));
-        let of_values = self.exclusivity_key.is_some()
-            || self.max_in_flight_per_value.is_some()
-            || self.strict_order_per_value.is_some();
+        let of_values = [
+            ("exclusivity_key", self.exclusivity_key.is_some()),
+            ("max_in_flight_per_value", self.max_in_flight_per_value.is_some()),
+            ("strict_order_per_value", self.strict_order_per_value.is_some()),
+        ];
+        let of_values: Vec<_> = of_values.into_iter().filter(|(_, said)| *said).map(|(setting, _)| setting).collect();
         match (self.exclusive, settings.exclusivity.is_some()) {
             (Some(true), _) | (None, true) => {}
-            (Some(false) | None, _) if of_values => {
-                return refuse("exclusivity_key and what belongs to it need type QUEUE_TYPE_EXCLUSIVE");
+            (Some(false) | None, _) if !of_values.is_empty() => {
+                let words =
+                    |setting: &str| format!("{setting} needs type QUEUE_TYPE_EXCLUSIVE, this is a simple queue");
+                let all: Vec<_> = of_values.iter().map(|setting| words(setting)).collect();
+                let reject = Reject::new(Reason::InvalidSettings, all.join("; "));
+                let named = of_values.iter().zip(all);
+                return Err(named.fold(reject, |reject, (setting, what)| reject.at(format!("queue.{setting}"), what)));
             }
             (Some(false), _) => {
                 settings.exclusivity = None;
@@ -185,7 +192,8 @@ impl QueueDraft {
         }
         let known = settings.exclusivity.take();
         let Some(key) = self.exclusivity_key.clone().or_else(|| known.as_ref().map(|known| known.key.clone())) else {
-            return refuse("an exclusive queue needs its exclusivity_key: the metadata key that holds the value");
+            let what = "an exclusive queue needs its exclusivity_key: the metadata key that holds the value";
+            return Err(Reject::new(Reason::InvalidSettings, what).at("queue.exclusivity_key", what));
         };
         let (limit, strict) =
             known.map_or((1, false), |known| (known.max_in_flight_per_value, known.strict_order_per_value));

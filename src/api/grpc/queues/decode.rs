@@ -6,7 +6,9 @@ use bytes::Bytes;
 
 use crate::api::time;
 use crate::domain::counter::uuid_v7;
-use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX};
+use crate::domain::limits::{
+    DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
+};
 use crate::domain::queue::command::{Invalid, MessageRef, Refusal, Verb};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{MessageId, Metadata, Routing, WorkError};
@@ -31,14 +33,14 @@ pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
         return Ok(None);
     }
     let read = u128::from_str_radix(sent, 16).ok().map(QueueId).filter(|id| id.to_string() == sent);
-    let none = || Reject::new(Reason::InvalidArgument, "queue_id is the id of no queue; send it as GetQueue shows it");
-    Ok(Some(read.ok_or_else(none)?))
+    let what = "queue_id is the id of no queue; send it as GetQueue shows it";
+    Ok(Some(read.ok_or_else(|| at_fault("queue_id", Reason::InvalidArgument, what))?))
 }
 
 /// Refuses a stream of more queues than it may serve.
 pub fn too_many_queues(count: usize) -> QueueError {
     let what = format!("queues names {count}; a stream serves at most {WORK_QUEUES_MAX}, open another one");
-    Reject::new(Reason::InvalidArgument, what).into()
+    at_fault("queues", Reason::InvalidArgument, what)
 }
 
 /// A text that is there unless it is empty.
@@ -48,12 +50,25 @@ pub fn text(sent: &str) -> Option<Box<str>> {
 
 /// A duration that may be left out.
 pub fn duration(field: &str, sent: Option<prost_types::Duration>) -> Result<Option<Duration>, QueueError> {
-    Ok(sent.map(|sent| time::read_duration(field, &sent)).transpose()?)
+    let read = |sent| time::read_duration(field, &sent).map_err(|reject| of(field, reject));
+    Ok(sent.map(read).transpose()?)
 }
 
 /// A time that may be left out.
 pub fn moment(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, QueueError> {
-    Ok(sent.map(|sent| time::read(field, Reason::InvalidRange, &sent)).transpose()?)
+    let read = |sent| time::read(field, Reason::InvalidRange, &sent).map_err(|reject| of(field, reject));
+    Ok(sent.map(read).transpose()?)
+}
+
+/// Names the argument of a call that is at fault, as the call has it.
+fn of(field: &str, reject: Reject) -> Reject {
+    let what = reject.message.clone();
+    reject.at(field, what)
+}
+
+/// The same for an argument that is at fault in these words.
+fn at_fault(field: &str, reason: Reason, what: impl Into<String>) -> QueueError {
+    of(field, Reject::new(reason, what)).into()
 }
 
 /// A message to take in.
@@ -61,10 +76,10 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
     let sent =
         sent.ok_or_else(|| Reject::new(Reason::InvalidMessage, "message is missing; send at least its payload"))?;
     let (id, token_time) = token(&sent.message_id, sent.generation_time)?;
-    for (what, text) in [("type", &sent.r#type), ("trace_context", &sent.trace_context)] {
+    for (field, text) in [("type", &sent.r#type), ("trace_context", &sent.trace_context)] {
         if text.len() > MESSAGE_TYPE_BYTES_MAX {
-            let what = format!("{what} has {} bytes; at most {MESSAGE_TYPE_BYTES_MAX} are allowed", text.len());
-            return Err(Reject::new(Reason::InvalidMessage, what).into());
+            let what = format!("{field} has {} bytes; at most {MESSAGE_TYPE_BYTES_MAX} are allowed", text.len());
+            return Err(at_fault(&format!("message.{field}"), Reason::InvalidMessage, what));
         }
     }
     Ok(SentMessage {
@@ -74,10 +89,10 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
         priority: sent.priority,
         class: text(&sent.priority_class),
         metadata: Metadata::new(sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())))?,
-        invisibility: duration("invisibility", sent.invisibility)?,
-        lease_duration: duration("lease_duration", sent.lease_duration)?,
+        invisibility: duration("message.invisibility", sent.invisibility)?,
+        lease_duration: duration("message.lease_duration", sent.lease_duration)?,
         max_attempts: sent.max_attempts.map(|n| u32::try_from(n).map_err(|_negative| Invalid::Attempts)).transpose()?,
-        ttl: duration("ttl", sent.ttl)?,
+        ttl: duration("message.ttl", sent.ttl)?,
         shard_key: text(&sent.shard_key),
         kind: text(&sent.r#type),
         trace_context: text(&sent.trace_context),
@@ -89,12 +104,13 @@ fn token(
     id: &str,
     generation_time: Option<prost_types::Timestamp>,
 ) -> Result<(Option<MessageId>, Option<Timestamp>), QueueError> {
+    const FIELD: &str = "message.generation_time";
     let read = |sent| time::read("generation_time", Reason::InvalidGenerationTime, &sent);
-    let given = generation_time.map(read).transpose()?;
+    let given = generation_time.map(read).transpose().map_err(|reject| of(FIELD, reject))?;
     if id.is_empty() {
         if given.is_some() {
             let what = "generation_time is that of a message_id; send the id too, or leave both out";
-            return Err(Reject::new(Reason::InvalidGenerationTime, what).into());
+            return Err(at_fault(FIELD, Reason::InvalidGenerationTime, what));
         }
         return Ok((None, None));
     }
@@ -102,7 +118,7 @@ fn token(
     let time = match (uuid_v7(&id.text()), given) {
         (Some((_, time)), Some(given)) if given.millis() != time.millis() => {
             let what = "generation_time disagrees with the time inside the UUIDv7; leave generation_time out";
-            return Err(Reject::new(Reason::InvalidGenerationTime, what).into());
+            return Err(at_fault(FIELD, Reason::InvalidGenerationTime, what));
         }
         (Some((_, time)), _) => Some(time),
         (None, given) => given,
@@ -112,10 +128,18 @@ fn token(
 
 /// Either name of a message.
 pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> {
-    let routing = (!shard_key.is_empty()).then(|| Routing::new(shard_key)).transpose()?;
-    MessageRef::parse(id, routing).map_err(|bad| match bad {
-        BadReference::Text(bad) => Reject::new(Reason::InvalidMessageId, bad.to_string()).into(),
-        BadReference::Id(invalid) => invalid.into(),
+    let routing = (!shard_key.is_empty()).then(|| Routing::new(shard_key)).transpose();
+    let routing = routing.map_err(|invalid| QueueError::Argument { field: "shard_key", invalid })?;
+    MessageRef::parse(id, routing).map_err(|bad| {
+        let what = match bad {
+            BadReference::Text(bad) => bad.to_string(),
+            BadReference::Id(_) => format!(
+                "message_id has {} bytes; send the id of a message, which has 1 to {MESSAGE_ID_BYTES_MAX}, or its \
+                 message_key",
+                id.len()
+            ),
+        };
+        at_fault("message_id", Reason::InvalidMessageId, what)
     })
 }
 
@@ -129,11 +153,11 @@ pub fn ask(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<As
     let session = call_of_session(&sent)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
     let message = (!sent.message_id.is_empty()).then(|| message_ref(&sent.message_id, &sent.shard_key)).transpose()?;
-    let max = count(sent.max_messages, 1)?;
-    let min = count(sent.min_messages, 1)?;
+    let max = count("max_messages", sent.max_messages, 1)?;
+    let min = count("min_messages", sent.min_messages, 1)?;
     if min > max {
         let what = format!("min_messages is {min} and max_messages {max}; send at most as many");
-        return Err(Reject::new(Reason::InvalidRange, what).into());
+        return Err(at_fault("min_messages", Reason::InvalidRange, what));
     }
     Ok(Ask {
         max,
@@ -171,9 +195,8 @@ pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter
 
 /// An exclusivity value.
 pub fn exclusivity_value(sent: &str) -> Result<Routing, QueueError> {
-    Routing::new(sent).map_err(|_invalid| {
-        Reject::new(Reason::InvalidArgument, "value is no exclusivity value; send 1 to 256 bytes").into()
-    })
+    let what = "value is no exclusivity value; send 1 to 256 bytes";
+    Routing::new(sent).map_err(|_invalid| at_fault("value", Reason::InvalidArgument, what))
 }
 
 /// The limit of an exclusivity value.
@@ -182,11 +205,14 @@ pub fn value_limit(sent: i32) -> Result<u32, QueueError> {
 }
 
 /// How many messages; 0 is the default.
-pub fn count(sent: i32, default: usize) -> Result<usize, QueueError> {
+pub fn count(field: &str, sent: i32, default: usize) -> Result<usize, QueueError> {
     match usize::try_from(sent) {
         Ok(0) => Ok(default),
         Ok(count) if count <= DEQUEUE_MESSAGES_MAX => Ok(count),
-        Ok(_) | Err(_) => Err(Invalid::Count.into()),
+        Ok(_) | Err(_) => {
+            let what = format!("{field} is {sent}; send 1 to {DEQUEUE_MESSAGES_MAX}, or leave it out for {default}");
+            Err(at_fault(field, Reason::InvalidRange, what))
+        }
     }
 }
 
@@ -197,7 +223,7 @@ pub fn batch_size(field: &str, items: usize) -> Result<(), QueueError> {
     }
     let what =
         format!("{field} holds {items} items; send 1 to {QUEUE_BATCH_ITEMS_MAX} in one call, nothing was applied");
-    Err(Reject::new(Reason::InvalidBatchSize, what).into())
+    Err(at_fault(field, Reason::InvalidBatchSize, what))
 }
 
 /// What a worker says about a failure.
@@ -238,7 +264,7 @@ pub fn state(sent: i32) -> Result<State, QueueError> {
             let what = format!(
                 "state {sent} does not exist; send INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED"
             );
-            Err(Reject::new(Reason::InvalidArgument, what).into())
+            Err(at_fault("state", Reason::InvalidArgument, what))
         }
     }
 }

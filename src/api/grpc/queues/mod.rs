@@ -318,7 +318,7 @@ impl QueueService for QueuesApi {
     async fn peek_messages(&self, request: Request<wire::PeekMessagesRequest>) -> Answer<wire::PeekMessagesResponse> {
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
-        let limit = decode::count(max_messages, PEEK_DEFAULT).map_err(status)?;
+        let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(status)?;
         let found = self.queues.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
         let messages = found.map_err(status)?.into_iter().map(encode::found).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))

@@ -221,5 +221,5 @@ pub fn check_token(token: Option<&str>) -> Result<(), QueueError> {
         return Ok(());
     }
     let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
-    Err(Reject::new(Reason::InvalidToken, what).into())
+    Err(Reject::new(Reason::InvalidToken, what.as_str()).at("request_token", what.as_str()).into())
 }
