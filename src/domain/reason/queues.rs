@@ -148,7 +148,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Declare the keys in filter_shapes of the queue, or ask with the shape that the message names; a shape that was declared just now is used when it is filled.",
+        help: "Declare the keys in filter_shapes of the queue, or ask with the shape that the message names, whose keys the error also has as nearest, joined by commas; a shape that was declared just now is used when it is filled.",
     },
     ReasonInfo {
         name: "SESSION_NOT_FOUND",

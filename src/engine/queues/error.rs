@@ -156,6 +156,7 @@ impl QueueError {
             Self::Refused(Refusal::EnqueueBlocked(why) | Refusal::DequeueBlocked(why)) => {
                 vec![("blocked_reason", why.to_string())]
             }
+            Self::FilterNotDeclared { nearest: Some(keys), .. } => vec![("nearest", joined(keys, ","))],
             Self::QueueNotFound { name, .. }
             | Self::NothingMakesIt { name }
             | Self::OtherQueue { name, .. }
@@ -205,10 +206,15 @@ fn not_declared_text(nearest: Option<&ShapeKeys>, is_filling: bool) -> String {
             .to_owned();
     }
     let what = "the queue declares no filter shape of these keys";
+    let step = "declare these keys in filter_shapes, with UpdateQueue (queue update --filter-shape)";
     match nearest {
-        Some(keys) => format!("{what}; the nearest is {}", keys.iter().collect::<Vec<_>>().join(", ")),
-        None => format!("{what}, and no other that is filled"),
+        Some(keys) => format!("{what}; the nearest is {}: ask with that one, or {step}", joined(keys, ", ")),
+        None => format!("{what}, and no other that is filled: {step}"),
     }
+}
+
+fn joined(keys: &ShapeKeys, between: &str) -> String {
+    keys.iter().collect::<Vec<_>>().join(between)
 }
 
 fn reason_of(refusal: &Refusal) -> Reason {

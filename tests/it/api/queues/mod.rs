@@ -6,6 +6,7 @@ mod fields;
 mod items;
 mod mapping;
 mod names;
+mod next_steps;
 mod on_stores;
 mod operations;
 mod outlook;
