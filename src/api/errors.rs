@@ -306,7 +306,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::InvalidFutureTime => Some("correct the client's clock by the server_time of this answer"),
         Reason::InvalidBodyTooLarge => Some("split the batch"),
         Reason::NamespaceExists => Some("update it instead, or choose another name"),
-        Reason::EtagMismatch => Some("read it again and send its new etag or version"),
+        Reason::EtagMismatch => Some("read it again, and send the change for what it is now"),
         Reason::SettingIsFixed => Some("create another one with the new setting"),
         Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
         Reason::TooOld => Some("make a new token only if you know that it was not"),

@@ -33,7 +33,10 @@ pub enum BadText {
     #[error("this is no lease token; send it as the dequeue answered it")]
     Lease,
     /// It is a lease token of another queue.
-    #[error("this lease token was given by another queue; settle it there")]
+    #[error(
+        "this lease token was given by another queue, or by one of this name that was deleted since; settle it at the one \
+         that gave it, and if that is gone, stop working on it"
+    )]
     OtherQueue,
 }
 

@@ -92,7 +92,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Wait until the leases of the value have ended, or raise its limit.",
+        help: "Wait until the leases of the value have ended, which ExplainMessage names, or raise its limit with SetValueLimit.",
     },
     ReasonInfo {
         name: "LEASE_LOST",
@@ -172,7 +172,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "The session was closed, or was silent for longer than its lease, and its leases ended with it: stop working on them and open a new one. Send heartbeats at a third of the session's lease.",
+        help: "The session was closed, which released its leases, or was silent for longer than its own lease, which ended those that it had confirmed: stop working on them and open a new one. Leases that it never confirmed end by themselves. Send heartbeats at a third of the session's lease.",
     },
     ReasonInfo {
         name: "SEQUENCE_TOO_OLD",

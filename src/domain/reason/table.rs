@@ -186,7 +186,7 @@ pub(super) const TABLE: &[ReasonInfo] = &[
         http: 409,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "The namespace, queue or message changed since it was read: read it again, apply the change to what it is now, and send the new etag or version.",
+        help: "The namespace, queue or message changed since it was read: read it again, apply the change to what it is now, and send the new etag, or of a message the new version.",
     },
     ReasonInfo {
         name: "SETTING_IS_FIXED",

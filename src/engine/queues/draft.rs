@@ -278,15 +278,25 @@ fn out_of_range(spec: &QueueSpec, faults: &[Fault]) -> Reject {
     let words = |Fault { setting, allowed }: &Fault| {
         let whole = || values.iter().find(|value| value.name == *setting).map(|setting| setting.value.clone());
         let value = part_of(&spec.settings.retry, setting).or_else(whole);
-        match value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS) {
-            Some(value) => format!("{setting} is {value}, allowed is {allowed}"),
-            None => format!("{setting} does not fit, allowed is {allowed}"),
+        match (value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS), count_of(&spec.settings, setting)) {
+            (Some(value), _) => format!("{setting} is {value}, allowed is {allowed}"),
+            (None, Some(count)) => format!("{setting} has {count}, allowed is {allowed}"),
+            (None, None) => format!("{setting} does not fit, allowed is {allowed}"),
         }
     };
     let all: Vec<_> = faults.iter().map(words).collect();
     let reject = Reject::new(Reason::InvalidSettings, format!("queue {}: {}", spec.name, all.join("; ")));
     let fields = faults.iter().map(|fault| format!("queue.{}", fault.setting));
     fields.zip(all).fold(reject, |reject, (field, words)| reject.at(field, words))
+}
+
+/// How many a setting has that is a list.
+fn count_of(settings: &Settings, setting: &str) -> Option<usize> {
+    match setting {
+        "filter_shapes" => Some(settings.shapes.len()),
+        "priority_classes" => Some(settings.classes.len()),
+        _ => None, // every other one is a single value
+    }
 }
 
 /// The value of a setting that is a part of the retry policy.
@@ -334,7 +344,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
     let text = |text: Option<&str>| text.map_or("none".to_owned(), str::to_owned);
     let of_values = |value: Option<String>| value.unwrap_or("none".to_owned());
     let retry = &settings.retry;
-    let class = |class: &PriorityClass| format!("{} {}ms {:?}", class.name, class.offset_ms, class.tag);
+    let list = |all: Vec<String>| if all.is_empty() { "none".to_owned() } else { all.join(", ") };
     let shape = |keys: &ShapeKeys| keys.iter().collect::<Vec<_>>().join("+");
     let exclusivity = settings.exclusivity.as_ref();
     let values = [
@@ -370,12 +380,18 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
         ("quota_bytes", settings.quota_bytes.to_string()),
         ("payload_max_bytes", settings.payload_max_bytes.to_string()),
         ("metadata_max_bytes", settings.metadata_max_bytes.to_string()),
-        ("priority_classes", settings.classes.iter().map(class).collect::<Vec<_>>().join(", ")),
-        ("filter_shapes", settings.shapes.iter().map(shape).collect::<Vec<_>>().join(", ")),
+        ("priority_classes", list(settings.classes.iter().map(class_text).collect())),
+        ("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
         ("enqueue_blocked", text(enqueue_blocked.as_deref())),
         ("dequeue_blocked", text(dequeue_blocked.as_deref())),
     ];
     values.into_iter().map(|(name, value)| Setting { name, value }).collect()
+}
+
+/// A class as the command line takes it, with the unit of its offset.
+fn class_text(class: &PriorityClass) -> String {
+    let tag = class.tag.as_ref().map_or_else(String::new, |(key, value)| format!(" for {key}={value}"));
+    format!("{}={}ms{tag}", class.name, class.offset_ms)
 }
 
 /// The version of a queue that a caller read. Opaque outside.

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::domain::queue::QueueId;
 use crate::domain::queue::command::{Full, Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::session::Ending;
+use crate::domain::queue::{QueueId, State};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::ports::{StoreError, StoreErrorKind};
@@ -32,7 +32,8 @@ pub enum QueueError {
     },
     /// The queue of the name is not the one that is meant.
     #[error(
-        "the queue {name} that is there does not have the id {id}: that one was deleted, or never was; nothing was done"
+        "the queue {name} that is there does not have the id {id}: that one was deleted, or never was; nothing was \
+         done: read the queue that is there with GetQueue (queue describe), and send its id if you mean it"
     )]
     OtherQueue {
         /// The name that was asked for.
@@ -297,12 +298,16 @@ fn field_of(invalid: Invalid) -> &'static str {
 fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Invalid(invalid) => return invalid_text(*invalid).into_owned(),
-        Refusal::WrongState(state) => return format!("the message is {state}, so this cannot be done to it"),
+        Refusal::WrongState(state) => return wrong_state_text(*state),
         Refusal::VersionMismatch(version) => {
-            return format!("the message is at version {version}, the call expects another one");
+            return format!("the message is at version {version}, not at the expected_version of the call");
         }
-        Refusal::EnqueueBlocked(why) => return format!("enqueues are blocked: {why}"),
-        Refusal::DequeueBlocked(why) => return format!("dequeues are blocked: {why}"),
+        Refusal::EnqueueBlocked(why) => {
+            return format!("enqueues are blocked: {why}; nothing was enqueued: retry with the same id when that is over");
+        }
+        Refusal::DequeueBlocked(why) => {
+            return format!("dequeues are blocked: {why}; settle what is leased, and ask again when that is over");
+        }
         Refusal::NotFound => "there is no such message: it never was, or its retention is over",
         Refusal::LeaseLost => "the lease is over or was never given; nothing was changed",
         Refusal::SessionNotFound => "there is no such session: it ended long ago, or was never opened; open a new one",
@@ -311,7 +316,8 @@ fn refusal_text(refusal: &Refusal) -> String {
         }
         Refusal::SessionEnded(Ending::Closed) => "the session was closed; open a new one",
         Refusal::SessionEnded(Ending::Expired) => {
-            "the session was silent for longer than its lease, and its leases have ended; open a new one"
+            "the session was silent for longer than its lease, and the leases that it had confirmed have ended; open a new \
+             one"
         }
         Refusal::SequenceTooOld => {
             "the call is too old to be remembered; what it was answered is unknown, nothing was leased: go on with a \
@@ -321,11 +327,28 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::TokenReused => "a message of this id was enqueued with other content",
         Refusal::TokenExpired => "the id's time is older than what is left of the dedupe window; nothing was enqueued",
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
-        Refusal::ValueHeld => "other messages of its exclusivity value are in flight or come first",
+        Refusal::ValueHeld => {
+            "other messages of its exclusivity value are in flight or come first: wait for those, which ExplainMessage \
+             (msg explain) names, or raise the limit of the value with SetValueLimit (queue limit)"
+        }
         Refusal::Deleted => "the queue was deleted",
         Refusal::Full(full) => full_text(*full),
     }
     .to_owned()
+}
+
+/// What the state of a message forbids, and what may be done instead.
+fn wrong_state_text(state: State) -> String {
+    let step = match state {
+        State::Invisible | State::Pending => "it is still to be served, and only what is errored is redriven",
+        State::Running => {
+            "wait for the end of its lease, or ask its worker to stop with CancelMessage (msg cancel --id)"
+        }
+        State::Completed => "its work is done; to have it done again, enqueue it under another id",
+        State::Canceled => "if it is still to be done, enqueue it under another id",
+        State::Errored => "to have it tried again, redrive it with RedriveMessages (dlq redrive)",
+    };
+    format!("the message is {state}, so this cannot be done to it: {step}")
 }
 
 fn full_text(full: Full) -> &'static str {
