@@ -6,7 +6,7 @@ use crate::domain::Timestamp;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::explain::{Cause, Holder};
-use crate::domain::queue::message::{CanceledBy, Routing};
+use crate::domain::queue::message::{CanceledBy, Routing, WorkError};
 use crate::domain::queue::session::SessionId;
 use crate::domain::queue::{QueueName, State};
 use crate::engine::namespaces::duration_text;
@@ -70,7 +70,10 @@ impl Queues {
                 let why = if *after_failure { ", because its last attempt failed" } else { "" };
                 because(
                     "invisible",
-                    format!("it is invisible for another {left}{why}; wait, or update its visible time"),
+                    format!(
+                        "it is invisible for another {left}{why}; wait, or make it visible with UpdateMessage (msg update \
+                         --invisibility 0s)"
+                    ),
                 )
             }
             Cause::ValueHeld { value, limit, holders } => {
@@ -78,9 +81,12 @@ impl Queues {
             }
             Cause::Behind { key, state } => {
                 let step = match state {
-                    State::Invisible => "wait until that one is visible and done, or cancel it",
+                    State::Invisible => {
+                        "wait until that one is visible and done, or cancel it with CancelMessage (msg cancel --id)"
+                    }
                     State::Running => "wait for its lease, or settle that one",
-                    _ => "let that one be served, or cancel it", // what is over holds nothing back
+                    // What is over holds nothing back.
+                    _ => "let that one be served, or cancel it with CancelMessage (msg cancel --id)",
                 };
                 let what = "messages of its exclusivity value are served one after another";
                 because("value_held", format!("{what}, and {key}, which is {state}, comes first; {step}"))
@@ -99,7 +105,7 @@ impl Queues {
                 let step = if holder.cancel_requested {
                     "it was asked to cancel it: wait for its answer or the end of the lease"
                 } else {
-                    "wait for it, or ask it to stop with CancelMessage"
+                    "wait for it, or ask it to stop with CancelMessage (msg cancel --id)"
                 };
                 because(
                     "running",
@@ -117,17 +123,7 @@ impl Queues {
                     canceled_text(by.as_ref())
                 ),
             ),
-            Cause::Errored { attempts, error } => {
-                let error = error.as_ref().map_or_else(
-                    || ": its last lease ended without a word of its worker".to_owned(),
-                    |error| format!(": {} {}", error.signature, error.text),
-                );
-                let spent = match attempts {
-                    1 => "its one attempt is spent".to_owned(),
-                    attempts => format!("all {attempts} attempts are spent"),
-                };
-                because("errored", format!("{spent}{error}; mend the cause, then redrive it"))
-            }
+            Cause::Errored { attempts, error } => because("errored", errored_text(*attempts, error.as_ref())),
         }
     }
 
@@ -135,7 +131,8 @@ impl Queues {
     fn held_text(&self, value: &Routing, limit: u32, holders: &[Holder], at: Timestamp) -> String {
         let value = value.as_str();
         if limit == 0 {
-            return format!("its exclusivity value {value:?} rests: its limit is 0; raise it with SetValueLimit");
+            let step = "raise it with SetValueLimit (queue limit)";
+            return format!("its exclusivity value {value:?} rests: its limit is 0; {step}");
         }
         let holder = |holder: &Holder| {
             let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
@@ -144,7 +141,8 @@ impl Queues {
         };
         let holders: Vec<String> = holders.iter().map(holder).collect();
         format!(
-            "its exclusivity value {value:?} is at its limit of {limit}: {}; wait for that, or raise the limit of the value",
+            "its exclusivity value {value:?} is at its limit of {limit}: {}; wait for that, or raise the limit of the \
+             value with SetValueLimit (queue limit)",
             holders.join(", ")
         )
     }
@@ -180,13 +178,15 @@ impl Queues {
             ),
             (0, 0) => because(
                 "next",
-                "it is the next to be served, and no worker waits at this server: start a worker, or let one call Dequeue",
+                "it is the next to be served, and no worker waits at this server: start a worker (tallystone work), or let \
+                 one call Dequeue (msg pull)",
             ),
             (0, _) => because("next", "it is the next to be served; a worker is being woken for it"),
             (ahead, _) if ahead == next.len() => because(
                 "position",
                 format!(
-                    "at least {} served before it; add workers, or lower its priority number",
+                    "at least {} served before it; add workers, or lower its priority number with UpdateMessage (msg \
+                     update --priority)",
                     counted(ahead as u64, "message is", "messages are")
                 ),
             ),
@@ -209,7 +209,23 @@ pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
 
 pub(super) fn blocked(what: &str, why: &str) -> Explanation {
     let cause = if what == "dequeue" { "dequeue_blocked" } else { "enqueue_blocked" };
-    because(cause, format!("{what}s are blocked: {why}; unblock the queue when that is over"))
+    because(
+        cause,
+        format!("{what}s are blocked: {why}; unblock the queue when that is over, with UpdateQueue (queue unblock)"),
+    )
+}
+
+/// How a message came to be errored, and what the last failure said.
+fn errored_text(attempts: u32, error: Option<&WorkError>) -> String {
+    let error = error.map_or_else(
+        || "its last lease ended without a word of its worker".to_owned(),
+        |error| shortened(format!("{} {}", error.signature, error.text).trim()),
+    );
+    let spent = match attempts {
+        1 => "its one attempt is spent".to_owned(),
+        attempts => format!("all {attempts} attempts are spent"),
+    };
+    format!("{spent}: {error}; mend the cause, then redrive it with RedriveMessages (dlq redrive)")
 }
 
 /// Why a message was canceled, in words.
@@ -222,6 +238,16 @@ fn canceled_text(by: Option<&CanceledBy>) -> String {
         Some(CanceledBy::Ttl) => "its TTL was over".to_owned(),
         None => String::new(),
     }
+}
+
+/// The longest error of a worker that a sentence tells, in characters; the message has all of it.
+const ERROR_TOLD_CHARS: usize = 100;
+
+/// The beginning of a text, in one line.
+fn shortened(text: &str) -> String {
+    let mut chars = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let told: String = chars.by_ref().take(ERROR_TOLD_CHARS).collect();
+    if chars.next().is_some() { format!("{told}…") } else { told }
 }
 
 /// A duration to the tenth of a second.

@@ -62,10 +62,12 @@ impl Queues {
         let errored = depth.of(State::Errored);
         if errored > 0 {
             let text = match errored {
-                1 => "1 message is out of attempts; read what its error says, then redrive it".to_owned(),
-                _ => format!("{errored} messages are out of attempts; read what their errors say, then redrive them"),
+                1 => "1 message is out of attempts; read what its error says (dlq ls), then redrive it".to_owned(),
+                _ => format!(
+                    "{errored} messages are out of attempts; read what their errors say (dlq ls), then redrive them"
+                ),
             };
-            causes.push(because("errored", text));
+            causes.push(because("errored", format!("{text} with RedriveMessages (dlq redrive)")));
         }
         causes.extend(spec.enqueue_blocked.iter().map(|why| blocked("enqueue", why)));
         if [State::Pending, State::Invisible, State::Running].iter().all(|state| depth.of(*state) == 0) {
@@ -100,7 +102,7 @@ fn not_declared(outlook: &Outlook) -> Explanation {
         (true, _) | (false, false) => "",
     };
     let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer PARTIAL: call \
-                again, or declare its keys in filter_shapes";
+                again, or declare its keys in filter_shapes, with UpdateQueue (queue update --filter-shape)";
     because("filter_not_declared", format!("{text}{seen}"))
 }
 
@@ -121,7 +123,7 @@ fn held_text(outlook: &Outlook, filter: &Filter) -> String {
     let looked = if outlook.or_more { ", as far as was looked" } else { "" };
     format!(
         "whatever is {which} is held back by others of its exclusivity value{looked}; see what holds it and what to do \
-         about that, with ExplainMessage for a message that is not named here"
+         about that, with ExplainMessage (msg explain) for a message that is not named here"
     )
 }
 
@@ -147,7 +149,10 @@ fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
             Some(_) => format!("{} invisible yet, the first", are(invisible)),
             None => "messages that meet the filter are invisible yet, the first".to_owned(),
         };
-        let text = format!("{which} for another {}; wait, or update its visible time", in_short(left));
+        let text = format!(
+            "{which} for another {}; wait, or make it visible with UpdateMessage (msg update --invisibility 0s)",
+            in_short(left)
+        );
         causes.push(because("invisible", text));
     }
     if running > 0 {

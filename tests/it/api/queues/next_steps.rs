@@ -106,3 +106,23 @@ async fn the_lease_of_a_queue_that_was_deleted_is_told_so() {
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
     check(&server, "Complete", settle(&held), Reason::InvalidLeaseToken, "that was deleted since").await;
 }
+
+#[tokio::test]
+async fn an_explanation_tells_the_beginning_of_a_long_error_and_names_call_and_command() {
+    let server = with_mail().await;
+    let mut message = enqueue("a", 1);
+    message["message"]["max_attempts"] = json!(1);
+    server.done("Enqueue", message).await;
+    let held = lease(&server).await;
+    let running = server.done("ExplainMessage", named("a")).await;
+    let told = running["explanations"][0]["text"].as_str().expect("a text").to_owned();
+    assert!(told.contains("CancelMessage (msg cancel --id)"), "{told}");
+    let mut fail = settle(&held);
+    fail["error"] = json!({"signature": "io", "text": format!("line one\n{}", "x".repeat(1_000))});
+    server.done("Fail", fail).await;
+    let errored = server.done("ExplainMessage", named("a")).await;
+    let told = errored["explanations"][0]["text"].as_str().expect("a text");
+    assert!(told.contains(": io line one xxx") && told.contains("…; mend the cause"), "{told}");
+    assert!(told.len() < 250 && told.contains("RedriveMessages (dlq redrive)"), "{told}");
+    assert_eq!(errored["message"]["error"]["text"].as_str().map(str::len), Some(1_009), "the message has all of it");
+}
