@@ -92,6 +92,7 @@ const COUNTS: &[Row] = &[
     ("tallystone_messages_enqueued", "Messages that were taken in", |s| s.messages_enqueued.get()),
     ("tallystone_messages_repeated", "Enqueues whose id had been taken in before", |s| s.messages_repeated.get()),
     ("tallystone_leases_given", "Leases that were given", |s| s.leases_given.get()),
+    ("tallystone_messages_completed", "Messages that were completed", |s| s.messages_completed.get()),
     ("tallystone_leases_settled", "Leases that were settled, repeats included", |s| s.leases_settled.get()),
     ("tallystone_dequeues_empty", "Looks of dequeues that found nothing", |s| s.dequeues_empty.get()),
     ("tallystone_leases_out_of_rank", "Leases given while another shard had a better message", |s| {

@@ -174,6 +174,8 @@ async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine
         writes_applied = done.writes_applied,
         writes_repeated = done.writes_repeated,
         rollups_written = done.rollups_written,
+        messages_enqueued = done.messages_enqueued,
+        messages_completed = done.messages_completed,
         counters_left = done.counters_left,
         "stopped"
     );
@@ -412,6 +414,8 @@ struct Done {
     writes_applied: u64,
     writes_repeated: u64,
     rollups_written: u64,
+    messages_enqueued: u64,
+    messages_completed: u64,
     counters_left: usize,
 }
 
@@ -422,6 +426,8 @@ impl Done {
             writes_applied: stats.writes_applied.get(),
             writes_repeated: stats.writes_repeated.get(),
             rollups_written: stats.rolls_written.get(),
+            messages_enqueued: stats.messages_enqueued.get(),
+            messages_completed: stats.messages_completed.get(),
             counters_left: engine.waiting(),
         }
     }
@@ -431,8 +437,14 @@ impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} writes applied, {} repeats recognised, {} rollups written, {} counters left to the next start",
-            self.writes_applied, self.writes_repeated, self.rollups_written, self.counters_left
+            "{} writes applied, {} repeats recognised, {} rollups written, {} messages enqueued, {} completed, {} counters \
+             left to the next start",
+            self.writes_applied,
+            self.writes_repeated,
+            self.rollups_written,
+            self.messages_enqueued,
+            self.messages_completed,
+            self.counters_left
         )
     }
 }

@@ -94,6 +94,8 @@ pub struct Stats {
     pub messages_repeated: Count,
     /// Leases that were given.
     pub leases_given: Count,
+    /// Messages that were completed.
+    pub messages_completed: Count,
     /// Leases that were settled, repeats included.
     pub leases_settled: Count,
     /// Looks of dequeues that found nothing.

@@ -14,6 +14,24 @@ fn call(server: &Server, method: &str, body: &str) -> serde_json::Value {
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
+/// Two messages are taken in, and one of them is completed, twice.
+fn work_on_two_messages(server: &Server) {
+    let ask = |method: &str, body: &str| -> serde_json::Value {
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        serde_json::from_str(&answer.body).expect("JSON")
+    };
+    ask("CreateQueue", r#"{"queue": {"name": "orders"}}"#);
+    for id in ["a", "b"] {
+        ask("Enqueue", &format!(r#"{{"queue": "orders", "message": {{"messageId": "{id}"}}}}"#));
+    }
+    let leased = ask("Dequeue", r#"{"queue": "orders"}"#);
+    let complete = serde_json::json!({"queue": "orders", "leaseToken": leased["leases"][0]["leaseToken"]}).to_string();
+    for _ in 0..2 {
+        ask("Complete", &complete);
+    }
+}
+
 fn start(data: &Path) -> Server {
     Launch::dev(data).start()
 }
@@ -26,11 +44,13 @@ fn what_was_acknowledged_just_before_an_orderly_stop_is_rolled_up_when_it_ends()
     for n in 0..30 {
         call(&server, "AddCount", &format!(r#"{{"namespace": "default", "counterName": "c{}", "delta": 1}}"#, n % 10));
     }
+    work_on_two_messages(&server);
     server.signal(libc::SIGTERM);
     let status = server.wait();
     assert!(status.success(), "{status}:\n{}", server.printed());
     let summary = server.wait_for_line("stopped: SIGTERM");
     assert!(summary.contains("30 writes applied") && summary.contains("; 0 of "), "{summary}");
+    assert!(summary.contains(", 2 messages enqueued, 1 completed, "), "{summary}");
     assert!(summary.ends_with(", 0 counters left to the next start"), "{summary}");
     let server = start(folder.path());
     for n in 0..10 {

@@ -141,6 +141,9 @@ impl Queues {
     }
 
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
+        // A repeat leaves no record.
+        let completed = answer.transitions.iter().filter(|row| row.to == Some(State::Completed)).count();
+        self.shared.stats.messages_completed.add(completed as u64);
         let reply = answer.reply.map_err(|refusal| QueueError::from(refusal).about(Invalid::Invisibility, "delay"))?;
         match reply {
             Reply::Settled(settlement) => {
