@@ -54,7 +54,7 @@ struct RedriveArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
     shard_key: String,
     /// Only messages with this metadata; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// At most so many messages a second [default: as fast as possible].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]

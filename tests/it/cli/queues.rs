@@ -147,12 +147,45 @@ fn a_blocked_queue_says_why_until_it_is_unblocked() {
     let explained = desk.run(&["queue", "explain", "orders"]).ok();
     assert!(explained.contains("dequeue_blocked"), "{explained}");
     desk.run(&["msg", "push", "-q", "orders", "y"]).ok();
-    desk.run(&["queue", "block", "orders"]).ok();
-    check(&desk.run(&["msg", "push", "-q", "orders", "z"]), 4, "ENQUEUE_BLOCKED");
+    check(&desk.run(&["queue", "block", "orders"]), 2, "--reason");
+    check(&desk.run(&["queue", "block", "orders", "--reason", ""]), 2, "--reason");
+    desk.run(&["queue", "block", "orders", "--reason", "moving house"]).ok();
+    check(&desk.run(&["msg", "push", "-q", "orders", "z"]), 4, "moving house");
     desk.run(&["queue", "unblock", "orders"]).ok();
     pull(&desk, "orders");
     let history = desk.run(&["queue", "history", "orders"]).ok();
     assert!(history.contains("the mail server is down") && history.contains("ada"), "{history}");
+    desk.run(&["queue", "rm", "orders", "--yes"]).ok();
+    let history = desk.run(&["queue", "history", "orders", "-o", "csv"]).ok();
+    let changes: Vec<_> = history.lines().skip(1).map(|line| line.rsplit(',').next().expect("a cell")).collect();
+    assert_eq!((changes.first(), changes.last()), (Some(&"deleted"), Some(&"created")), "{history}");
+}
+
+#[test]
+fn a_long_error_is_cut_in_tables_for_people_only() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "a"]).ok();
+    let error = format!("smtp: {}", "ö".repeat(400));
+    desk.run(&["msg", "fail", "-q", "orders", &pull(&desk, "orders"), "--error", &error]).ok();
+    for list in [&["dlq", "ls", "-q", "orders"][..], &["msg", "ls", "-q", "orders", "--state", "errored"]] {
+        let told = desk.run(list).ok();
+        assert!(told.contains(&format!("smtp: {}…", "ö".repeat(54))), "{told}");
+        assert!(desk.run(&[list, &["-o", "csv"]].concat()).ok().contains(&error));
+    }
+    assert!(desk.run(&["msg", "get", "-q", "orders", "a", "-o", "csv"]).ok().contains(&error));
+}
+
+#[test]
+fn an_id_where_a_lease_belongs_is_told_how_to_cancel_by_it() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "order-7"]).ok();
+    check(&desk.run(&["msg", "cancel", "-q", "orders", "order-7"]), 2, "`--id MESSAGE` cancels a message");
+    desk.run(&["msg", "cancel", "-q", "orders", "--id", "order-7"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
+    desk.run(&["msg", "cancel", "-q", "orders", &pull(&desk, "orders")]).ok();
+    assert_eq!(json(&desk, "queue depth orders")["canceled"], "2");
 }
 
 #[test]
@@ -338,6 +371,8 @@ fn values_get_limits_and_depths_count_what_a_filter_meets() {
         desk.run(&["msg", "push", "-q", "pay", "x", "--meta", "account=acme", "--meta", &team]).ok();
     }
     assert_eq!(json(&desk, "queue depth pay --meta team=red")["pending"], "2");
+    assert_eq!(json(&desk, "queue depth pay --filter team=blue")["pending"], "1", "a filter by its other name");
+    assert_eq!(json(&desk, "dlq redrive -q pay --filter team=red --dry-run")["done"], "0");
     check(&desk.run(&["queue", "depth", "pay", "--meta", "colour=red"]), 4, "FILTER_NOT_DECLARED");
     let explained = json(&desk, "queue explain pay --meta team=green");
     assert_eq!(explained["explanations"][0]["cause"], "filter_not_met");

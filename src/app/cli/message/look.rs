@@ -111,7 +111,7 @@ impl Session {
     pub(super) async fn peek(&self, args: PeekArgs) -> Result<(), Failure> {
         let request = pb::PeekMessagesRequest { queue: args.queue, max_messages: args.max };
         let next = call!(ask self, queues.peek_messages, &request)?;
-        let rows = Rows { columns: LISTED, cells: next.messages.iter().map(cells).collect() };
+        let rows = Rows { columns: LISTED, cells: self.listed(&next.messages) };
         self.output.answer(&Answer::many(&full_name("PeekMessagesResponse"), &next, "messages"), &rows)
     }
 
@@ -131,8 +131,17 @@ impl Session {
         if !whole.next_page_token.is_empty() {
             note("there are more; --limit N shows them");
         }
-        let rows = Rows { columns: LISTED, cells: whole.messages.iter().map(cells).collect() };
+        let rows = Rows { columns: LISTED, cells: self.listed(&whole.messages) };
         self.output.answer(&Answer::many(&full_name("ListMessagesResponse"), &whole, "messages"), &rows)
+    }
+
+    /// The rows of messages; people see the beginning of long errors.
+    fn listed(&self, messages: &[pb::Message]) -> Vec<Vec<String>> {
+        let error = |message: &pb::Message| match self.output.is_for_people() {
+            true => shortened(error_cell(message)),
+            false => error_cell(message),
+        };
+        messages.iter().map(|message| cells(message, error(message))).collect()
     }
 
     pub(super) async fn update_message(&self, args: UpdateArgs) -> Result<(), Failure> {
@@ -191,7 +200,7 @@ fn error_cell(message: &pb::Message) -> String {
     }
 }
 
-fn cells(message: &pb::Message) -> Vec<String> {
+fn cells(message: &pb::Message, error: String) -> Vec<String> {
     vec![
         message.message_id.clone(),
         state(message.state),
@@ -201,8 +210,18 @@ fn cells(message: &pb::Message) -> Vec<String> {
         time_cell(message.enqueue_time.as_ref()),
         metadata_cell(message),
         message.payload_bytes.to_string(),
-        error_cell(message),
+        error,
     ]
+}
+
+/// The longest error in a table, in characters; `msg get` shows all of it.
+const ERROR_CHARS: usize = 60;
+
+fn shortened(error: String) -> String {
+    match error.char_indices().nth(ERROR_CHARS) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error,
+    }
 }
 
 /// All that is known of a message; what is not known is left out.

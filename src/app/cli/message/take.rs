@@ -13,9 +13,10 @@ use crate::app::cli::message::look::{payload_cell, state};
 use crate::app::cli::output::{Answer, Parts, Rows, duration_cell};
 use crate::app::cli::queue::full_name;
 use crate::app::cli::{Failure, Session};
-use crate::app::notices::note;
+use crate::app::notices::{note, on_one_line};
 use crate::client::CallError;
 use crate::domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
+use crate::domain::queue::text::queue_of_lease;
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
 
@@ -34,7 +35,7 @@ pub struct PullArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// This message and no other, by its id or key.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "MESSAGE")]
@@ -215,8 +216,16 @@ impl Session {
 
     pub(super) async fn cancel(&self, args: CancelArgs) -> Result<(), Failure> {
         let Some(message_id) = args.id else {
+            let other = args.leases.iter().find(|lease| queue_of_lease(lease).is_none()).cloned();
             let settle = SettleArgs { queue: args.queue, leases: args.leases };
-            return self.settle(settle, &pb::Settlement { verb: pb::Verb::Cancel.into(), ..Default::default() }).await;
+            let like = pb::Settlement { verb: pb::Verb::Cancel.into(), ..Default::default() };
+            return self.settle(settle, &like).await.map_err(|failure| match other {
+                Some(other) => failure.hint(format!(
+                    "{} is no lease token; `--id MESSAGE` cancels a message by its id or key",
+                    on_one_line(&other)
+                )),
+                None => failure,
+            });
         };
         let request = pb::CancelMessageRequest {
             queue: args.queue,

@@ -2,6 +2,7 @@
 //! carries a token.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use crate::app::cli::namespaces::confirm;
 use crate::app::cli::operations::Following;
@@ -48,7 +49,7 @@ pub struct BlockArgs {
     #[command(flatten)]
     sides: SidesArgs,
     /// Why; every refusal repeats it.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
 }
 

@@ -33,7 +33,7 @@ pub struct DepthArgs {
     /// The queue.
     name: String,
     /// Only messages with this metadata; may be repeated, up to 4. The keys have to be a filter shape of the queue.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// One row for each shard.
     #[arg(long)]
@@ -45,7 +45,7 @@ pub struct ExplainArgs {
     /// The queue.
     name: String,
     /// The metadata that the dequeue asks for; may be repeated, up to 4.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
 }
 
@@ -182,7 +182,11 @@ impl Session {
                 time_cell(change.change_time.as_ref()),
                 change.actor.clone(),
                 change.reason.clone(),
-                list_cell(&change.differences),
+                match (&change.queue, change.version) {
+                    (None, _) => "deleted".to_owned(),
+                    (Some(_), 1) => "created".to_owned(),
+                    (Some(_), _) => list_cell(&change.differences),
+                },
             ]
         });
         let columns = &["version", "change_time", "actor", "reason", "differences"];

@@ -52,7 +52,8 @@ impl Commands {
         match ended.code {
             Some(0) => Outcome::Complete,
             Some(code @ (126 | 127)) => {
-                self.cannot_run(format!("the command cannot be run (exit code {code}): {}", ended.last_line))
+                let words = if ended.last_line.is_empty() { "it said nothing" } else { &ended.last_line };
+                self.cannot_run(format!("the command cannot be run (exit code {code}): {words}"))
             }
             Some(_) | None => failed(&job, &ended),
         }
@@ -67,6 +68,7 @@ impl Commands {
 
 fn failed(job: &Job, ended: &Ended) -> Outcome {
     let (signature, text) = (ended.signature(), &ended.last_line);
-    note(&format!("{}: {signature}: {text}", on_one_line(&job.message().message_id)));
+    let words = if text.is_empty() { signature.clone() } else { format!("{signature}: {text}") };
+    note(&format!("{}: {words}", on_one_line(&job.message().message_id)));
     Outcome::failed(signature, text)
 }

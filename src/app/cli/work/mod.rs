@@ -48,7 +48,7 @@ pub struct WorkArgs {
     #[arg(long, value_name = "TIME", value_parser = lease)]
     lease: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// What this worker is called, up to 256 bytes: started anew under the same label, it gets back at once what it held.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
