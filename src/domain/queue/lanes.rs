@@ -10,6 +10,7 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::domain::queue::footprint::in_tree;
 use crate::domain::queue::message::{Rank, Routing};
 
 /// Lanes and their heads.
@@ -53,6 +54,9 @@ impl Lane {
         next.is_some()
     }
 }
+
+/// About what a lane of one message takes with its head, in bytes.
+pub const LANE_BYTES: usize = in_tree(size_of::<(LaneKey, Lane)>()) + in_tree(size_of::<Rank>());
 
 /// Shown and hidden come and go without a message that changes, so two sets of lanes are equal if they hold the same.
 impl PartialEq for Lanes {

@@ -20,6 +20,7 @@ mod enqueue;
 mod exclusive;
 pub mod explain;
 pub mod filter;
+pub mod footprint;
 mod index;
 mod lanes;
 mod lease;

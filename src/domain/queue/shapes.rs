@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::queue::filter::{Filter, ShapeKeys};
+use crate::domain::queue::footprint::in_tree;
 use crate::domain::queue::lanes::Lanes;
 use crate::domain::queue::message::{Message, Metadata, Rank};
 use crate::domain::queue::state::State;
@@ -26,6 +27,12 @@ pub struct Shape {
     pub filled: Option<u64>,
     groups: BTreeMap<ValueSet, Group>,
 }
+
+/// About what one set of values takes before its messages, in bytes: its group, the text of its values, and the first node
+/// of its order.
+pub const SET_BYTES: usize = in_tree(size_of::<(ValueSet, Group)>()) + VALUES_BYTES + FIRST_NODE_BYTES;
+const VALUES_BYTES: usize = 32;
+const FIRST_NODE_BYTES: usize = 192;
 
 /// The messages of one set of values; it exists while there are any.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

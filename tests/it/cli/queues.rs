@@ -373,6 +373,8 @@ fn values_get_limits_and_depths_count_what_a_filter_meets() {
     assert_eq!(json(&desk, "queue depth pay --meta team=red")["pending"], "2");
     assert_eq!(json(&desk, "queue depth pay --filter team=blue")["pending"], "1", "a filter by its other name");
     assert_eq!(json(&desk, "dlq redrive -q pay --filter team=red --dry-run")["done"], "0");
+    let described = desk.run(&["queue", "describe", "pay", "-o", "csv"]).ok();
+    assert!(described.contains("filter_shapes_memory,") && described.contains("at most 3 x 1 x "), "{described}");
     check(&desk.run(&["queue", "depth", "pay", "--meta", "colour=red"]), 4, "FILTER_NOT_DECLARED");
     let explained = json(&desk, "queue explain pay --meta team=green");
     assert_eq!(explained["explanations"][0]["cause"], "filter_not_met");

@@ -13,6 +13,7 @@ use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
 use crate::app::cli::{Exit, Failure, Session, pages};
 use crate::client::CallError;
+use crate::domain::queue::footprint::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -104,7 +105,14 @@ impl Session {
     pub(super) async fn describe_queue(&self, name: String) -> Result<(), Failure> {
         let request = pb::GetQueueRequest { queue: name };
         let found = call!(ask self, queues.get_queue, &request)?;
-        let rows = settings_of(found.queue.as_ref())?;
+        let mut rows = settings_of(found.queue.as_ref())?;
+        if let Some(queue) = found.queue.as_ref().filter(|queue| !queue.filter_shapes.is_empty()) {
+            // A template holds no messages.
+            let pending = if queue.template_for.is_empty() { self.depth(&queue.name).await?.pending } else { 0 };
+            let place =
+                rows.cells.iter().position(|row| row[0] == "filter_shapes").map_or(rows.cells.len(), |at| at + 1);
+            rows.cells.insert(place, vec!["filter_shapes_memory".to_owned(), memory_of_shapes(queue, pending)]);
+        }
         self.output.answer(&Answer::one(&full_name("GetQueueResponse"), &found), &rows)
     }
 
@@ -193,6 +201,19 @@ impl Session {
         let rows = Rows { columns, cells: cells.collect() };
         self.output.answer(&Answer::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)
     }
+}
+
+/// About what the shapes of a queue take in memory, at most, while so many messages are pending.
+fn memory_of_shapes(queue: &pb::Queue, pending: i64) -> String {
+    let is_exclusive = queue.r#type() == pb::QueueType::Exclusive;
+    let (each, of) =
+        if is_exclusive { (SHAPE_VALUE_BYTES, "exclusivity value") } else { (SHAPE_MESSAGE_BYTES, "message") };
+    let (pending, shapes) = (usize::try_from(pending).unwrap_or(0), queue.filter_shapes.len());
+    format!(
+        "about {each} bytes a pending {of} and shape, now at most {pending} x {shapes} x {each} = {}, and {SHAPE_SET_BYTES} \
+         a set of values",
+        pending * shapes * each
+    )
 }
 
 /// Causes with what to do, as rows.
