@@ -19,7 +19,7 @@ use crate::adapters::memcached;
 use crate::app::backend::Memcached;
 use crate::domain::limits::{METRIC_DATASETS_MAX, METRIC_QUEUES_MAX};
 use crate::engine::queues::Backlog;
-use crate::engine::stats::Stats;
+use crate::engine::stats::{Stats, UndeclaredFilters};
 use crate::engine::{DatasetGauges, Engine};
 
 /// Something whose numbers stand on the page.
@@ -119,6 +119,7 @@ impl Measured for Arc<Engine> {
         for (name, help, value) in COUNTS {
             encode_count(encoder, name, help, value(stats))?;
         }
+        encode_undeclared(encoder, &stats.undeclared_filters)?;
         encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
@@ -134,6 +135,22 @@ impl Measured for Arc<Engine> {
         encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
         encode_gauges(self, encoder)
     }
+}
+
+/// The label of all filters that are not shown one by one.
+const OTHER_SHAPES: &str = "~other";
+
+/// The filters that would gain most from an index.
+fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &UndeclaredFilters) -> Result<(), fmt::Error> {
+    const NAME: &str = "tallystone_queue_undeclared_filter_messages";
+    let help = "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
+    let mut family = encoder.encode_descriptor(NAME, help, None, MetricType::Counter)?;
+    let (shapes, others) = filters.get();
+    let shown = shapes.into_iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
+    for (shape, count) in shown.chain([(OTHER_SHAPES.to_owned(), others)]) {
+        ConstCounter::new(count).encode(family.encode_family(&[("shape", shape)])?)?;
+    }
+    Ok(())
 }
 
 /// What the engine holds at this moment.

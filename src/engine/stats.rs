@@ -3,6 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::domain::limits::METRIC_SHAPES_MAX;
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::shard::Walked;
+
 /// One growing number.
 #[derive(Default, Debug)]
 pub struct Count(AtomicU64);
@@ -26,6 +33,31 @@ impl Count {
     /// The number.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Messages that dequeues looked at one by one, by the keys of their filters, for which no shape is declared. The first
+/// sets of keys are counted one by one, all others as one.
+#[derive(Default, Debug)]
+pub struct UndeclaredFilters(Mutex<HashMap<ShapeKeys, u64>>, Count);
+
+impl UndeclaredFilters {
+    /// Counts what a dequeue looked at. O(1).
+    pub fn walked(&self, walked: &Walked) {
+        let mut shapes = self.0.lock();
+        let has_room = shapes.len() < METRIC_SHAPES_MAX;
+        match shapes.get_mut(&walked.keys) {
+            Some(count) => *count += walked.messages as u64,
+            None if has_room => drop(shapes.insert(walked.keys.clone(), walked.messages as u64)),
+            None => self.1.add(walked.messages as u64),
+        }
+    }
+
+    /// The sets of keys with their messages, by keys; and the messages of all others.
+    pub fn get(&self) -> (Vec<(ShapeKeys, u64)>, u64) {
+        let mut shapes: Vec<_> = self.0.lock().iter().map(|(keys, count)| (keys.clone(), *count)).collect();
+        shapes.sort();
+        (shapes, self.1.get())
     }
 }
 
@@ -112,6 +144,26 @@ pub struct Stats {
     pub queue_commands: Count,
     /// Store calls that brought them.
     pub queue_store_calls: Count,
+    /// Messages that dequeues looked at whose filters have no index.
+    pub undeclared_filters: UndeclaredFilters,
     /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
     pub acknowledged_below_limit: Count,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_filters_are_counted_one_by_one_and_none_is_left_out() {
+        let filters = UndeclaredFilters::default();
+        let keys = |number: usize| ShapeKeys::new([format!("key-{number:02}").as_str()]).expect("a legal key");
+        for number in 0..METRIC_SHAPES_MAX + 3 {
+            for messages in [1, 2] {
+                filters.walked(&Walked { keys: keys(number), messages });
+            }
+        }
+        let (shown, others) = filters.get();
+        assert_eq!((shown.len(), &shown[0], others), (METRIC_SHAPES_MAX, &(keys(0), 3), 9));
+    }
 }

@@ -11,7 +11,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::shard::NotDeclared;
+use crate::domain::queue::shard::{NotDeclared, Walked};
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::{Command, Durability, Message, Refusal, Reply, Settings, State, Transition};
 use crate::domain::time::Timestamp;
@@ -81,6 +81,8 @@ pub struct ShardAnswer {
     pub messages: Vec<StoredMessage>,
     /// The rows applied, in order.
     pub transitions: Vec<Transition>,
+    /// What a dequeue looked at whose filter has no index.
+    pub walked: Option<Walked>,
     /// The shard's time of the command.
     pub at: Timestamp,
     /// The shard after the last command of the call.
@@ -90,7 +92,7 @@ pub struct ShardAnswer {
 impl ShardAnswer {
     /// That of a command which never came to its shard.
     pub const fn refused(refusal: Refusal, at: Timestamp, view: ShardView) -> Self {
-        Self { reply: Err(refusal), messages: Vec::new(), transitions: Vec::new(), at, view }
+        Self { reply: Err(refusal), messages: Vec::new(), transitions: Vec::new(), walked: None, at, view }
     }
 }
 

@@ -39,4 +39,5 @@ mod store_faults;
 mod tidy;
 mod traces;
 mod two_clusters;
+mod undeclared_filters;
 mod worker;

@@ -125,7 +125,8 @@ impl Kept {
             blocked: self.core.dequeue_blocked().is_some(),
             next_event_in: self.core.next_event_in(at),
         };
-        ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at, view: self.view }
+        let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
+        ShardAnswer { reply, messages, transitions, walked, at, view: self.view }
     }
 
     fn find(&self, key: MessageKey) -> Option<StoredMessage> {

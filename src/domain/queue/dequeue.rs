@@ -12,7 +12,7 @@ use crate::domain::queue::command::{Completeness, Cursor, Dequeue, Invalid, Leas
 use crate::domain::queue::exclusive::Place;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{LeaseSession, Rank};
-use crate::domain::queue::shard::Shard;
+use crate::domain::queue::shard::{Shard, Walked};
 use crate::domain::queue::state::State;
 use crate::domain::time::Timestamp;
 
@@ -80,7 +80,12 @@ impl Shard {
                 self.take_best(place.as_ref(), &mut round)?;
                 None
             }
-            Source::Walk(place) => self.walk(place.as_ref(), asked, &mut round)?,
+            Source::Walk(place) => {
+                let mut seen = 0;
+                let walked = self.walk(place.as_ref(), asked, &mut round, &mut seen);
+                self.walked = (seen > 0).then(|| Walked { keys: asked.filter.keys(), messages: seen });
+                walked?
+            }
         };
         self.record(asked, &round.leases, now);
         let short = round.leases.len() < round.max;
@@ -165,12 +170,17 @@ impl Shard {
         }
     }
 
-    /// Looks at messages one by one from the cursor on; answers where to go on, if it did not come to the end.
-    fn walk(&mut self, place: Option<&Place>, asked: &Dequeue, round: &mut Round) -> Result<Option<Cursor>, Refusal> {
+    /// Looks at messages one by one from the cursor on, and counts them; answers where to go on, if it did not come to the end.
+    fn walk(
+        &mut self,
+        place: Option<&Place>,
+        asked: &Dequeue,
+        round: &mut Round,
+        seen: &mut usize,
+    ) -> Result<Option<Cursor>, Refusal> {
         let began = asked.cursor.clone();
         let mut cursor = began.clone().unwrap_or_else(|| Cursor::start(round.now));
         let look_at = if asked.look_at == 0 { FILTER_WALK_MAX } else { asked.look_at };
-        let mut seen = 0;
         while round.leases.len() < round.max {
             let before = cursor.clone();
             let Some(sequence) = self.next_of_walk(place, &mut cursor, round) else {
@@ -181,10 +191,10 @@ impl Shard {
                 let is_behind = began.is_some() && self.moved_at >= cursor.since;
                 return Ok(is_behind.then(|| Cursor::start(round.now)));
             };
-            if seen == look_at {
+            if *seen == look_at {
                 return Ok(Some(before));
             }
-            seen += 1;
+            *seen += 1;
             if asked.filter.is_met_by(&self.at(sequence).metadata) {
                 self.take(sequence, round)?;
                 if round.stopped {

@@ -26,6 +26,12 @@ impl Filter {
         self.0.pairs().next().is_none()
     }
 
+    /// The keys of a filter that not every message meets.
+    pub fn keys(&self) -> ShapeKeys {
+        let keys = ShapeKeys::new(self.0.pairs().map(|(key, _)| key));
+        keys.expect("the keys of a filter with pairs were checked as those of a shape are")
+    }
+
     /// The pairs, as a message would have them.
     pub fn metadata(&self) -> &Metadata {
         &self.0
@@ -33,7 +39,7 @@ impl Filter {
 }
 
 /// A set of metadata keys, sorted: filters by these keys share an index once it is declared.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShapeKeys(Box<[Box<str>]>);
 
 impl ShapeKeys {

@@ -45,6 +45,17 @@ pub struct Shard {
     /// Once deleted, how many messages there were.
     pub(super) deleted: Option<u64>,
     journal: Vec<Transition>,
+    /// What the command under way looked at one by one.
+    pub(super) walked: Option<Walked>,
+}
+
+/// What a dequeue looked at whose filter has no index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Walked {
+    /// The keys of the filter: a shape of these would save the walk.
+    pub keys: ShapeKeys,
+    /// How many messages it looked at, at most 256.
+    pub messages: usize,
 }
 
 /// A filter has no declared shape, or one that is not filled yet.
@@ -65,6 +76,8 @@ pub struct Applied {
     pub transitions: Vec<Transition>,
     /// What else has to be stored, beside the header and the heads that the transitions name.
     pub changes: Changes,
+    /// What a dequeue looked at whose filter has no index; none where it looked at nothing.
+    pub walked: Option<Walked>,
 }
 
 impl Shard {
@@ -89,6 +102,7 @@ impl Shard {
             moved_at: Timestamp::MIN,
             deleted: None,
             journal: Vec::new(),
+            walked: None,
         })
     }
 
@@ -102,7 +116,7 @@ impl Shard {
         if !transitions.is_empty() || !changes.sessions.is_empty() {
             self.clock = now; // written only along with another write
         }
-        Applied { reply, transitions, changes }
+        Applied { reply, transitions, changes, walked: self.walked.take() }
     }
 
     /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. A `now`

@@ -208,6 +208,7 @@ impl Shared {
     pub fn saw<'a>(&self, queue: &LiveQueue, shard: u32, answers: impl Iterator<Item = &'a ShardAnswer>) {
         let (mut promoted, mut view) = (0, None);
         for answer in answers {
+            answer.walked.iter().for_each(|walked| self.stats.undeclared_filters.walked(walked));
             promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
             view = Some(answer.view);
         }

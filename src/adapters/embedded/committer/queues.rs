@@ -144,7 +144,8 @@ impl Committer {
         }
         group.queues.note(shard, moment, &mut applied, body, answers);
         group.events += applied.transitions.len();
-        Ok(ShardAnswer { reply: applied.reply, messages, transitions: applied.transitions, at: moment.time, view })
+        let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
+        Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.time, view })
     }
 
     /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.

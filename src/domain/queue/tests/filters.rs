@@ -102,6 +102,21 @@ fn a_walk_is_partial_until_it_comes_to_the_end() {
 }
 
 #[test]
+fn a_walk_tells_the_keys_of_its_filter_and_how_much_it_looked_at() {
+    let mut bench = Bench::new(with(&[&["team"]], settings()));
+    put_blue(&mut bench, FILTER_WALK_MAX + 4);
+    let mut walked = |pairs: &[(&str, &str)]| {
+        let applied = bench.shard.apply(Command::Dequeue(asking(1, pairs)), bench.now);
+        applied.walked.map(|walked| (walked.keys, walked.messages))
+    };
+    assert_eq!(walked(&[("zone", "a"), ("size", "s")]), Some((shape(&["size", "zone"]), FILTER_WALK_MAX)));
+    assert_eq!(walked(&[("team", "red"), ("zone", "a")]), None, "a shape inside of it tells that there is nothing");
+    for declared in [&[][..], &[("team", "red")], &[("team", "blue")]] {
+        assert_eq!(walked(declared), None, "{declared:?} has an index");
+    }
+}
+
+#[test]
 fn a_walk_stays_inside_the_smallest_shape_that_holds_its_filter() {
     let mut bench = Bench::new(with(&[&["team"]], settings()));
     put_blue(&mut bench, 2 * FILTER_WALK_MAX);
