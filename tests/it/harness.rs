@@ -253,6 +253,13 @@ impl Server {
     }
 }
 
+impl HttpAnswer {
+    /// The body as JSON; null where it is none.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // Both fail only when it has ended already, and then there is nothing to do.

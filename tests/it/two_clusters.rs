@@ -71,10 +71,6 @@ fn call(server: &Server, method: &str, body: &Value) -> HttpAnswer {
     http(server.address, "POST", &path, &headers, &body.to_string()).expect("the server answers")
 }
 
-fn parsed(answer: &HttpAnswer) -> Value {
-    serde_json::from_str(&answer.body).unwrap_or_default()
-}
-
 /// Makes a namespace with a dataset of its own, in a cluster.
 fn make(server: &Server, name: &str, cluster: &str) {
     let storage = json!({"rollupCluster": cluster, "eventCluster": cluster, "dataset": name});
@@ -89,7 +85,7 @@ fn read(server: &Server, namespace: &str) -> HttpAnswer {
 }
 
 fn count(server: &Server, namespace: &str) -> Option<i64> {
-    parsed(&read(server, namespace))["count"].as_str()?.parse().ok()
+    read(server, namespace).json()["count"].as_str()?.parse().ok()
 }
 
 fn add(server: &Server, namespace: &str, token: &Uuid, delta: i64) -> HttpAnswer {
@@ -103,7 +99,7 @@ fn verdict(server: &Server, namespace: &str, token: &Uuid) -> Option<bool> {
     let token = json!({"token": token.to_string()});
     let body = json!({"namespace": namespace, "counterName": "views", "idempotencyToken": token});
     let answer = call(server, "counter.v1.CounterService/CheckToken", &body);
-    match parsed(&answer)["verdict"].as_str() {
+    match answer.json()["verdict"].as_str() {
         Some("VERDICT_APPLIED") => Some(true),
         Some("VERDICT_NOT_APPLIED") => Some(false),
         _ => None, // pending, or the cluster does not answer yet
@@ -134,7 +130,7 @@ fn while_one_of_two_clusters_is_away_the_counters_of_the_other_go_on_and_then_al
         add_to(&server, "near", "views", 1 << place);
         let refused = read(&server, "away");
         // A count of before may still be there to be told; it is never called newer than it is.
-        assert!(refused.status != 200 || parsed(&refused)["count"] == json!("1"), "{}", refused.body);
+        assert!(refused.status != 200 || refused.json()["count"] == json!("1"), "{}", refused.body);
     }
     assert!(eventually(WITHIN, || count(&server, "near") == Some(7)), "{}", server.printed());
     // What is new at home is followed, and what is deleted there is forgotten, although that fails in the other cluster.
@@ -188,7 +184,7 @@ fn a_server_cut_off_from_one_cluster_only_keeps_no_limit_of_the_others_back() {
         add_to(server, "apart", "views", 1);
         expected += 1;
         let is_counted = || {
-            let read = parsed(&fresh(server, "apart"));
+            let read = fresh(server, "apart").json();
             read["count"] == json!(expected.to_string()) && read["behind"] != json!(true)
         };
         assert!(eventually(WITHIN, is_counted), "{expected}: {} {}", fresh(server, "apart").body, server.printed());

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::messages::{Client, Kind, client, message};
+use super::messages::{Client, Kind, client, enqueued, message};
 use crate::client::Connections;
 use crate::load::Span;
 use crate::report::Report;
@@ -89,6 +89,5 @@ async fn work(mut client: Client, queue: String, (from, to): (Instant, Instant))
 
 /// When a message fell due, since 1970.
 fn due(lease: &Lease) -> Option<Duration> {
-    let enqueued = lease.message.as_ref()?.enqueue_time?;
-    Some(Duration::new(u64::try_from(enqueued.seconds).ok()?, u32::try_from(enqueued.nanos).ok()?) + HIDDEN)
+    Some(enqueued(lease.message.as_ref()?)? + HIDDEN)
 }

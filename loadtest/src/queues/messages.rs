@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
@@ -84,6 +85,12 @@ pub fn message(kind: Kind, number: u64) -> Message {
     }
     let message_id = Uuid::now_v7().to_string();
     Message { message_id, payload: vec![7; PAYLOAD], metadata, ..Message::default() }
+}
+
+/// When a message was taken in, since 1970 by the server's clock.
+pub fn enqueued(message: &Message) -> Option<Duration> {
+    let time = message.enqueue_time?;
+    Some(Duration::new(u64::try_from(time.seconds).ok()?, u32::try_from(time.nanos).ok()?))
 }
 
 /// The name of a team by any number.

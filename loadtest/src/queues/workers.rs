@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::messages::PAYLOAD;
+use super::messages::{PAYLOAD, enqueued};
 use crate::load::Span;
 use crate::report::Report;
 
@@ -89,9 +89,5 @@ async fn produce(queue: Queue<String>, room: Arc<Semaphore>, to: Instant) -> Res
 /// By the server's clock, which is that of this machine.
 fn since_enqueue(job: &Job) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let enqueued = job
-        .message()
-        .enqueue_time
-        .and_then(|time| Some(Duration::new(u64::try_from(time.seconds).ok()?, u32::try_from(time.nanos).ok()?)));
-    enqueued.map_or(Duration::ZERO, |enqueued| now.saturating_sub(enqueued))
+    enqueued(job.message()).map_or(Duration::ZERO, |enqueued| now.saturating_sub(enqueued))
 }

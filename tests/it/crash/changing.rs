@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::{World, rounds};
+use crate::fleet::metric;
 use crate::harness::{Launch, Server, eventually};
 use crate::servers::cassandra;
 
@@ -21,13 +22,6 @@ fn launch(keyspace: &str) -> Launch {
 
 fn plan(world: &mut World) -> Plan {
     Plan { workers: 6, when_gone: WhenGone::Wait, ..world.plan(50) }
-}
-
-fn metric(server: &Server, name: &str) -> f64 {
-    let page = server.get("/metrics").body;
-    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
-    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no metric {name} in:\n{page}"))
 }
 
 fn compare_and_stop(world: &mut World, servers: Vec<Server>) {

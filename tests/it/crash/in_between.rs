@@ -49,7 +49,7 @@ fn verdict(server: &Server, name: &str, token: &Uuid) -> String {
     let token = json!({"token": token.to_string()});
     let body = json!({"namespace": "default", "counter_name": name, "idempotency_token": token});
     let answer = server.post(&format!("{SERVICE}/CheckToken"), &body.to_string());
-    parsed(&answer)["verdict"].as_str().unwrap_or_default().to_owned()
+    answer.json()["verdict"].as_str().unwrap_or_default().to_owned()
 }
 
 fn comes_to(server: &Server, name: &str, token: &Uuid, expected: &str) {
@@ -61,13 +61,9 @@ fn comes_to(server: &Server, name: &str, token: &Uuid, expected: &str) {
     assert!(is_so, "{name}: {last} instead of {expected}\n{}", server.printed());
 }
 
-fn parsed(answer: &HttpAnswer) -> Value {
-    serde_json::from_str(&answer.body).unwrap_or_default()
-}
-
 fn rolled_up(server: &Server, name: &str) -> Value {
     let body = json!({"namespace": "default", "counter_name": name, "freshness": "ROLLED_UP"});
-    parsed(&server.post(&format!("{SERVICE}/GetCount"), &body.to_string()))
+    server.post(&format!("{SERVICE}/GetCount"), &body.to_string()).json()
 }
 
 /// Waits until a counter is rolled up with a count, and is not behind.
@@ -170,7 +166,7 @@ fn two_rollers_on_one_counter_undo_nothing_of_each_other() {
         add_to(&writer, "default", &name, 1_000);
         counts(&writer, &name, 1_111);
         let body = json!({"namespace": "default", "counter_name": name, "repair": false});
-        let recount = parsed(&writer.post(&format!("{SERVICE}/RecountCounter"), &body.to_string()));
+        let recount = writer.post(&format!("{SERVICE}/RecountCounter"), &body.to_string()).json();
         assert_eq!(recount["countAfter"], json!("1111"), "{recount}");
         assert!(recount["differences"].as_array().is_none_or(Vec::is_empty), "{recount}");
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sessions::{ask, reason};
-use crate::harness::{Launch, eventually};
+use crate::harness::{Launch, Server, eventually};
 
 fn depth(answer: &Value) -> [&Value; 2] {
     [&answer["pending"], &answer["canceled"]]
@@ -69,24 +69,35 @@ fn a_purge_repeated_after_a_kill_touches_nothing_that_came_since() {
     assert!(eventually(std::time::Duration::from_secs(60), || depth(&whole()) == ["0", "14"]), "{}", whole());
 }
 
-#[test]
-fn a_redrive_that_is_over_is_not_done_again_after_a_kill() {
-    let data = tempfile::tempdir().expect("a temporary directory");
+/// A server with one message that is errored as soon as it fails.
+fn with_one_attempt(data: &tempfile::TempDir) -> Server {
     let server = Launch::dev(data.path()).start();
     ask(&server, "CreateQueue", &json!({"queue": {"name": "mail", "default_max_attempts": 1}}));
     ask(&server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "a"}}));
-    let fail = |server: &_| {
-        let leases = ask(server, "Dequeue", &json!({"queue": "mail", "max_messages": 1}));
-        let token = &leases["leases"][0]["leaseToken"];
-        let failed = ask(server, "Fail", &json!({"queue": "mail", "lease_token": token}));
-        assert!(reason(&failed).is_null() && token.is_string(), "{leases} {failed}");
-    };
+    server
+}
+
+/// Leases the message and fails it.
+fn fail(server: &Server) {
+    let leases = ask(server, "Dequeue", &json!({"queue": "mail", "max_messages": 1}));
+    let token = &leases["leases"][0]["leaseToken"];
+    let failed = ask(server, "Fail", &json!({"queue": "mail", "lease_token": token}));
+    assert!(reason(&failed).is_null() && token.is_string(), "{leases} {failed}");
+}
+
+fn errored(server: &Server) -> Value {
+    ask(server, "GetDepth", &json!({"queue": "mail"}))["errored"].clone()
+}
+
+#[test]
+fn a_redrive_that_is_over_is_not_done_again_after_a_kill() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = with_one_attempt(&data);
     let redrive = json!({"queue": "mail", "request_token": "once"});
     let is_done = |server: &_| {
         let name = &ask(server, "RedriveMessages", &redrive)["operation"]["operationId"];
         ask(server, "GetOperation", &json!({"operation_id": name}))["operation"]["state"] == "OPERATION_STATE_DONE"
     };
-    let errored = |server: &_| ask(server, "GetDepth", &json!({"queue": "mail"}))["errored"].clone();
     fail(&server);
     assert_eq!(errored(&server), "1");
     assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it comes to its end");
@@ -102,22 +113,13 @@ fn a_redrive_that_is_over_is_not_done_again_after_a_kill() {
 #[test]
 fn a_redrive_of_one_message_is_done_once_over_a_kill() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let server = Launch::dev(data.path()).start();
-    ask(&server, "CreateQueue", &json!({"queue": {"name": "mail", "default_max_attempts": 1}}));
-    ask(&server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "a"}}));
-    let fail = |server: &_| {
-        let leases = ask(server, "Dequeue", &json!({"queue": "mail", "max_messages": 1}));
-        let token = &leases["leases"][0]["leaseToken"];
-        let failed = ask(server, "Fail", &json!({"queue": "mail", "lease_token": token}));
-        assert!(reason(&failed).is_null() && token.is_string(), "{leases} {failed}");
-    };
+    let server = with_one_attempt(&data);
     let redrive = |token: &str| json!({"queue": "mail", "message_id": "a", "request_token": token});
     let done = |server: &_, token: &str| {
         let answer = ask(server, "RedriveMessages", &redrive(token));
         assert_eq!(answer["operation"]["state"], "OPERATION_STATE_DONE", "{answer}");
         assert_eq!(answer["operation"]["done"], "1", "{answer}");
     };
-    let errored = |server: &_| ask(server, "GetDepth", &json!({"queue": "mail"}))["errored"].clone();
     fail(&server);
     done(&server, "once");
     assert_eq!(errored(&server), "0");

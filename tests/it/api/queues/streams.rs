@@ -11,7 +11,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::waiting::until;
+use super::waiting::{comes_to_hold, until};
 use super::{Wire, clock, enqueue, with_mail, with_mail_at};
 
 struct Worker {
@@ -98,15 +98,6 @@ async fn a_stream_with_a_filter_gets_what_meets_it() {
     let lease = worker.leases(1).await.remove(0);
     assert_eq!(lease.message.expect("a message").metadata["team"], "red");
     assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "2");
-}
-
-async fn comes_to_hold(holds: impl AsyncFn() -> bool) {
-    let all = async {
-        while !holds().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), all).await.expect("it comes to hold");
 }
 
 #[tokio::test]

@@ -27,8 +27,13 @@ async fn waiting(server: &Wire, count: usize) -> Vec<JoinHandle<Vec<wire::Lease>
 }
 
 pub async fn until(holds: impl Fn() -> bool) {
+    comes_to_hold(async || holds()).await;
+}
+
+/// The same for what has to be asked.
+pub async fn comes_to_hold(holds: impl AsyncFn() -> bool) {
     let all = async {
-        while !holds() {
+        while !holds().await {
             tokio::task::yield_now().await;
         }
     };
