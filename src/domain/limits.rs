@@ -100,7 +100,7 @@ pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// A commit of the embedded store is closed once it holds so many bytes.
 pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What the journals of the embedded store may take beside the one in use, in bytes; a start replays both.
-pub const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
 pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 /// Memory tables of the embedded store of which the thread that frees them was not told yet.

@@ -57,6 +57,10 @@ pub enum Kind {
     Ranges,
     /// Events: many, read in ranges.
     Events,
+    /// Rows of all queues together, read by their key.
+    QueueRows,
+    /// Rows of all queues together, read in ranges.
+    QueueRanges,
 }
 
 /// Why a keyspace could not be made or deleted.
@@ -82,7 +86,8 @@ impl Library {
             .manual_journal_persist(true)
             // The look before opening reads values in journals.
             .journal_compression(CompressionType::None)
-            // With a single worker thread a recovery was seen to hang; one flushes while the other compacts.
+            // With a single worker thread a recovery was seen to hang; one flushes while the other compacts. More of
+            // them made no pause shorter.
             .worker_threads(2)
             .max_journaling_size(*journal_bytes);
         // The library's threads inherit the priority of the one that starts them.
@@ -188,13 +193,26 @@ fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
     match kind {
         // Rows that every commit writes anew lie here: each flush keeps the last of them and holds up whoever commits.
-        Kind::Small => options.max_memtable_size(memtable_bytes),
+        Kind::Small => options.max_memtable_size(memtable_bytes).compaction_strategy(patient()),
         Kind::Rows => options.max_memtable_size(memtable_bytes),
         // Ranges have no use for filters, and building them costs more than all the rest of a flush.
         Kind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
         Kind::Events => options
             .max_memtable_size(memtable_bytes)
             .filter_policy(FilterPolicy::disabled())
-            .compaction_strategy(Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))),
+            .compaction_strategy(patient()),
+        Kind::QueueRows => options.max_memtable_size(2 * memtable_bytes).compaction_strategy(patient()),
+        Kind::QueueRanges => options
+            .max_memtable_size(2 * memtable_bytes)
+            .filter_policy(FilterPolicy::disabled())
+            .compaction_strategy(patient()),
     }
+}
+
+/// After each flush and each compaction the library syncs four times under a lock that every commit into that keyspace
+/// waits for, 10 to 50 ms while the cores are busy. So both come rarely where every commit writes: up to eight tables lie
+/// side by side before they are merged. Rows of queues, besides, go to files in pieces twice as large, for which journals
+/// have to be long enough (`JOURNAL_BYTES_MAX`): the oldest one makes every keyspace that it has rows of write them.
+fn patient() -> Arc<fjall::compaction::Leveled> {
+    Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))
 }

@@ -83,7 +83,8 @@ pub struct Options {
     pub tail_bytes: u64,
     /// Memory for blocks of files.
     pub block_bytes: u64,
-    /// Memory for the newest rows of each keyspace of events before they go to a file; the other keyspaces take less.
+    /// Memory for the newest rows of each keyspace of events before they go to a file; those of queues
+    /// take twice as much, the others the same or less.
     pub memtable_bytes: u64,
     /// What the journals may take beside the one in use; a start replays all of it.
     pub journal_bytes: u64,

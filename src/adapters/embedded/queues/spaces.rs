@@ -41,9 +41,9 @@ impl Spaces {
     pub fn make(library: &Library) -> Result<Self, KeyspaceError> {
         Ok(Self {
             shards: library.make(SHARDS, Kind::Small)?,
-            heads: library.make(HEADS, Kind::Events)?,
-            bodies: library.make(BODIES, Kind::Rows)?,
-            outbox: library.make(OUTBOX, Kind::Ranges)?,
+            heads: library.make(HEADS, Kind::QueueRanges)?,
+            bodies: library.make(BODIES, Kind::QueueRows)?,
+            outbox: library.make(OUTBOX, Kind::QueueRanges)?,
             catalog: library.make(CATALOG, Kind::Small)?,
         })
     }
@@ -96,7 +96,7 @@ impl AnswerSpaces {
             return Ok((keyspace.clone(), false));
         }
         let name = format!("{ANSWERS}{}", start.micros().div_euclid(1_000_000));
-        let keyspace = library.make(&name, Kind::Ranges)?;
+        let keyspace = library.make(&name, Kind::QueueRanges)?;
         self.0.insert(start, keyspace.clone());
         Ok((keyspace, true))
     }
