@@ -19,7 +19,7 @@ use crate::adapters::memcached;
 use crate::app::backend::Memcached;
 use crate::domain::limits::{METRIC_DATASETS_MAX, METRIC_QUEUES_MAX};
 use crate::engine::queues::Backlog;
-use crate::engine::stats::{Stats, UndeclaredFilters};
+use crate::engine::stats::{Level, Stats, UndeclaredFilters};
 use crate::engine::{DatasetGauges, Engine};
 
 /// Something whose numbers stand on the page.
@@ -168,6 +168,12 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
     encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
     encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
+    let seconds = |level: &Level| ConstGauge::new(level.get() as f64 / 1e6);
+    let stats = engine.stats();
+    let help = "How far the time of queues is ahead of this machine's clock; negative if it is behind";
+    encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
+    let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
+    encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
     encode_backlogs(encoder, &shown_queues(queues.backlogs()))?;
     let datasets = shown(engine.datasets());
     let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {

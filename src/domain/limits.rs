@@ -315,7 +315,7 @@ pub const DEQUEUE_ROUNDS_MAX: usize = 16;
 pub const SHARD_WALKS_MAX: usize = 64;
 /// A message that becomes ready later than this after its time is counted as late.
 pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
-/// The longest wait of a dequeue inside the server.
+/// The longest wait of a dequeue inside the server; a longer one is cut to it, and answered empty then.
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest type or trace context of a message, in bytes.
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
@@ -375,6 +375,9 @@ pub const METADATA_VALUE_BYTES_MAX: usize = 256;
 pub const METADATA_BYTES_MAX: u32 = 1_280;
 /// The greatest priority, and with a minus the least: the whole numbers that every store keeps exactly.
 pub const PRIORITY_MAX: i64 = 9_007_199_254_740_992;
+/// What a priority class adds to now at most, in milliseconds, and with a minus the least: half of the greatest priority, so
+/// that the sum is one.
+pub const PRIORITY_OFFSET_MAX: i64 = PRIORITY_MAX / 2;
 /// The most attempts of a message.
 pub const ATTEMPTS_MAX: u32 = 10_000;
 /// The releases of a message that give its attempt back.

@@ -1,6 +1,6 @@
 //! Counts of what the engine did, for the metrics page. Plain numbers; the page gives them names and units.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -32,6 +32,22 @@ impl Count {
 
     /// The number.
     pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Default, Debug)]
+pub struct Level(AtomicI64);
+
+impl Level {
+    /// Says what it is now.
+    pub fn set(&self, level: i64) {
+        self.0.store(level, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -144,6 +160,10 @@ pub struct Stats {
     pub queue_commands: Count,
     /// Store calls that brought them.
     pub queue_store_calls: Count,
+    /// How far the time of queues is ahead of wall time, in microseconds; negative if it is behind.
+    pub queue_clock_ahead: Level,
+    /// How far the time by which the age of tokens is judged is ahead of wall time, in microseconds.
+    pub queue_tokens_ahead: Level,
     /// Messages that dequeues looked at whose filters have no index.
     pub undeclared_filters: UndeclaredFilters,
     /// Events acknowledged at or below a limit that was told while they were held; must stay 0.

@@ -10,6 +10,7 @@ use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::shard::{NotDeclared, Walked};
 use crate::domain::queue::totals::Totals;
@@ -137,6 +138,9 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
 ///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
 /// 12. `durability` says no more than is so of every answer, and the same as long as the store is open.
+/// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
+///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
+///     tokens of before the time that it answers are refused as too old, durably.
 #[async_trait]
 pub trait QueueStore: Send + Sync + 'static {
     /// What an answer survives; none where queues end with the process.
@@ -179,6 +183,12 @@ pub trait QueueStore: Send + Sync + 'static {
 
     /// Says what a dequeue with a filter would meet, at the shard's time.
     async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError>;
+
+    /// Reads the times of a step that came now.
+    async fn clock(&self) -> Result<StepTime, StoreError>;
+
+    /// Judges the age of tokens by wall time again; answers from which time on tokens are taken, if anything was to reset.
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError>;
 
     /// Adds a listener; before anything else, and before a later call is answered, it is told the view of every shard
     /// there is.

@@ -21,6 +21,7 @@ mod linear;
 mod model;
 mod progress;
 mod queue_catalog;
+mod queue_clock;
 mod queue_durable;
 mod queue_given;
 mod queue_items;

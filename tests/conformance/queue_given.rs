@@ -56,19 +56,30 @@ impl QueueBench {
         let clock = ManualClock::at(given::T0);
         match backend {
             QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock, kept: None },
-            QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder")),
+            QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder"), 0),
         }
     }
 
-    fn open_embedded(clock: ManualClock, dir: TempDir) -> Self {
-        let options = Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir.path()) };
+    fn open_embedded(clock: ManualClock, dir: TempDir, reserve_bytes: u64) -> Self {
+        let options = Options { reserve_bytes, block_bytes: 1 << 20, ..Options::new(dir.path()) };
         let store = embedded::open(options).expect("the store opens");
         let stores = store.queue_stores(Arc::new(clock.clone()));
         Self { stores, clock, kept: Some((store, dir)) }
     }
 
+    /// Ends a durable store and opens it again where what is free is kept for what takes messages out.
+    pub fn reopen_without_room(self, ending: Ending) -> Self {
+        let (store, _) = self.kept.as_ref().expect("a durable bench has a store");
+        let free = store.health().free_bytes.expect("a file system that answers");
+        self.reopen_with(ending, free * 2)
+    }
+
     /// Ends a durable store and opens it again.
     pub fn reopen(self, ending: Ending) -> Self {
+        self.reopen_with(ending, 0)
+    }
+
+    fn reopen_with(self, ending: Ending, reserve_bytes: u64) -> Self {
         let (store, dir) = self.kept.expect("a durable bench has a directory");
         let dir = match ending {
             Ending::Closed => {
@@ -78,7 +89,7 @@ impl QueueBench {
             Ending::Killed => copy(dir.path()).expect("the directory can be copied"),
         };
         drop(store);
-        Self::open_embedded(self.clock, dir)
+        Self::open_embedded(self.clock, dir, reserve_bytes)
     }
 
     /// Applies commands to a shard.

@@ -82,7 +82,7 @@ fn the_page_of_limits_is_the_list() {
     let source = include_str!("../../src/domain/limits.rs");
     let mut page = String::from(
         "# Limits\n\n\
-         Every hard bound of the service. What lies beyond one is refused with a [reason](errors.md) or waits; nothing \
+         Every hard bound of the service. What lies beyond one is refused with a [reason](errors.md), waits, or is cut as its row says; nothing \
          grows without an end.\n\n\
          This page is made from `src/domain/limits.rs`; `TALLYSTONE_BLESS=1 cargo test --test it docs` writes it anew.\n\n\
          | bound | value | name |\n|---|---|---|\n",

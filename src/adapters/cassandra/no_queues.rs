@@ -8,6 +8,7 @@ use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Settings, State};
 use crate::domain::time::Timestamp;
@@ -108,6 +109,14 @@ impl QueueStore for NoQueues {
 
     async fn prospect(&self, _shard: ShardId, _filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
         Err(refused("explain queue"))
+    }
+
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        Err(refused("read queue clock"))
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        Err(refused("reset queue clock"))
     }
 
     /// There is nothing to tell of.

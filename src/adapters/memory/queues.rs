@@ -13,7 +13,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::pace::Pace;
+use crate::domain::queue::pace::{Pace, StepTime};
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Durability, Message, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
@@ -40,6 +40,8 @@ struct Shards {
     dropped: BTreeSet<QueueId>,
     /// Their time, once it was asked for.
     pace: Option<Pace>,
+    /// That of the last step.
+    step: Option<StepTime>,
 }
 
 struct Kept {
@@ -65,7 +67,7 @@ impl Queues {
     /// Reads a shard at the store's time.
     fn read<T>(&self, shard: ShardId, read: impl FnOnce(&Kept, Timestamp) -> T) -> Result<T, StoreError> {
         let mut state = self.state.lock();
-        let at = state.tick(self.clock.as_ref());
+        let at = state.tick(self.clock.as_ref()).now;
         state.shards.get(&shard).map(|kept| read(kept, at)).ok_or_else(|| absent("read queue"))
     }
 }
@@ -75,13 +77,16 @@ fn absent(op: &'static str) -> StoreError {
 }
 
 impl Shards {
-    fn tick(&mut self, clock: &dyn Clock) -> Timestamp {
+    fn tick(&mut self, clock: &dyn Clock) -> StepTime {
         let (wall, elapsed) = (clock.now(), clock.elapsed());
-        self.pace.get_or_insert(Pace { time: wall, elapsed }).advance(wall, elapsed)
+        let step = self.pace.get_or_insert(Pace { time: wall, elapsed }).advance(wall, elapsed);
+        let step = step.after(self.step.unwrap_or(step));
+        self.step = Some(step);
+        step
     }
 
     /// Applies a command to a shard that is there.
-    fn apply(&mut self, shard: ShardId, sent: ShardCommand, at: Timestamp) -> ShardAnswer {
+    fn apply(&mut self, shard: ShardId, sent: ShardCommand, step: StepTime) -> ShardAnswer {
         let taken = match &sent.command {
             Command::Enqueue(message) => {
                 let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
@@ -91,16 +96,17 @@ impl Shards {
         };
         let kept = self.shards.get_mut(&shard).expect("the caller has looked");
         if taken {
-            return ShardAnswer::refused(Refusal::TokenReused, at, kept.view);
+            return ShardAnswer::refused(Refusal::TokenReused, step.now, kept.view);
         }
-        kept.apply(sent, at)
+        kept.apply(sent, step)
     }
 }
 
 impl Kept {
-    fn apply(&mut self, sent: ShardCommand, at: Timestamp) -> ShardAnswer {
+    fn apply(&mut self, sent: ShardCommand, step: StepTime) -> ShardAnswer {
+        let at = step.now;
         let is_enqueue = matches!(sent.command, Command::Enqueue(_));
-        let applied = self.core.apply(sent.command, at);
+        let applied = self.core.apply(sent.command, step);
         if let Ok(Reply::Enqueued { key, already_enqueued: false, .. }) = &applied.reply
             && is_enqueue
         {
@@ -240,6 +246,20 @@ impl QueueStore for Queues {
 
     async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
         self.read(shard, |kept, at| (kept.core.prospect(&filter, at), at))
+    }
+
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        Ok(self.state.lock().tick(self.clock.as_ref()))
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        let mut state = self.state.lock();
+        let step = state.tick(self.clock.as_ref());
+        let Some(reset) = step.reset(self.clock.now()) else { return Ok(None) };
+        state.step = Some(reset);
+        let from = reset.tokens_from();
+        state.shards.values_mut().for_each(|kept| kept.core.take_tokens_from(from));
+        Ok(Some(from))
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

@@ -25,11 +25,16 @@ enum DlqCommand {
     /// Give errored messages their attempts back, and follow how far that is.
     #[command(after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run")]
     Redrive(RedriveArgs),
+    /// Show how far a redrive or purge is. It is known for an hour after its end, and no longer than the server runs.
+    #[command(
+        after_help = "Example:\n  tallystone dlq status $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
+    )]
+    Status(OperationArgs),
     /// End a redrive or purge; what it did stays done.
     #[command(
         after_help = "Example:\n  tallystone dlq cancel $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
-    Cancel(CancelArgs),
+    Cancel(OperationArgs),
 }
 
 #[derive(Debug, Args)]
@@ -54,10 +59,10 @@ struct RedriveArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
     shard_key: String,
     /// Only messages with this metadata; may be repeated.
-    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "message_id")]
     meta: Vec<(String, String)>,
     /// At most so many messages a second [default: as fast as possible].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "message_id")]
     rate: Option<i32>,
     /// Only count.
     #[arg(long)]
@@ -68,7 +73,7 @@ struct RedriveArgs {
 }
 
 #[derive(Debug, Args)]
-struct CancelArgs {
+struct OperationArgs {
     /// The operation, as `dlq redrive` or `queue purge` shows it.
     operation_id: String,
 }
@@ -79,6 +84,7 @@ impl DlqArgs {
         match self.command {
             DlqCommand::Ls(args) => session.list_messages(args.queue, pb::MessageState::Errored, args.limit).await,
             DlqCommand::Redrive(args) => session.redrive(args).await,
+            DlqCommand::Status(args) => session.operation(args.operation_id).await,
             DlqCommand::Cancel(args) => session.cancel_operation(args.operation_id).await,
         }
     }
@@ -102,6 +108,13 @@ impl Session {
             true => Following::new(self).print(operation),
             false => Following::new(self).to_its_end(operation).await,
         }
+    }
+
+    async fn operation(&self, operation_id: String) -> Result<(), Failure> {
+        let request = pb::GetOperationRequest { operation_id };
+        let answer = call!(self, queues.get_operation, &request)?;
+        let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        Following::new(self).shown(&operation)
     }
 
     async fn cancel_operation(&self, operation_id: String) -> Result<(), Failure> {

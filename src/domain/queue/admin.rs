@@ -13,7 +13,12 @@ use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(super) fn configure(&mut self, settings: Settings, now: Timestamp) -> Result<Reply, Refusal> {
+    /// Takes tokens from this time on and refuses all before as too old, whatever was so until now. O(answers forgotten).
+    pub fn take_tokens_from(&mut self, time: Timestamp) {
+        self.answers.begin_anew(time, &self.messages);
+    }
+
+    pub(super) fn configure(&mut self, settings: Settings, judged_by: Timestamp) -> Result<Reply, Refusal> {
         settings.check()?;
         let fixed = |settings: &Settings| {
             settings.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value))
@@ -23,7 +28,7 @@ impl Shard {
             return Err(Refusal::NotEmpty);
         }
         // A token that was refused for its age was told that it is never applied: a longer window does not bring it back.
-        self.answers.forget_before(now - self.settings.dedupe_window, &self.messages);
+        self.answers.forget_before(judged_by - self.settings.dedupe_window, &self.messages);
         match (&mut self.index.exclusive, &settings.exclusivity) {
             (Some(exclusive), Some(rule)) if !changes_kind => {
                 exclusive.set_limit(rule.max_in_flight_per_value);

@@ -127,6 +127,13 @@ impl Answers {
         }
     }
 
+    /// The same, and later ones are answered again even if they were not until now: somebody gives up what was promised of
+    /// them while the clock was ahead.
+    pub fn begin_anew(&mut self, time: Timestamp, messages: &Messages) {
+        self.forget_before(time, messages);
+        self.floor = Some(time);
+    }
+
     /// The first answer to a token whose message is gone, and what routed that; the answer to any other is the message's to
     /// give. O(log n).
     pub fn get(&self, id: &MessageId, time: Timestamp) -> Option<(&Option<Routing>, &FirstAnswer)> {
@@ -185,7 +192,7 @@ fn is_of(answer: FirstAnswer, time: Timestamp, messages: &Messages) -> bool {
 /// What bounds the answers kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
-    /// The shard's clock.
+    /// The time by which the age of tokens is judged.
     pub now: Timestamp,
     /// How long answers are kept.
     pub window: Duration,

@@ -377,6 +377,8 @@ pub enum Invalid {
     Sequence,
     /// The number of a try is 0.
     Try,
+    /// A call says that the answer of itself or of a later one has arrived.
+    Received,
     /// The session only replays.
     Session,
     /// More than 4 pairs, too long ones, or a key twice.

@@ -9,13 +9,15 @@ use crate::domain::queue::answers::{FirstAnswer, Keep};
 use crate::domain::queue::command::{Full, Invalid, NewMessage, Refusal, Reply};
 use crate::domain::queue::durable::KeptAnswer;
 use crate::domain::queue::message::{Course, MaybeTime, Message, MessageKey, Routing};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::state::{Facts, State, Trigger, next};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, now: Timestamp) -> Result<Reply, Refusal> {
-        if let Some(first) = self.first_answer(&sent, now)? {
+    pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
+        let now = at.now;
+        if let Some(first) = self.first_answer(&sent, at)? {
             if first.fingerprint != sent.fingerprint {
                 return Err(Refusal::TokenReused);
             }
@@ -39,7 +41,7 @@ impl Shard {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
             let answer = FirstAnswer { fingerprint: sent.fingerprint, key, state };
             let token = (sent.id, sent.routing);
-            self.answers.put(key.sequence, time, Keep { now, window, bytes_max });
+            self.answers.put(key.sequence, time, Keep { now: at.earlier, window, bytes_max });
             self.changes.answers.push(KeptAnswer { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
@@ -47,19 +49,21 @@ impl Shard {
 
     /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
     /// known as long as its message.
-    fn first_answer(&self, sent: &NewMessage, now: Timestamp) -> Result<Option<FirstAnswer>, Refusal> {
+    fn first_answer(&self, sent: &NewMessage, at: StepTime) -> Result<Option<FirstAnswer>, Refusal> {
         if let Some(time) = sent.token_time {
-            if time > now + TOKEN_AHEAD_MAX {
-                return Err(Invalid::TokenTime.into());
-            }
-            if self.answers.may_have_forgotten(time, self.settings.dedupe_window, now) {
+            if self.answers.may_have_forgotten(time, self.settings.dedupe_window, at.earlier) {
                 return Err(Refusal::TokenExpired);
             }
             if let Some((_, first)) = self.answers.get(&sent.id, time) {
                 return Ok(Some(*first));
             }
         }
-        Ok(self.names.find(&self.messages, &sent.id).map(FirstAnswer::of))
+        let living = self.names.find(&self.messages, &sent.id).map(FirstAnswer::of);
+        // A repeat is known whatever the clocks say meanwhile.
+        if living.is_none() && sent.token_time.is_some_and(|time| time > at.later + TOKEN_AHEAD_MAX) {
+            return Err(Invalid::TokenTime.into());
+        }
+        Ok(living)
     }
 
     /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the

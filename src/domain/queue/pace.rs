@@ -5,10 +5,58 @@
 
 use std::time::Duration;
 
+use crate::domain::limits::TOKEN_AHEAD_MAX;
 use crate::domain::time::{Timestamp, micros_of};
 
 /// What passes is at most this part shorter or longer than it was.
 const SLEW: i64 = 20;
+
+/// The times of one step of a shard.
+///
+/// Tokens of enqueues are made by the clocks of callers, which follow wall time, also while that of the shards does not. So
+/// a token is too far ahead only if it is so of both, and too old only if it is so for both. What was refused for its age
+/// stays refused: the time by which it is judged never goes back, unless somebody resets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepTime {
+    /// The time of the shards.
+    pub now: Timestamp,
+    /// By this the age of a token is judged: the earlier of that and wall time, and never before that of the step before.
+    pub earlier: Timestamp,
+    /// By this is judged how far ahead a token is: the later of the two.
+    pub later: Timestamp,
+}
+
+impl From<Timestamp> for StepTime {
+    /// Where wall time is that of the shards.
+    fn from(now: Timestamp) -> Self {
+        Self { now, earlier: now, later: now }
+    }
+}
+
+impl StepTime {
+    /// At the time of the shards, with wall time beside it.
+    pub fn beside(now: Timestamp, wall: Timestamp) -> Self {
+        Self { now, earlier: now.min(wall), later: now.max(wall) }
+    }
+
+    /// The same as the step after another one: no time but `later` goes back.
+    pub fn after(self, before: Self) -> Self {
+        let now = self.now.max(before.now);
+        Self { now, earlier: self.earlier.max(before.earlier).min(now), later: self.later.max(now) }
+    }
+
+    /// The same with the age of tokens judged by wall time; none if that is less than a minute earlier.
+    pub fn reset(self, wall: Timestamp) -> Option<Self> {
+        let earlier = self.now.min(wall);
+        (self.earlier.since(earlier) > TOKEN_AHEAD_MAX).then_some(Self { earlier, ..self })
+    }
+
+    /// After a reset: from which time on tokens are taken. What was answered to earlier ones may be gone, and of those that
+    /// were refused it was said that they never will be.
+    pub fn tokens_from(self) -> Timestamp {
+        self.earlier + TOKEN_AHEAD_MAX
+    }
+}
 
 /// The time of shards, and when it was that, by a clock that only counts what passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,8 +68,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The time of the shards at these readings; never before an earlier answer.
-    pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
+    /// The times of the shards at these readings; that of the shards is never before an earlier answer.
+    pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> StepTime {
         let passed = elapsed.saturating_sub(self.elapsed);
         let steady = self.time + passed;
         let most = micros_of(passed) / SLEW;
@@ -31,7 +79,7 @@ impl Pace {
         if most > 0 || passed.is_zero() || steady == wall {
             *self = Self { time, elapsed };
         }
-        time
+        StepTime::beside(time, wall)
     }
 }
 
@@ -46,10 +94,31 @@ mod tests {
         let mut last = start;
         for micros in 1..=200 {
             let elapsed = Duration::from_micros(micros);
-            let time = pace.advance(start + Duration::from_secs(60), elapsed);
+            let time = pace.advance(start + Duration::from_secs(60), elapsed).now;
             assert!(time >= last, "it never goes back");
             last = time;
         }
         assert_eq!(last.since(start), Duration::from_micros(210), "a twentieth of 200");
+    }
+
+    #[test]
+    fn the_age_of_tokens_is_judged_by_the_earlier_clock_and_never_by_an_earlier_time_than_before() {
+        let (start, hour) = (Timestamp::from_secs(100_000), Duration::from_secs(3_600));
+        let mut pace = Pace { time: start, elapsed: Duration::ZERO };
+        let mut last = StepTime::from(start);
+        let mut at = |wall: Timestamp, elapsed: Duration| {
+            last = pace.advance(wall, elapsed).after(last);
+            assert!(last.earlier <= last.now && last.now <= last.later);
+            (last.earlier.since(start).as_secs(), last.later)
+        };
+        assert_eq!(at(start + 2 * hour, Duration::ZERO), (0, start + 2 * hour), "a wall that leaps ahead");
+        assert_eq!(at(start + 3 * hour, hour), (3_780, start + 3 * hour), "is approached");
+        assert_eq!(
+            at(start, hour),
+            (3_780, start + hour + hour / 20),
+            "and what is refused stays so when it leaps back"
+        );
+        assert_eq!(at(start + hour, 2 * hour), (3_780, start + 2 * hour));
+        assert_eq!(at(start + hour + hour / 2, 2 * hour + hour / 2).0, 5_400, "until it has come so far again");
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::domain::limits::{
     ATTEMPTS_MAX, DEDUPE_SHARD_BYTES_MIN, DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN, DESCRIPTION_BYTES_MAX,
     INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX,
-    PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
+    PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, PRIORITY_OFFSET_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX,
+    VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::name::QueueName;
@@ -128,12 +129,17 @@ const OF_QUEUE: &[Range<QueueSpec>] = &[
     },
     Range {
         setting: "priority_classes",
-        allowed: || format!("at most {PRIORITY_CLASSES_MAX}, no name twice"),
+        allowed: || {
+            let most = number(PRIORITY_OFFSET_MAX.unsigned_abs());
+            format!("at most {PRIORITY_CLASSES_MAX}, no name twice, offset_ms -{most} to {most}")
+        },
         fits: |own| {
             let classes = &own.settings.classes;
             let is_first =
                 |(at, class): (usize, &PriorityClass)| classes[..at].iter().all(|one| one.name != class.name);
-            classes.len() <= PRIORITY_CLASSES_MAX && classes.iter().enumerate().all(is_first)
+            let offsets = -PRIORITY_OFFSET_MAX..=PRIORITY_OFFSET_MAX;
+            let in_reach = classes.iter().all(|class| offsets.contains(&class.offset_ms));
+            classes.len() <= PRIORITY_CLASSES_MAX && in_reach && classes.iter().enumerate().all(is_first)
         },
     },
     Range {
@@ -311,6 +317,13 @@ mod tests {
         check(|spec| spec.settings.metadata_max_bytes = METADATA_BYTES_MAX + 1, Some("metadata_max_bytes"));
         check(|spec| classes(spec, ["fast", "fast"]), Some("priority_classes"));
         check(|spec| classes(spec, ["fast", "Fast"]), None);
+        fn offset(spec: &mut QueueSpec, offset_ms: i64) {
+            spec.settings.classes = [PriorityClass { name: "fast".into(), offset_ms, tag: None }].into();
+        }
+        check(|spec| offset(spec, PRIORITY_OFFSET_MAX), None);
+        check(|spec| offset(spec, -PRIORITY_OFFSET_MAX), None);
+        check(|spec| offset(spec, PRIORITY_OFFSET_MAX + 1), Some("priority_classes"));
+        check(|spec| offset(spec, i64::MIN), Some("priority_classes"));
         check(|spec| spec.settings.retry.initial = spec.settings.retry.max, None);
         check(
             |spec| spec.settings.retry.initial = spec.settings.retry.max + Duration::from_nanos(1),

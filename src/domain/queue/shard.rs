@@ -15,6 +15,7 @@ use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{CanceledBy, Lease, Message, MessageKey};
 use crate::domain::queue::names::Names;
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::sequences::Messages;
 use crate::domain::queue::session::Sessions;
 use crate::domain::queue::settings::Settings;
@@ -107,9 +108,10 @@ impl Shard {
     }
 
     /// Applies one command. A `now` before the shard's clock counts as the clock: time never goes back.
-    pub fn apply(&mut self, command: Command, now: Timestamp) -> Applied {
-        let now = now.max(self.clock);
-        let reply = self.answer(command, now);
+    pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> Applied {
+        let at: StepTime = at.into();
+        let now = at.now.max(self.clock);
+        let reply = self.answer(command, StepTime { now, later: at.later.max(now), ..at });
         let transitions = std::mem::take(&mut self.journal);
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();
@@ -140,12 +142,13 @@ impl Shard {
         first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
     }
 
-    fn answer(&mut self, command: Command, now: Timestamp) -> Result<Reply, Refusal> {
+    fn answer(&mut self, command: Command, at: StepTime) -> Result<Reply, Refusal> {
+        let now = at.now;
         if self.deleted.is_some() && !matches!(command, Command::Enqueue(_) | Command::Delete) {
             return Err(Refusal::Deleted);
         }
         match command {
-            Command::Enqueue(message) => self.enqueue(message, now),
+            Command::Enqueue(message) => self.enqueue(message, at),
             Command::Dequeue(asked) => self.dequeue(&asked, now),
             Command::Settle { token, verb, failure } => self.settle(token, verb, failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
@@ -161,7 +164,7 @@ impl Shard {
                 (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
                 Ok(Reply::Blocked)
             }
-            Command::Configure(settings) => self.configure(*settings, now),
+            Command::Configure(settings) => self.configure(*settings, at.earlier),
             Command::SetValueLimit { value, limit } => self.set_value_limit(value, limit),
             Command::Delete => Ok(self.delete()),
             Command::Sweep { max } => self.sweep(max, now),

@@ -116,7 +116,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "An enqueue this late cannot be told from a repeat. Look for the message with GetMessage; enqueue it with a new id only if you know that it was not taken in.",
+        help: "An enqueue this late cannot be told from a repeat. Look for the message with GetMessage; enqueue it with a new id only if you know that it was not taken in. If ids that are made now are refused so, the clock of the server was ahead before: ResetQueueClock (queue reset-clock) takes them again.",
     },
     ReasonInfo {
         name: "ENQUEUE_BLOCKED",
@@ -180,7 +180,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "A shard remembers the last 8 calls of a session that it answered with leases. What this one was answered is unknown; nothing was leased, and leases of it that nobody settles end by themselves. Go on with a new, higher sequence.",
+        help: "A shard remembers the last 8 calls of a session that it answered with leases, and once a later call was heard, one that was given nothing is given nothing any more: the session might confirm what it never saw. Nothing was leased, and leases of this call that nobody settles end by themselves. Go on with a new, higher sequence.",
     },
     ReasonInfo {
         name: "TRY_BARRED",

@@ -155,10 +155,14 @@ impl Queues {
         }
         let queue = self.shared.queue(name)?;
         let session = ask.session.map(|asked| self.admit(asked)).transpose()?;
-        if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat)
-            && let Some(again) = self.recall(&queue, session.call).await?
-        {
-            return Ok(again);
+        if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat) {
+            if let Some(again) = self.recall(&queue, session.call).await? {
+                return Ok(again);
+            }
+            if session.is_behind {
+                // What it leased now could be confirmed by what the session says of its later calls, and be seen by nobody.
+                return Err(Refusal::SequenceTooOld.into());
+            }
         }
         let call = session.as_ref().map(|session| session.call);
         if let Some(message) = ask.message.clone() {

@@ -251,6 +251,7 @@ fn reason_of_invalid(invalid: Invalid) -> Reason {
         | Invalid::SessionLease
         | Invalid::Sequence
         | Invalid::Try
+        | Invalid::Received
         | Invalid::Session => Reason::InvalidRange,
         Invalid::TokenTime => Reason::InvalidFutureTime,
         Invalid::Settings | Invalid::ValueLimit | Invalid::NotExclusive | Invalid::Shape => Reason::InvalidSettings,
@@ -289,6 +290,7 @@ fn field_of(invalid: Invalid) -> &'static str {
         Invalid::SessionLease => "session_lease",
         Invalid::Sequence => "sequence",
         Invalid::Try => "try",
+        Invalid::Received => "received_up_to",
         Invalid::Session => "session_id",
         Invalid::ErrorText => "error",
         Invalid::Settings | Invalid::Shape => "queue",
@@ -320,12 +322,15 @@ fn refusal_text(refusal: &Refusal) -> String {
              one"
         }
         Refusal::SequenceTooOld => {
-            "the call is too old to be remembered; what it was answered is unknown, nothing was leased: go on with a \
-             higher sequence"
+            "a later call of the session was heard, and nothing that this one was given is remembered; nothing was leased: \
+             go on with a higher sequence"
         }
         Refusal::TryBarred => "a later try of this call was heard; nothing was leased",
         Refusal::TokenReused => "a message of this id was enqueued with other content",
-        Refusal::TokenExpired => "the id's time is older than what is left of the dedupe window; nothing was enqueued",
+        Refusal::TokenExpired => {
+            "the id's time is older than what is left of the dedupe window; nothing was enqueued (if the id was made just \
+             now, the server's clock was ahead before: see queue reset-clock)"
+        }
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
         Refusal::ValueHeld => {
             "other messages of its exclusivity value are in flight or come first: wait for those, which ExplainMessage \
@@ -409,6 +414,9 @@ fn invalid_text(invalid: Invalid) -> Cow<'static, str> {
         Invalid::SessionLease => "the lease of a session lasts 1 s to 12 h",
         Invalid::Sequence => "sequence is missing: number the calls of a session 1, 2, 3, and a repeat as its call",
         Invalid::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or leave it out",
+        Invalid::Received => {
+            "received_up_to is not below sequence: send the number of the last call whose answer has arrived"
+        }
         Invalid::Session => "this session only replays: it lives with its server and takes no heartbeats",
         Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
         Invalid::Settings => "the settings leave their ranges or contradict each other",

@@ -109,7 +109,10 @@ impl Queues {
                 };
                 because(
                     "running",
-                    format!("{worker} has had it for {since}, and its lease ends in {left} unless it goes on; {step}"),
+                    format!(
+                        "{worker} has had it for {since} by lease {}, which ends in {left} unless it goes on; {step}",
+                        holder.fence.serial
+                    ),
                 )
             }
             Cause::Completed => because(
@@ -137,7 +140,8 @@ impl Queues {
         let holder = |holder: &Holder| {
             let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
             let worker = self.worker_of(holder.session);
-            format!("{worker} has had {} for {since}, until {left} from now", holder.key)
+            let lease = holder.fence.serial;
+            format!("{worker} has had {} for {since} by lease {lease}, until {left} from now", holder.key)
         };
         let holders: Vec<String> = holders.iter().map(holder).collect();
         format!(

@@ -7,6 +7,7 @@
 
 mod calls;
 mod catalog;
+mod clock;
 mod core;
 mod delete;
 mod dequeue;
@@ -37,6 +38,7 @@ use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::route::shard_of;
 use crate::domain::queue::{QueueName, Reply};
 use crate::engine::loops::driver::Driver;
+use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::core::Shared;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::sweeper::Sweeper;
@@ -44,6 +46,7 @@ use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
 pub use catalog::{Changed, PastQueueChange};
+pub use clock::QueueClock;
 pub use delete::SentDeletion;
 pub use dequeue::{Ask, Blocked, Dequeued, Given};
 pub use draft::{QueueDraft, QueueEtag};
@@ -78,7 +81,8 @@ impl Queues {
         queues.load().await?;
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
-        driver.start(Sweeper::new(shared));
+        driver.start(Sweeper::new(Arc::clone(&shared)));
+        driver.start(ClockWatch::new(shared));
         Ok(queues)
     }
 

@@ -57,6 +57,8 @@ pub struct Admitted {
     pub lease: Duration,
     /// Whether an earlier try of the call may have been heard.
     pub may_be_repeat: bool,
+    /// Whether a later call was heard before: then this one is answered as it was, or not at all.
+    pub is_behind: bool,
     /// Cancelled once the session has ended.
     pub over: CancellationToken,
 }
@@ -126,14 +128,19 @@ impl Registry {
         Ok(self.known.lock().alive(id, now)?.lease)
     }
 
+    /// The highest number of its calls, as far as is known.
+    pub fn newest_call(&self, id: SessionId) -> u64 {
+        self.known.lock().sessions.get(&id).map_or(0, |entry| entry.newest)
+    }
+
     /// Hears a call, and lets the session live until `let_go`.
     pub fn admit(&self, id: SessionId, sequence: u64, attempt: u32, now: Duration) -> Result<Admitted, Refusal> {
         let mut known = self.known.lock();
         let entry = known.alive(id, now)?;
-        let may_be_repeat = attempt > 1 || sequence <= entry.newest;
+        let (may_be_repeat, is_behind) = (attempt > 1 || sequence <= entry.newest, sequence < entry.newest);
         entry.newest = entry.newest.max(sequence);
         entry.in_use += 1;
-        Ok(Admitted { lease: entry.lease, may_be_repeat, over: entry.over.clone() })
+        Ok(Admitted { lease: entry.lease, may_be_repeat, is_behind, over: entry.over.clone() })
     }
 
     /// Ends what `admit` began.
@@ -339,6 +346,12 @@ mod tests {
         let repeats =
             repeats.map(|(call, attempt)| registry.admit(id, call, attempt, SECOND).map(|call| call.may_be_repeat));
         assert_eq!(repeats, [Ok(false), Ok(true), Ok(false), Ok(true), Ok(true), Ok(false)]);
+        let behind = [(5, 1), (4, 3)].map(|(call, attempt)| registry.admit(id, call, attempt, SECOND));
+        assert_eq!(
+            behind.map(|call| call.map(|call| call.is_behind)),
+            [Ok(false), Ok(true)],
+            "the last may be repeated"
+        );
         assert_eq!(registry.next_call(id), 6);
     }
 

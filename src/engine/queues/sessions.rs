@@ -22,7 +22,7 @@ use crate::engine::queues::core::Shared;
 use crate::engine::queues::dequeue::Dequeued;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
-use crate::engine::queues::registry::number_of;
+use crate::engine::queues::registry::{Admitted, number_of};
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardCommand, StoreError};
 
@@ -62,6 +62,7 @@ pub(super) struct InSession {
     shared: Arc<Shared>,
     pub call: SessionCall,
     pub may_be_repeat: bool,
+    pub is_behind: bool,
 }
 
 impl Drop for InSession {
@@ -98,6 +99,9 @@ impl Queues {
     /// Lets a session live on, and confirms what it has received.
     pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<Beat, QueueError> {
         let lease = self.shared.sessions.hear(id, self.shared.clock.elapsed())?;
+        // Nobody has received the answer of a call that was not made. Refusing would be wrong: a server that has started
+        // since knows of a call only if it was given something.
+        let received_up_to = received_up_to.map(|call| call.min(self.shared.sessions.newest_call(id)));
         let shards = self.shared.sessions.shards(id);
         let beats = stream::iter(shards).map(|shard| self.beat(id, shard, received_up_to));
         let answers: Vec<_> = beats.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
@@ -205,9 +209,13 @@ impl Queues {
         if attempt == 0 {
             return Err(Invalid::Try.into());
         }
+        if received_up_to.is_some_and(|received| received >= sequence) {
+            return Err(Invalid::Received.into());
+        }
         let admitted = self.shared.sessions.admit(id, sequence, attempt, self.shared.clock.elapsed())?;
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
-        Ok(InSession { shared: Arc::clone(&self.shared), call, may_be_repeat: admitted.may_be_repeat })
+        let Admitted { may_be_repeat, is_behind, .. } = admitted;
+        Ok(InSession { shared: Arc::clone(&self.shared), call, may_be_repeat, is_behind })
     }
 
     /// What an earlier try of a call was given and still holds; none if it was given nothing. Every shard is asked.

@@ -130,6 +130,8 @@ fn a_message_out_of_attempts_is_a_dead_letter_until_it_is_redriven() {
     let dry = json(&desk, "dlq redrive -q orders --dry-run");
     assert_eq!((&dry["done"], &json(&desk, "queue depth orders")["errored"]), (&"2".into(), &"2".into()));
     let some = json(&desk, "dlq redrive -q orders --meta tenant=y --rate 100");
+    let shown = json(&desk, &format!("dlq status {}", some["operationId"].as_str().expect("a name")));
+    assert_eq!((&shown["state"], &shown["done"]), (&some["state"], &some["done"]));
     assert_eq!((&some["done"], &some["state"]), (&"1".into(), &"OPERATION_STATE_DONE".into()));
     let depth = json(&desk, "queue depth orders");
     assert_eq!((&depth["errored"], &depth["pending"]), (&"1".into(), &"1".into()));
@@ -329,6 +331,7 @@ fn wrong_values_of_queues_and_messages_are_a_wrong_command_line() {
         (&["msg", "update", "-q", "orders", "absent"], 2, "--priority"),
         (&["msg", "complete", "-q", "orders"], 2, "<LEASE>"),
         (&["dlq", "cancel", "absent"], 3, "absent"),
+        (&["dlq", "status", "absent"], 3, "absent"),
     ];
     for (arguments, code, words) in cases {
         let ran = desk.run(arguments);

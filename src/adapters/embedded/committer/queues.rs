@@ -19,6 +19,7 @@ use crate::adapters::stored::queues::encode_body;
 use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
 use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::arrivals;
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -30,8 +31,8 @@ pub struct Queues {
     pub(super) table: Table,
     pub(super) spaces: Option<Spaces>,
     pub(super) listeners: Listeners,
-    /// The latest time of any command.
-    time: Timestamp,
+    /// The latest times of any command.
+    step: StepTime,
     /// Whether kept answers may have outlived every window.
     trim: bool,
 }
@@ -42,14 +43,14 @@ impl Queues {
     /// Goes on with what was found.
     pub fn new(recovered: Recovered) -> Self {
         let Recovered { spaces, table, moment } = recovered;
-        let time = moment.map_or(Timestamp::MIN, |moment| moment.time);
-        Self { table, spaces, listeners: Listeners::default(), time, trim: true }
+        let step = moment.map_or(Timestamp::MIN.into(), |moment| moment.step);
+        Self { table, spaces, listeners: Listeners::default(), step, trim: true }
     }
 
     /// The time of a command: it never goes back.
     fn at(&mut self, moment: Moment) -> Moment {
-        self.time = self.time.max(moment.time);
-        Moment { time: self.time, ..moment }
+        self.step = moment.step.after(self.step);
+        Moment { step: self.step, ..moment }
     }
 }
 
@@ -59,7 +60,7 @@ impl Committer {
         match ask {
             Ask::Apply(apply) => self.stage_apply(group, apply),
             Ask::Read(shard, moment, read, answer) => {
-                let at = self.queues.at(moment).time;
+                let at = self.queues.at(moment).step.now;
                 match self.queues.table.shards.get(&shard) {
                     Some(kept) => {
                         let seen = Box::new(kept.read(&read, at));
@@ -73,11 +74,17 @@ impl Committer {
                 let queues = self.queues.table.live();
                 group.work.push(Work::Queue(Waiting::List(answer, queues)));
             }
+            Ask::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
             Ask::Look => {
                 self.flush(group);
                 self.admit_listeners();
             }
-            alone @ (Ask::Create(..) | Ask::Drop(..) | Ask::Catalog(..) | Ask::Keep(..) | Ask::Tidy) => {
+            alone @ (Ask::Create(..)
+            | Ask::Drop(..)
+            | Ask::Catalog(..)
+            | Ask::Keep(..)
+            | Ask::ResetClock(..)
+            | Ask::Tidy) => {
                 self.flush(group);
                 self.do_queue_alone(alone);
             }
@@ -92,7 +99,7 @@ impl Committer {
         let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
         if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
             let arrived = answers.iter().flatten().map(|answer| arrivals(&answer.transitions)).sum();
-            kept.look(arrived, moment.time);
+            kept.look(arrived, moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
         group.work.push(Work::Queue(Waiting::Apply(answer, answers)));
@@ -116,14 +123,14 @@ impl Committer {
         if let QueueCommand::Enqueue(message) = &sent.command
             && let Some(view) = self.queues.table.taken_elsewhere(shard, message)
         {
-            return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.time, view));
+            return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
         // From here on nothing fails, so that a refused command leaves nothing behind.
-        let answers = self.space_of_answer(shard, &sent.command, moment.time)?;
+        let answers = self.space_of_answer(shard, &sent.command, moment.step)?;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
-        let mut applied = kept.core.apply(sent.command, moment.time);
+        let mut applied = kept.core.apply(sent.command, moment.step);
         let view = kept.view;
         let messages = match &applied.reply {
             Ok(Reply::Leases { leases, .. }) => {
@@ -145,7 +152,7 @@ impl Committer {
         group.queues.note(shard, moment, &mut applied, body, answers);
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
-        Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.time, view })
+        Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
     }
 
     /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
@@ -153,11 +160,11 @@ impl Committer {
         &mut self,
         shard: ShardId,
         command: &QueueCommand,
-        now: Timestamp,
+        step: StepTime,
     ) -> Result<Option<fjall::Keyspace>, StoreError> {
         let QueueCommand::Enqueue(message) = command else { return Ok(None) };
         let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(None) };
-        let kept = (now - at.core.settings().dedupe_window)..=(now + TOKEN_AHEAD_MAX);
+        let kept = (step.earlier - at.core.settings().dedupe_window)..=(step.later + TOKEN_AHEAD_MAX);
         let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
         let made = self.queues.table.answers.make(self.writer.library(), time);
         let (keyspace, is_new) = made.map_err(|error| cannot_make(error, APPLY))?;
@@ -179,8 +186,11 @@ impl Committer {
             Ask::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
             Ask::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
             Ask::Keep(request, now, answer) => drop(answer.send(self.keep_request(*request, now))),
+            Ask::ResetClock(moment, answer) => drop(answer.send(self.reset_queue_clock(moment))),
             Ask::Tidy => self.tidy_queues(),
-            Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Look => unreachable!("this is staged with others"),
+            Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Clock(..) | Ask::Look => {
+                unreachable!("this is staged with others")
+            }
         }
     }
 
@@ -276,6 +286,24 @@ impl Committer {
         Ok(())
     }
 
+    /// Judges the age of tokens by wall time again, in one commit with what is refused for it.
+    fn reset_queue_clock(&mut self, moment: Moment) -> Result<Option<Timestamp>, StoreError> {
+        const OP: &str = "reset queue clock";
+        let Some(step) = self.queues.at(moment).step.reset(moment.step.earlier) else { return Ok(None) };
+        let from = step.tokens_from();
+        if let Some(spaces) = &self.queues.spaces {
+            let mut batch = self.writer.batch(1 + self.queues.table.shards.len());
+            for (shard, kept) in &mut self.queues.table.shards {
+                kept.core.take_tokens_from(from);
+                kept.write_header(*shard, spaces, &mut batch);
+            }
+            batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
+            self.commit_alone(batch, OP)?;
+        }
+        self.queues.step = step;
+        Ok(Some(from))
+    }
+
     /// Removes some of what dropped queues have left, and comes back for the rest. A failure is final, and noted.
     fn tidy_queues(&mut self) {
         let (Some(spaces), Some((shard, sequences, entries))) =
@@ -312,7 +340,7 @@ impl Committer {
             return;
         }
         let window = self.queues.table.longest_window();
-        let outlived = self.queues.table.answers.take_outlived(self.queues.time, window);
+        let outlived = self.queues.table.answers.take_outlived(self.queues.step.earlier, window);
         if !outlived.is_empty()
             && let Err(error) = self.delete(outlived, "drop answers")
         {

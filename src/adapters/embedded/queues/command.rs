@@ -6,6 +6,7 @@ use super::time::Moment;
 use crate::adapters::embedded::command::{Answer, Class};
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -30,6 +31,10 @@ pub enum Ask {
     Catalog(Box<QueueRecord>, Answer<()>),
     /// Keeps a request; those whose time is over give way to it.
     Keep(Box<QueueRequest>, Timestamp, Answer<()>),
+    /// Reads the times of a step.
+    Clock(Moment, Answer<StepTime>),
+    /// Judges the age of tokens by wall time again.
+    ResetClock(Moment, Answer<Option<Timestamp>>),
     /// Removes some rows of dropped queues; there may be more.
     Tidy,
     /// Nothing: there is a new listener.
@@ -109,6 +114,8 @@ impl Ask {
             | Self::List(_)
             | Self::Catalog(..)
             | Self::Keep(..)
+            | Self::Clock(..)
+            | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => Class::Upkeep,
         }
@@ -124,6 +131,8 @@ impl Ask {
             | Self::List(_)
             | Self::Catalog(..)
             | Self::Keep(..)
+            | Self::Clock(..)
+            | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => 0,
         }
@@ -142,6 +151,8 @@ impl Ask {
             Self::List(answer) => drop(answer.send(Err(error("list queues")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
             Self::Keep(_, _, answer) => drop(answer.send(Err(error("keep request")))),
+            Self::Clock(_, answer) => drop(answer.send(Err(error("read queue clock")))),
+            Self::ResetClock(_, answer) => drop(answer.send(Err(error("reset queue clock")))),
             Self::Tidy | Self::Look => {}
         }
     }

@@ -34,6 +34,7 @@ use crate::adapters::stored::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -198,6 +199,16 @@ impl QueueStore for Queues {
 
     async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
         self.ask("list queues", Ask::List).await
+    }
+
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        let moment = self.time.now();
+        self.ask("read queue clock", |answer| Ask::Clock(moment, answer)).await
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        let moment = self.time.now();
+        self.ask("reset queue clock", |answer| Ask::ResetClock(moment, answer)).await
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {

@@ -67,7 +67,7 @@ impl Staged {
         }
         touched.value_limits.extend(value_limits);
         touched.sessions.extend(sessions);
-        let newer = self.moment.is_none_or(|last| last.time <= moment.time);
+        let newer = self.moment.is_none_or(|last| last.step.now <= moment.step.now);
         if newer {
             self.moment = Some(moment);
         }

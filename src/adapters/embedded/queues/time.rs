@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 
 use crate::adapters::stored::Damaged;
-use crate::domain::queue::pace::Pace;
+use crate::domain::queue::pace::{Pace, StepTime};
 use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::{BootId, Clock};
 use crate::proto::internal::v1::StoredQueueClock;
@@ -19,8 +19,8 @@ use crate::proto::internal::v1::StoredQueueClock;
 /// A moment on all clocks, as it is stored with each commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
-    /// The time of the shards.
-    pub time: Timestamp,
+    /// The times of the shards.
+    pub step: StepTime,
     /// The time since the machine booted.
     pub since_boot: Duration,
     /// Which boot that was.
@@ -31,7 +31,8 @@ impl Moment {
     /// Its stored form.
     pub fn to_bytes(self) -> Vec<u8> {
         StoredQueueClock {
-            time: self.time.micros(),
+            time: self.step.now.micros(),
+            earlier: Some(self.step.earlier.micros()),
             since_boot: u64::try_from(micros_of(self.since_boot)).unwrap_or(0),
             boot_id: self.boot.0.to_be_bytes().to_vec(),
         }
@@ -44,8 +45,11 @@ impl Moment {
         let stored = StoredQueueClock::decode(bytes).map_err(|error| Damaged::new(WHAT, error.to_string()))?;
         let boot =
             stored.boot_id.as_slice().try_into().map_err(|_| Damaged::new(WHAT, "a boot id of another length"))?;
+        let now = Timestamp::from_micros(stored.time);
+        // Before it was stored, the age of tokens was judged by the time of the shards.
+        let earlier = stored.earlier.map_or(now, Timestamp::from_micros);
         Ok(Self {
-            time: Timestamp::from_micros(stored.time),
+            step: StepTime { now, earlier, later: now },
             since_boot: Duration::from_micros(stored.since_boot),
             boot: BootId(u128::from_be_bytes(boot)),
         })
@@ -64,8 +68,8 @@ impl StoreTime {
         let (wall, since_boot, boot) = (clock.now(), clock.elapsed(), clock.boot());
         let last = match committed {
             Some(last) if last.boot == boot && last.since_boot <= since_boot => last,
-            Some(last) => Moment { time: last.time.max(wall), since_boot, boot },
-            None => Moment { time: wall, since_boot, boot },
+            Some(last) => Moment { step: StepTime::from(wall).after(last.step), since_boot, boot },
+            None => Moment { step: wall.into(), since_boot, boot },
         };
         Self { clock, last: Mutex::new(last) }
     }
@@ -74,9 +78,9 @@ impl StoreTime {
     pub fn now(&self) -> Moment {
         let mut last = self.last.lock();
         let (wall, since_boot) = (self.clock.now(), self.clock.elapsed());
-        let mut pace = Pace { time: last.time, elapsed: last.since_boot };
-        let moment = Moment { time: pace.advance(wall, since_boot), since_boot, boot: last.boot };
-        (last.time, last.since_boot) = (pace.time, pace.elapsed);
+        let mut pace = Pace { time: last.step.now, elapsed: last.since_boot };
+        let moment = Moment { step: pace.advance(wall, since_boot), since_boot, boot: last.boot };
+        (last.step.now, last.since_boot) = (pace.time, pace.elapsed);
         moment
     }
 }
@@ -98,11 +102,11 @@ mod tests {
         for (wall, expected) in [(START + 2 * HOUR, 3_780), (START - 2 * HOUR, 3_420), (START + HOUR, 3_600)] {
             let clock = ManualClock::at(START);
             let time = started(&clock, None);
-            assert_eq!(time.now().time, START);
+            assert_eq!(time.now().step.now, START);
             clock.set_wall(wall - HOUR);
-            assert_eq!(time.now().time, START, "a step alone moves nothing");
+            assert_eq!(time.now().step.now, START, "a step alone moves nothing");
             clock.advance(HOUR);
-            assert_eq!(time.now().time.since(START), Duration::from_secs(expected));
+            assert_eq!(time.now().step.now.since(START), Duration::from_secs(expected));
         }
     }
 
@@ -124,7 +128,7 @@ mod tests {
             clock.advance(Duration::from_micros(7));
             time.now();
         }
-        let passed = time.now().time.since(START).as_micros();
+        let passed = time.now().step.now.since(START).as_micros();
         assert!((430_000..=441_000).contains(&passed), "{passed} us: 420 ms and up to a twentieth more");
     }
 
@@ -135,7 +139,7 @@ mod tests {
             let committed = started(&clock, None).now();
             clock.advance(Duration::from_secs(60));
             clock.set_wall(step);
-            let time = started(&clock, Some(committed)).now().time;
+            let time = started(&clock, Some(committed)).now().step.now;
             let off = micros_of(time.since(START)) - 60_000_000;
             assert!(off.abs() <= 3_000_000, "60 s and at most a twentieth off: {off} us");
         }
@@ -148,7 +152,7 @@ mod tests {
             let committed = started(&clock, None).now();
             clock.reboot();
             clock.set_wall(wall);
-            assert_eq!(started(&clock, Some(committed)).now().time, expected);
+            assert_eq!(started(&clock, Some(committed)).now().step.now, expected);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::domain::queue::session::SessionId;
 use crate::domain::queue::text::BadReference;
 use crate::domain::queue::{QueueId, QueueName, State};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, SentMessage, SentSettlement, SentVerb};
+use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, Redrive, SentMessage, SentSettlement, SentVerb};
 use crate::proto::queue::v1 as wire;
 
 /// What a dequeue needs after its wait to answer before the deadline.
@@ -143,6 +143,33 @@ pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> 
     })
 }
 
+/// The one message that a call is about, if it names one.
+pub fn named(id: &str, shard_key: &str) -> Result<Option<MessageRef>, QueueError> {
+    match (id, shard_key) {
+        ("", "") => Ok(None),
+        ("", _) => {
+            let what = "shard_key says where message_id is looked for; send that too, or leave it out";
+            Err(at_fault("shard_key", Reason::InvalidArgument, what))
+        }
+        _ => message_ref(id, shard_key).map(Some),
+    }
+}
+
+/// What a redrive is asked to do.
+pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<Redrive, QueueError> {
+    let message = named(&sent.message_id, &sent.shard_key)?;
+    let rate = u32::try_from(sent.rate)
+        .map_err(|_negative| at_fault("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
+    if message.is_some() && (rate > 0 || !sent.filter.is_empty()) {
+        let field = if rate > 0 { "rate" } else { "filter" };
+        let what = "filter and rate belong to a redrive of many; leave them out beside message_id";
+        return Err(at_fault(field, Reason::InvalidArgument, what));
+    }
+    let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
+    let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
+    Ok(Redrive { message, filter, rate, dry_run: sent.dry_run, token, queue })
+}
+
 /// A session; a text that no session can have names none.
 pub fn session(sent: &str) -> Result<SessionId, QueueError> {
     SessionId::parse(sent).ok_or_else(|| Refusal::SessionNotFound.into())
@@ -152,7 +179,7 @@ pub fn session(sent: &str) -> Result<SessionId, QueueError> {
 pub fn ask(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<Ask, QueueError> {
     let session = call_of_session(&sent)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
-    let message = (!sent.message_id.is_empty()).then(|| message_ref(&sent.message_id, &sent.shard_key)).transpose()?;
+    let message = named(&sent.message_id, &sent.shard_key)?;
     let max = count("max_messages", sent.max_messages, 1)?;
     let min = count("min_messages", sent.min_messages, 1)?;
     if min > max {

@@ -7,7 +7,7 @@ use crate::domain::queue::command::Completeness;
 use crate::domain::queue::message::{CanceledBy, Routing};
 use crate::domain::queue::{Message, QueueId, QueueName, State};
 use crate::engine::queues::{
-    Depth, Enqueued, Explanation, Found, Given, Handled, Look, Operation, OperationState, QueueError,
+    Depth, Enqueued, Explanation, Found, Given, Handled, Look, Operation, OperationState, QueueClock, QueueError,
 };
 use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
@@ -24,6 +24,16 @@ pub fn state(state: State) -> i32 {
         State::Errored => wire::MessageState::Errored,
     };
     state.into()
+}
+
+/// The time of queues.
+pub fn clock(clock: QueueClock) -> wire::ResetQueueClockResponse {
+    wire::ResetQueueClockResponse {
+        queue_time: Some(time::write(clock.step.now)),
+        server_time: Some(time::write(clock.wall)),
+        judged_by: Some(time::write(clock.step.earlier)),
+        tokens_from: clock.tokens_from.map(time::write),
+    }
 }
 
 /// Whether an answer is the whole truth.

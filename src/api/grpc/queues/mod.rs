@@ -22,9 +22,7 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{Settlement, Verb};
 use crate::engine::namespaces::Author;
-use crate::engine::queues::{
-    ListCursor, QueueError, QueueEtag, Queues, Redrive, SentDeletion, SentSettlement, SentUpdate,
-};
+use crate::engine::queues::{ListCursor, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -354,17 +352,7 @@ impl QueueService for QueuesApi {
     ) -> Answer<wire::RedriveMessagesResponse> {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
-        let message = (!request.message_id.is_empty())
-            .then(|| decode::message_ref(&request.message_id, &request.shard_key))
-            .transpose()
-            .map_err(status)?;
-        let rate = u32::try_from(request.rate).map_err(|_negative| {
-            Status::from(Refusal::new(Reason::InvalidRange, "rate is negative; send 0 or more").at("rate"))
-        })?;
-        let (dry_run, token) = (request.dry_run, token_of(request.request_token));
-        let filter = decode::filter(&request.filter).map_err(status)?;
-        let queue = decode::queue_id(&request.queue_id).map_err(status)?;
-        let asked = Redrive { message, filter, rate, dry_run, token, queue };
+        let asked = decode::redrive(request).map_err(status)?;
         let operation = self.queues.redrive(&name, asked).await.map_err(status)?;
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
@@ -380,6 +368,15 @@ impl QueueService for QueuesApi {
     ) -> Answer<wire::CancelOperationResponse> {
         let operation = self.queues.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
+    }
+
+    async fn reset_queue_clock(
+        &self,
+        request: Request<wire::ResetQueueClockRequest>,
+    ) -> Answer<wire::ResetQueueClockResponse> {
+        let dry_run = request.into_inner().dry_run;
+        let clock = if dry_run { self.queues.clock().await } else { self.queues.reset_clock().await };
+        Ok(Response::new(encode::clock(clock.map_err(status)?)))
     }
 
     async fn explain_message(

@@ -247,6 +247,11 @@ impl Faults {
             self.0.push(("priority_classes", what.to_owned()));
             return None;
         }
+        if sent.tag_key.is_empty() && !sent.tag_value.is_empty() {
+            let what = format!("priority class {:?} has a tag_value without a tag_key; send both", sent.name);
+            self.0.push(("priority_classes", what));
+            return None;
+        }
         let tag = (!sent.tag_key.is_empty()).then(|| (sent.tag_key.into(), sent.tag_value.into()));
         Some(PriorityClass { name: sent.name.into(), offset_ms: sent.offset_ms, tag })
     }

@@ -1,7 +1,9 @@
 //! `queue`: create queues, change and block them, look at them, empty and delete them. `settings` reads what a queue is made
-//! of, `change` and `show` hold the commands.
+//! of, `change`, `clock` and `show` hold the
+//! commands.
 
 mod change;
+mod clock;
 mod settings;
 mod show;
 
@@ -64,6 +66,9 @@ enum QueueCommand {
         after_help = "Example:\n  tallystone queue explain emails\n  tallystone queue explain emails --meta tenant=acme"
     )]
     Explain(show::ExplainArgs),
+    /// Take messages with tokens of now again, which are refused with TOKEN_EXPIRED since this server's clock was wrong.
+    #[command(after_help = "Example:\n  tallystone queue reset-clock --dry-run")]
+    ResetClock(clock::ResetClockArgs),
     /// Show who changed a queue, when and how, newest first.
     #[command(after_help = "Example:\n  tallystone queue history emails")]
     History(show::HistoryArgs),
@@ -85,6 +90,7 @@ impl QueueArgs {
             QueueCommand::Watch(args) => session.watch_queue(args).await,
             QueueCommand::Explain(args) => session.explain_queue(args).await,
             QueueCommand::Limit(args) => session.limit_value(args).await,
+            QueueCommand::ResetClock(args) => session.reset_clock(args).await,
             QueueCommand::History(args) => session.history_of_queue(args).await,
         }
     }

@@ -17,11 +17,12 @@ use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring}
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::Index;
 use crate::domain::queue::message::{LeaseToken, Message, MessageId, MessageKey, Metadata, Routing};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::session::{Ending, Session, SessionCall, SessionId};
 use crate::domain::queue::settings::{Exclusivity, Retention, RetryPolicy};
 use crate::domain::queue::state::rows;
 use crate::domain::queue::tests::oracle::Oracle;
-use crate::domain::queue::{Applied, Refusal, Reply, Settings, Shard, State, Trigger};
+use crate::domain::queue::{Applied, Invalid, Refusal, Reply, Settings, Shard, State, Trigger};
 use crate::domain::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -159,6 +160,8 @@ struct Pair {
     stored: Option<Stored>,
     oracle: Oracle,
     now: Timestamp,
+    /// The times of the last command.
+    last: StepTime,
     sent: Vec<NewMessage>,
     tokens: Vec<LeaseToken>,
     /// Where the last walk left off.
@@ -179,6 +182,7 @@ impl Pair {
             stored: None,
             oracle,
             now: START,
+            last: START.into(),
             sent,
             tokens,
             walk: None,
@@ -204,16 +208,21 @@ impl Pair {
         let command = self.command(kind, &mut draw);
         // A caller whose clock lags is not heard: the shard's clock never goes back.
         let said = if draw.below(8) == 7 { self.now - SECOND } else { self.now };
-        self.both(command, said)
+        let off = draw.pick(&[0, 0, 0, 0, -1, -5, 1, 100]);
+        let wall = Timestamp::from_micros(self.now.micros() + off * 1_000_000);
+        self.last = StepTime::beside(self.now, wall).after(self.last);
+        self.both(command, StepTime { now: said, ..self.last })
     }
 
-    fn both(&mut self, command: Command, now: Timestamp) -> Result<(), TestCaseError> {
-        let applied = self.shard.apply(command.clone(), now);
+    fn both(&mut self, command: Command, at: impl Into<StepTime>) -> Result<(), TestCaseError> {
+        let at: StepTime = at.into();
+        let now = at.now;
+        let applied = self.shard.apply(command.clone(), at);
         if let Some(stored) = &mut self.stored {
             stored.take(&self.shard, &applied);
         }
         let Applied { reply, transitions, .. } = applied;
-        let (expected, records) = self.oracle.apply(command.clone(), now);
+        let (expected, records) = self.oracle.apply(command.clone(), at);
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
         let clock = now.max(self.shard.clock);
@@ -657,8 +666,9 @@ fn walk(settings: &Settings) -> Walk {
     assert!(walk.partial > 0, "no walk was partial");
     let met = |refusal: &Refusal| walk.refused.contains(refusal);
     let ended = [Ending::Closed, Ending::Replaced, Ending::Expired].map(Refusal::SessionEnded);
+    let tokens = [Refusal::TokenExpired, Invalid::TokenTime.into()];
     let others = [Refusal::SessionNotFound, Refusal::TryBarred, Refusal::LeaseLost];
-    let unmet: Vec<_> = ended.iter().chain(&others).filter(|refusal| !met(refusal)).collect();
+    let unmet: Vec<_> = ended.iter().chain(&others).chain(&tokens).filter(|refusal| !met(refusal)).collect();
     assert!(unmet.is_empty(), "no run was refused so: {unmet:?}");
     walk
 }

@@ -10,6 +10,7 @@ use crate::domain::queue::command::{
     Settlement, Transition, Update, Verb,
 };
 use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, Routing};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::settings::{Exclusivity, Settings};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
@@ -93,10 +94,10 @@ impl Oracle {
     }
 
     /// Applies a command of legal ranges; those are the shard's own affair.
-    pub fn apply(&mut self, command: Command, now: Timestamp) -> (Result<Reply, Refusal>, Vec<Transition>) {
-        let now = now.max(self.clock);
+    pub fn apply(&mut self, command: Command, at: StepTime) -> (Result<Reply, Refusal>, Vec<Transition>) {
+        let now = at.now.max(self.clock);
         let reply = match command {
-            Command::Enqueue(sent) => self.enqueue(*sent, now),
+            Command::Enqueue(sent) => self.enqueue(*sent, at, now),
             Command::Delete => {
                 let messages = *self.deleted.get_or_insert(self.items.len() as u64);
                 self.items.clear();
@@ -130,7 +131,7 @@ impl Oracle {
                 if old != new {
                     self.limits.clear();
                 }
-                self.floor = self.floor.max(now - self.settings.dedupe_window);
+                self.floor = self.floor.max(at.earlier - self.settings.dedupe_window);
                 self.kept.retain(|kept| kept.2 >= self.floor);
                 let unfilled = (!self.items.is_empty()).then_some(0);
                 let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
@@ -287,13 +288,10 @@ impl Oracle {
         touched(count, unfilled || self.next_event().is_some_and(|at| at <= now))
     }
 
-    fn enqueue(&mut self, sent: NewMessage, now: Timestamp) -> Result<Reply, Refusal> {
+    fn enqueue(&mut self, sent: NewMessage, at: StepTime, now: Timestamp) -> Result<Reply, Refusal> {
         let mut first = None;
         if let Some(time) = sent.token_time {
-            if time > now + TOKEN_AHEAD_MAX {
-                return Err(Refusal::Invalid(Invalid::TokenTime));
-            }
-            if time < now - self.settings.dedupe_window || time < self.floor {
+            if time < at.earlier - self.settings.dedupe_window || time < self.floor {
                 return Err(Refusal::TokenExpired);
             }
             let kept = self.kept.iter().find(|(id, _, at, ..)| *id == sent.id && *at == time);
@@ -305,6 +303,9 @@ impl Oracle {
         match first {
             Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
             Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
+            None if sent.token_time.is_some_and(|time| time > at.later.max(now) + TOKEN_AHEAD_MAX) => {
+                return Err(Refusal::Invalid(Invalid::TokenTime));
+            }
             None => {}
         }
         if self.deleted.is_some() {
@@ -338,7 +339,7 @@ impl Oracle {
         let key = Self::key(self.sequence);
         if let Some(time) = sent.token_time {
             while let Some(oldest) = self.kept.iter().map(|kept| bucket(kept.2)).min()
-                && (oldest + DEDUPE_BUCKET <= now - self.settings.dedupe_window
+                && (oldest + DEDUPE_BUCKET <= at.earlier - self.settings.dedupe_window
                     || self.kept.len() >= most && oldest < bucket(time))
             {
                 self.kept.retain(|kept| bucket(kept.2) != oldest);

@@ -163,6 +163,16 @@ async fn counts_batches_and_pages_have_their_bounds() {
     server.refused("ListMessages", json!({"queue": "mail", "page_token": "x"}), Reason::InvalidPageToken).await;
     server.refused("ListMessages", json!({"queue": "mail", "page_size": -1}), Reason::InvalidPageSize).await;
     server.refused("RedriveMessages", json!({"queue": "mail", "rate": -1}), Reason::InvalidRange).await;
+    for (method, more) in [
+        ("RedriveMessages", json!({"shard_key": "k"})),
+        ("RedriveMessages", json!({"message_id": "m", "filter": {"a": "b"}})),
+        ("RedriveMessages", json!({"message_id": "m", "rate": 1})),
+        ("Dequeue", json!({"shard_key": "k"})),
+    ] {
+        let mut body = json!({"queue": "mail"});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        server.refused(method, body, Reason::InvalidArgument).await;
+    }
     server.refused("GetOperation", json!({"operation_id": "none"}), Reason::OperationNotFound).await;
     let token = "x".repeat(65);
     server.refused("PurgeQueue", json!({"queue": "mail", "request_token": token}), Reason::InvalidToken).await;

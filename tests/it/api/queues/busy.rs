@@ -13,6 +13,7 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::MessageRef;
 use tallystone::domain::queue::explain::{Cause, Prospect};
 use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::pace::StepTime;
 use tallystone::domain::queue::session::{Session, SessionId};
 use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId, State};
 use tallystone::ports::{
@@ -99,6 +100,14 @@ impl QueueStore for Busy {
 
     async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
         self.inner.prospect(shard, filter).await
+    }
+
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        self.inner.clock().await
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.inner.reset_clock().await
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {

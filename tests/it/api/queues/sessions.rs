@@ -98,6 +98,32 @@ async fn a_sequence_that_jumps_back_is_answered_as_it_was_or_refused() {
 }
 
 #[tokio::test]
+async fn a_number_that_was_passed_over_leases_nothing_so_that_nothing_is_confirmed_unseen() {
+    let server = with_messages(20).await;
+    let session = opened(&server, "", "3600s").await;
+    let fifth = tokens(&server.done("Dequeue", call(&session, 5)).await);
+    for late in [call(&session, 3), again(&session, 3, 2)] {
+        let refused = server.refused("Dequeue", late, Reason::SequenceTooOld).await;
+        assert!(refused.to_string().contains("higher sequence"), "{refused}");
+    }
+    let received = |sequence: u64, received: u64| {
+        let mut body = call(&session, sequence);
+        body["received_up_to"] = json!(received);
+        body
+    };
+    for early in [received(6, 6), received(6, 1_000)] {
+        server.refused("Dequeue", early, Reason::InvalidRange).await;
+    }
+    server.done("Heartbeat", json!({"session_id": session, "received_up_to": 1_000})).await;
+    assert_eq!(tokens(&server.done("Dequeue", call(&session, 5)).await), fifth);
+    assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["running"], "2", "those of the fifth");
+    let empty =
+        json!({"queue": "mail", "session_id": session, "sequence": 6, "message_id": "m-5", "filter": {"a": "b"}});
+    assert_eq!(tokens(&server.done("Dequeue", empty.clone()).await), Vec::<String>::new());
+    assert_eq!(tokens(&server.done("Dequeue", call(&session, 6)).await).len(), 2, "the newest was given nothing yet");
+}
+
+#[tokio::test]
 async fn an_unknown_session_is_refused_everywhere() {
     let server = with_messages(1).await;
     for unknown in ["s.0000000000000000000000000000002a", "worker-7", "s.zz"] {

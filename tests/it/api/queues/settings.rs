@@ -102,6 +102,16 @@ async fn settings_that_no_message_or_queue_can_meet_are_refused_with_their_field
                 "allowed is at most 32, no name twice",
             ),
             (
+                json!({"priority_classes": [{"name": "far", "offset_ms": "99999999999999999"}]}),
+                "queue.priority_classes",
+                "offset_ms -4,503,599,627,370,496 to 4,503,599,627,370,496",
+            ),
+            (
+                json!({"priority_classes": [{"name": "a", "tag_value": "k"}]}),
+                "queue.priority_classes",
+                "has a tag_value without a tag_key",
+            ),
+            (
                 json!({"retry_policy": {"initial": "10s", "max": "5s"}}),
                 "queue.retry_policy.max",
                 "allowed is retry_policy.initial to 10 years",

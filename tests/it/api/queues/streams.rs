@@ -197,16 +197,16 @@ async fn a_worker_that_never_reads_holds_little_and_loses_it() {
 
 #[tokio::test]
 async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
-    const STREAMS: usize = 500;
+    let streams = if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { 10_000 } else { 500 };
     let server = with_mail().await;
     let mut workers = Vec::new();
-    for _ in 0..STREAMS / 100 {
+    for _ in 0..streams / 100 {
         let client = server.queues().await;
         for _ in 0..100 {
             workers.push(Worker::open(client.clone(), asking(1)).await);
         }
     }
-    until(|| server.engine.queues().waiting() == STREAMS).await;
+    until(|| server.engine.queues().waiting() == streams).await;
     let before = server.engine.stats().queue_commands.get();
     server.done("Enqueue", enqueue("a", 1)).await;
     let mut firsts: Vec<_> = workers.iter_mut().map(|worker| Box::pin(worker.leases(1))).collect();

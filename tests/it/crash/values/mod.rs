@@ -47,7 +47,7 @@ const HALF_A_DAY: prost_types::Duration = prost_types::Duration { seconds: 43_20
 fn no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
     let mut world = World::new("no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order");
     let mut story = Story::new(&mut world.chance);
-    for round in 0..rounds(10, 100) {
+    for round in 0..rounds(20, 100) {
         world.round = round;
         if round % 3 == 2 {
             world.kill_in_recovery();
@@ -61,7 +61,7 @@ fn no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
 fn no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
     let mut world = World::new("no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order");
     let mut story = Story::new(&mut world.chance);
-    for round in 0..rounds(10, 100) {
+    for round in 0..rounds(20, 100) {
         world.round = round;
         let cut = world.power_cut();
         let Some(mut server) = start_under(&world.data, &cut) else {

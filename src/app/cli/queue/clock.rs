@@ -1,0 +1,38 @@
+//! `queue reset-clock`: the time of queues beside the server's clock.
+
+use clap::Args;
+
+use crate::app::cli::namespaces::confirm;
+use crate::app::cli::output::{Answer, Rows, time_cell};
+use crate::app::cli::queue::full_name;
+use crate::app::cli::{Failure, Session};
+use crate::app::notices::note;
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct ResetClockArgs {
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Only show the clocks.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+const CLOCKS: &[&str] = &["queue_time", "server_time", "judged_by", "tokens_from"];
+
+impl Session {
+    pub(super) async fn reset_clock(&self, args: ResetClockArgs) -> Result<(), Failure> {
+        if !args.dry_run {
+            confirm(args.yes, "refuse every message whose token was made before now, and take those of from now on")?;
+        }
+        let request = pb::ResetQueueClockRequest { dry_run: args.dry_run };
+        let clocks = call!(self, queues.reset_queue_clock, &request)?;
+        if !args.dry_run && clocks.tokens_from.is_none() {
+            note("tokens of now are taken already; nothing was changed");
+        }
+        let times = [clocks.queue_time, clocks.server_time, clocks.judged_by, clocks.tokens_from];
+        let rows = Rows { columns: CLOCKS, cells: vec![times.iter().map(|time| time_cell(time.as_ref())).collect()] };
+        self.output.answer(&Answer::one(&full_name("ResetQueueClockResponse"), &clocks), &rows)
+    }
+}

@@ -1,0 +1,124 @@
+//! The laws of `QueueStore` about its time: tokens beside a wall clock that is wrong, and what is done about it.
+
+use std::time::Duration;
+
+use tallystone::domain::Timestamp;
+use tallystone::domain::queue::command::{Invalid, Verb};
+use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
+use tallystone::ports::{Clock, Outcome, ShardCommand, StoreErrorKind};
+
+use crate::given::T0;
+use crate::queue_given::{
+    QueueBench, SHARD, dequeue, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn made_at(id: &str, time: Timestamp) -> ShardCommand {
+    let mut sent = enqueue(id, 0, b"");
+    let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+    message.token_time = Some(time);
+    sent
+}
+
+async fn answered(bench: &QueueBench, id: &str, time: Timestamp) -> Result<Reply, Refusal> {
+    bench.one(SHARD, made_at(id, time)).await.reply
+}
+
+async fn reset(bench: &QueueBench) -> Option<Timestamp> {
+    bench.stores.shards.reset_clock().await.expect("the store answers")
+}
+
+fn is_repeat(reply: &Result<Reply, Refusal>) -> bool {
+    matches!(reply, Ok(Reply::Enqueued { already_enqueued: true, .. }))
+}
+
+#[tokio::test]
+async fn queue_store_law_2_tokens_of_now_are_taken_whichever_way_the_wall_clock_steps() {
+    on_every_queue_store(async |bench| {
+        assert!(is_new(&answered(&bench, "first", T0).await));
+        for (id, wall) in [("ahead", T0 + 9 * HOUR), ("behind", T0 - HOUR / 2), ("back", T0)] {
+            bench.clock.set_wall(wall);
+            assert!(is_new(&answered(&bench, id, wall).await), "{id}");
+            let too_far = answered(&bench, "far", wall.max(T0) + 2 * MINUTE).await;
+            assert_eq!(too_far, Err(Invalid::TokenTime.into()), "{id}");
+        }
+        bench.clock.advance(HOUR / 4);
+        for (id, time) in [("first", T0), ("ahead", T0 + 9 * HOUR), ("behind", T0 - HOUR / 2), ("back", T0)] {
+            let repeat = answered(&bench, id, time).await;
+            assert!(is_repeat(&repeat), "{id}: {repeat:?}");
+        }
+        assert_eq!(answered(&bench, "old", T0 - 2 * HOUR).await, Err(Refusal::TokenExpired));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of_before() {
+    on_every_durable_queue_store(async |bench, ending| {
+        assert!(is_new(&answered(&bench, "first", T0).await));
+        assert_eq!(reset(&bench).await, None, "nothing to reset");
+        let real = T0 - 5 * HOUR;
+        bench.clock.set_wall(real);
+        // What a server does with each shard when it starts.
+        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(settings())))).await.reply.expect("configured");
+        let locked_out = answered(&bench, "locked out", real).await;
+        assert_eq!(locked_out, Err(Refusal::TokenExpired), "what was refused for its age stays refused");
+        let clock = bench.stores.shards.clock().await.expect("the times");
+        assert_eq!((clock.now, clock.earlier), (T0, T0));
+        assert_eq!(reset(&bench).await, Some(real + MINUTE));
+        assert_eq!(bench.stores.shards.clock().await.expect("the times").earlier, real);
+        bench.clock.advance(2 * MINUTE);
+        let bench = bench.reopen(ending);
+        assert_eq!(answered(&bench, "locked out", real).await, Err(Refusal::TokenExpired), "over a restart too");
+        let now = bench.clock.now();
+        assert!(is_new(&answered(&bench, "new", now).await));
+        assert!(is_repeat(&answered(&bench, "new", now).await));
+        assert!(is_repeat(&answered(&bench, "first", T0).await), "what is kept is known");
+        assert_eq!(reset(&bench).await, None, "once is enough");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_13_what_the_reset_lets_go_was_promised_to_nobody() {
+    on_every_queue_store(async |bench| {
+        let shorter = Settings { dedupe_window: MINUTE, ..settings() };
+        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(shorter)))).await.reply.expect("configured");
+        assert!(is_new(&answered(&bench, "done", T0).await));
+        // The clock leaps a year ahead and back; meanwhile the message goes and so may the answer to its token.
+        bench.clock.set_wall(T0 + 24 * 365 * HOUR);
+        bench.clock.advance(HOUR);
+        let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        bench.clock.advance(2 * HOUR);
+        bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
+        assert!(is_new(&answered(&bench, "later", T0 + 24 * 365 * HOUR).await), "which lets older answers go");
+        bench.clock.set_wall(T0 + MINUTE / 2);
+        reset(&bench).await.expect("hours ahead");
+        assert_eq!(answered(&bench, "done", T0).await, Err(Refusal::TokenExpired), "and never taken in again");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_9_without_room_nothing_comes_in_and_what_is_there_goes_out() {
+    on_every_durable_queue_store(async |bench, ending| {
+        for sent in [enqueue("a", 1, b"1"), enqueue("b", 2, b"2")] {
+            assert!(is_new(&bench.one(SHARD, sent).await.reply));
+        }
+        let bench = bench.reopen_without_room(ending);
+        let mut both = bench.apply(SHARD, vec![enqueue("c", 0, b"3"), dequeue(2)]).await;
+        let (leased, refused) = (both.remove(1).expect("leases go on"), both.remove(0).expect_err("no room"));
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+        let Ok(Reply::Leases { leases, .. }) = leased.reply else { panic!("{:?}", leased.reply) };
+        assert_eq!(leases.len(), 2);
+        bench.one(SHARD, settle(leases[0].token, Verb::Complete)).await.reply.expect("settlements go on");
+        bench.one(SHARD, settle(leases[1].token, Verb::Release)).await.reply.expect("settlements go on");
+        let bench = bench.reopen(ending);
+        assert!(is_new(&bench.one(SHARD, enqueue("c", 0, b"3")).await.reply), "the refused one left nothing");
+        assert_eq!(bench.dequeue(SHARD, 9).await.len(), 2);
+    })
+    .await;
+}
