@@ -46,6 +46,11 @@ const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 const QUEUES: &str = queue_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
+const HEALTH: &str = "grpc.health.v1.Health";
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+/// The services that callers are here for.
+const PUBLIC: [&str; 3] = [COUNTERS, NAMESPACES, QUEUES];
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +61,14 @@ pub enum Phase {
     Ready,
     /// No new work is wanted.
     Draining,
+}
+
+/// Reflection of what callers may call, under its own name; what servers say to each other is not listed.
+fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
+    let described = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    PUBLIC.into_iter().chain([HEALTH, own]).fold(described, |listed, name| listed.with_service_name(name))
 }
 
 /// The gateway.
@@ -78,16 +91,11 @@ impl Gateway {
         let metrics = CallMetrics::register(&mut registry);
         let methods = Methods::new(&metrics);
         let (health, health_server) = tonic_health::server::health_reporter();
-        methods.mount("grpc.health.v1.Health", health_server);
-        let reflection = || {
-            tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        };
-        let v1 = reflection().build_v1().expect("descriptors of this build decode");
-        methods.mount("grpc.reflection.v1.ServerReflection", v1);
-        let v1alpha = reflection().build_v1alpha().expect("descriptors of this build decode");
-        methods.mount("grpc.reflection.v1alpha.ServerReflection", v1alpha);
+        methods.mount(HEALTH, health_server);
+        let v1 = reflection(REFLECTION).build_v1().expect("descriptors of this build decode");
+        methods.mount(REFLECTION, v1);
+        let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect("descriptors of this build decode");
+        methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = RwLock::new(registry);
         let unknown = metrics.method("unknown");
         Self { methods, metrics, unknown, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
@@ -122,7 +130,7 @@ impl Gateway {
             Phase::Starting | Phase::Draining => ServingStatus::NotServing,
         };
         // The empty name stands for the whole server.
-        for service in ["", COUNTERS, NAMESPACES, QUEUES] {
+        for service in [""].into_iter().chain(PUBLIC) {
             self.health.set_service_status(service, status).await;
         }
     }
