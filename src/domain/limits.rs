@@ -319,7 +319,7 @@ pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest type or trace context of a message, in bytes.
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
-/// The longest request token of a deletion, purge or redrive, in bytes.
+/// The longest request token of a deletion, purge, redrive or update of a message, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The calls that wait for one shard; past it, RETRY_LATER.
 pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;
@@ -382,6 +382,8 @@ pub const PRIORITY_OFFSET_MAX: i64 = PRIORITY_MAX / 2;
 pub const ATTEMPTS_MAX: u32 = 10_000;
 /// The releases of a message that give its attempt back.
 pub const RELEASES_FREE_MAX: u32 = 10;
+/// The updates with a token that a message remembers the answers of.
+pub const UPDATES_KEPT_MAX: usize = 8;
 /// The longest signature or text of a worker's error, in bytes.
 pub const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 /// The most messages of one dequeue.

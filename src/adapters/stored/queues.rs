@@ -15,7 +15,7 @@ use prost::Message as _;
 use self::session::{lease_session_from, lease_session_of};
 use super::{Damaged, decode};
 use crate::domain::queue::answers::FirstAnswer;
-use crate::domain::queue::command::{Settlement, Transition, Verb};
+use crate::domain::queue::command::{Settlement, Transition, UpdateToken, Verb};
 use crate::domain::queue::message::{
     CanceledBy, Course, Fence, Lease, MessageId, MessageKey, Metadata, Routing, WorkError,
 };
@@ -24,7 +24,7 @@ use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::MessageBody;
 use crate::proto::internal::v1::{
     StoredCanceledBy, StoredFence, StoredLease, StoredQueueAnswer, StoredQueueBody, StoredQueueMessage,
-    StoredSettlement, StoredText, StoredTransition, StoredTransitions, StoredWorkError,
+    StoredSettlement, StoredText, StoredTransition, StoredTransitions, StoredUpdate, StoredWorkError,
 };
 
 /// Encodes the head of a message; its shard and its sequence are in its key.
@@ -48,8 +48,18 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         first_state,
         course,
     } = message;
-    let Course { lease_duration, releases, first_leased_at, gone_at, lease, lapsed, settled, canceled_by, error } =
-        &**course;
+    let Course {
+        lease_duration,
+        releases,
+        first_leased_at,
+        gone_at,
+        lease,
+        lapsed,
+        settled,
+        canceled_by,
+        error,
+        updates,
+    } = &**course;
     StoredQueueMessage {
         epoch: *epoch,
         id: id.to_string(),
@@ -74,6 +84,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         settled: settled.map(settlement_of),
         canceled_by: canceled_by.as_ref().map(canceled_of),
         error: error.as_ref().map(error_of),
+        updates: updates.iter().map(update_of).collect(),
         first_state: state_code(*first_state),
         token_time: token_time.get().map(Timestamp::micros),
     }
@@ -96,6 +107,7 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         settled: stored.settled.map(settlement_from).transpose()?,
         canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
         error: stored.error.map(|error| WorkError { signature: error.signature.into(), text: error.text.into() }),
+        updates: stored.updates.into_iter().map(update_from).collect::<Result<_, _>>()?,
     };
     Ok(Message {
         key: MessageKey { shard, epoch: stored.epoch, sequence },
@@ -116,6 +128,18 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         first_state: state_from(WHAT, stored.first_state)?,
         course: course.into(),
     })
+}
+
+fn update_of((token, answer): &(UpdateToken, Settlement)) -> StoredUpdate {
+    let UpdateToken { text, fingerprint } = token;
+    let Settlement { state, version } = *answer;
+    StoredUpdate { request_token: text.to_string(), fingerprint: *fingerprint, state: state_code(state), version }
+}
+
+fn update_from(stored: StoredUpdate) -> Result<(UpdateToken, Settlement), Damaged> {
+    let StoredUpdate { request_token, fingerprint, state, version } = stored;
+    let answer = Settlement { state: state_from("message", state)?, version };
+    Ok((UpdateToken { text: request_token.into(), fingerprint }, answer))
 }
 
 fn lease_of(lease: Lease) -> StoredLease {
@@ -340,6 +364,10 @@ mod tests {
     use crate::domain::queue::message::{LeaseSession, MaybeTime};
     use crate::domain::queue::session::SessionId;
 
+    fn update((version, state): (u64, State)) -> (UpdateToken, Settlement) {
+        (UpdateToken { text: format!("token {version}").into(), fingerprint: u64::MAX }, Settlement { state, version })
+    }
+
     /// A message in which everything is there that can be.
     fn whole() -> Message {
         let at = Timestamp::from_secs;
@@ -355,6 +383,7 @@ mod tests {
             settled: Some((fence, Verb::Release, Settlement { state: State::Pending, version: 11 })),
             canceled_by: Some(CanceledBy::Request("asked".into())),
             error: Some(WorkError { signature: "E".into(), text: "text".into() }),
+            updates: [(1, State::Invisible), (2, State::Pending)].map(update).into(),
         };
         Message {
             key: MessageKey { shard: 3, epoch: 2, sequence: 9 },

@@ -1,7 +1,7 @@
 //! What others than the worker do: cancel, update, redrive, purge.
 
-use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
-use crate::domain::queue::command::{Bulk, Invalid, MessageRef, Refusal, Reply, Settlement, Update};
+use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
+use crate::domain::queue::command::{Bulk, Invalid, MessageRef, Refusal, Reply, Settlement, Update, UpdateToken};
 use crate::domain::queue::message::{CanceledBy, Lease};
 use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::queue::state::{State, Trigger};
@@ -27,8 +27,32 @@ impl Shard {
         Ok(self.settlement(sequence))
     }
 
+    /// Changes a message nobody has; a repeat of a token that the message remembers answers as the first.
     pub(super) fn update(&mut self, message: &MessageRef, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
         let sequence = self.find(message, now)?;
+        let Some(token) = &update.token else { return self.update_at(sequence, update, now) };
+        match self.at(sequence).updates.iter().find(|(known, _)| known.text == token.text) {
+            Some((known, _)) if known.fingerprint != token.fingerprint => return Err(Refusal::TokenReused),
+            Some((_, answer)) => return Ok(Reply::Settled(*answer)),
+            None => {}
+        }
+        let reply = self.update_at(sequence, update, now)?;
+        if let Reply::Settled(answer) = reply {
+            self.remember(sequence, token.clone(), answer);
+        }
+        Ok(reply)
+    }
+
+    fn remember(&mut self, sequence: u64, token: UpdateToken, answer: Settlement) {
+        let updates = &mut self.messages.get_mut(sequence).expect("it was just updated").updates;
+        if updates.len() == UPDATES_KEPT_MAX {
+            updates.remove(0);
+        }
+        updates.push((token, answer));
+        self.changes.heads.push(sequence); // an update that changed nothing leaves no record
+    }
+
+    fn update_at(&mut self, sequence: u64, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
         let found = self.at(sequence);
         if update.expected_version.is_some_and(|expected| expected != found.version) {
             return Err(Refusal::VersionMismatch(found.version));

@@ -85,6 +85,17 @@ pub struct Update {
     pub only_if_sooner: bool,
     /// The version the message must have.
     pub expected_version: Option<u64>,
+    /// What a repeat is known by.
+    pub token: Option<UpdateToken>,
+}
+
+/// The token of an update.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UpdateToken {
+    /// The token, at most 64 bytes.
+    pub text: Box<str>,
+    /// A hash of everything the caller sent: a repeat has the same.
+    pub fingerprint: u64,
 }
 
 /// What a dequeue asks for.

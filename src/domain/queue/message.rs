@@ -15,7 +15,7 @@ use crate::domain::limits::{
     MESSAGE_ID_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_BYTES_MAX, RELEASES_FREE_MAX,
     ROUTING_BYTES_MAX,
 };
-use crate::domain::queue::command::{Invalid, Settlement, Verb};
+use crate::domain::queue::command::{Invalid, Settlement, UpdateToken, Verb};
 use crate::domain::queue::session::SessionId;
 use crate::domain::queue::state::{Facts, State, Trigger};
 use crate::domain::queue::text::KEY_PREFIX;
@@ -308,6 +308,8 @@ pub struct Course {
     pub canceled_by: Option<CanceledBy>,
     /// What its last failure said.
     pub error: Option<WorkError>,
+    /// The last updates that had a token and their answers, for repeats; the newest last, at most 8.
+    pub updates: Vec<(UpdateToken, Settlement)>,
 }
 
 impl Course {
@@ -322,6 +324,7 @@ impl Course {
         settled: None,
         canceled_by: None,
         error: None,
+        updates: Vec::new(),
     };
 }
 

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
-use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, Verb};
+use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, UpdateToken, Verb};
 use crate::domain::queue::message::{LeaseToken, MessageKey, Routing, WorkError};
 use crate::domain::queue::route::shard_of;
 use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
+use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::core::not_found;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::operations::check_token;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
 
@@ -88,6 +92,25 @@ pub struct SentUpdate {
     pub only_if_sooner: bool,
     /// The version it must have.
     pub expected_version: Option<u64>,
+    /// What a repeat is known by, 1 to 64 bytes.
+    pub token: Option<String>,
+}
+
+impl SentUpdate {
+    /// A hash of all of it but the token, in which every part says whether it is there. It is stored.
+    fn fingerprint(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        let mut part = |part: Option<i128>| {
+            hash.update(&[u8::from(part.is_some())]);
+            hash.update(&part.unwrap_or_default().to_be_bytes());
+        };
+        part(self.priority.map(i128::from));
+        part(self.visible_at.map(|at| i128::from(at.micros())));
+        part(self.invisibility.map(|time| i128::from(micros_of(time))));
+        part(Some(i128::from(self.only_if_sooner)));
+        part(self.expected_version.map(i128::from));
+        hash.digest()
+    }
 }
 
 impl Queues {
@@ -197,16 +220,27 @@ impl Queues {
         message: MessageRef,
         sent: SentUpdate,
     ) -> Result<Settlement, QueueError> {
+        check_token(sent.token.as_deref())?;
+        let fingerprint = sent.fingerprint();
+        let token = sent.token.map(|text| UpdateToken { text: text.into(), fingerprint });
         let visible_at = sent.visible_at.or_else(|| sent.invisibility.map(|time| self.shared.now() + time));
         let update = Update {
             priority: sent.priority,
             visible_at,
             only_if_sooner: sent.only_if_sooner,
             expected_version: sent.expected_version,
+            token,
         };
         let time = if sent.visible_at.is_some() { "visible_time" } else { "invisibility" };
         let updated = self.settled(name, message.clone(), Command::Update { message, update }).await;
-        updated.map_err(|error| error.about(Invalid::Invisibility, time).about(Invalid::Priority, "priority"))
+        updated.map_err(|error| match error {
+            QueueError::Refused(Refusal::TokenReused) => {
+                let what =
+                    "this request_token names an earlier update of the message to something else; nothing was done";
+                Reject::new(Reason::TokenReused, what).at("request_token", what).into()
+            }
+            error => error.about(Invalid::Invisibility, time).about(Invalid::Priority, "priority"),
+        })
     }
 
     /// Cancels a message, or asks its worker to.

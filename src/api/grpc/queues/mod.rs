@@ -276,6 +276,7 @@ impl QueueService for QueuesApi {
             invisibility: decode::duration("invisibility", request.invisibility).map_err(status)?,
             only_if_sooner: request.only_if_sooner,
             expected_version: request.expected_version,
+            token: token_of(request.request_token),
         };
         let Settlement { state, version } = self.queues.update_message(&name, message, sent).await.map_err(status)?;
         Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))

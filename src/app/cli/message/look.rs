@@ -154,6 +154,7 @@ impl Session {
             invisibility: args.invisibility.map(write_duration),
             only_if_sooner: args.only_if_sooner,
             expected_version: args.expected_version,
+            request_token: self.client.message_id(),
             ..Default::default()
         };
         let updated = call!(self, queues.update_message, &request)?;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use crate::domain::queue::command::{
-    Bulk, Command, Completeness, Cursor, Dequeue, Failure, MessageRef, NewMessage, Update, Verb,
+    Bulk, Command, Completeness, Cursor, Dequeue, Failure, MessageRef, NewMessage, Update, UpdateToken, Verb,
 };
 use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
@@ -267,7 +267,11 @@ impl Pair {
                 let priority = draw.pick(&[None, Some(-7), Some(7)]);
                 let only_if_sooner = draw.below(2) == 1;
                 let expected_version = draw.pick(&[None, None, Some(1), Some(3)]);
-                let update = Update { priority, visible_at: visible_at.map(at), only_if_sooner, expected_version };
+                let tokens = draw.pick(&[None, Some(3), Some(12)]);
+                let token = tokens
+                    .map(|of| UpdateToken { text: draw.below(of).to_string().into(), fingerprint: draw.below(8) / 7 });
+                let update =
+                    Update { priority, visible_at: visible_at.map(at), only_if_sooner, expected_version, token };
                 Command::Update { message: self.message_ref(draw), update }
             }
             23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::{
     Bulk, Command, Completeness, Dequeue, Failure, Full, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply,
-    Settlement, Transition, Update, Verb,
+    Settlement, Transition, Update, UpdateToken, Verb,
 };
 use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, Routing};
 use crate::domain::queue::pace::StepTime;
@@ -41,6 +41,7 @@ pub struct Item {
     pub session: Option<LeaseSession>,
     pub lapsed: bool,
     pub settled: Option<(u64, Verb, Settlement)>,
+    pub updates: Vec<(UpdateToken, Settlement)>,
     pub first_state: State,
 }
 
@@ -373,6 +374,7 @@ impl Oracle {
             session: None,
             lapsed: false,
             settled: None,
+            updates: Vec::new(),
             first_state: state,
             sent: sent.clone(),
         });
@@ -584,6 +586,20 @@ impl Oracle {
 
     fn update(&mut self, message: &MessageRef, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
         let at = self.find(message, now)?;
+        let kept = self.items[at].updates.iter().rev().take(8);
+        let known = kept.clone().find(|(known, _)| Some(&known.text) == update.token.as_ref().map(|token| &token.text));
+        if let Some((known, answer)) = known {
+            let same = Some(known) == update.token.as_ref();
+            return if same { Ok(Reply::Settled(*answer)) } else { Err(Refusal::TokenReused) };
+        }
+        let reply = self.update_at(at, update, now)?;
+        if let (Some(token), Reply::Settled(answer)) = (update.token.clone(), &reply) {
+            self.items[at].updates.push((token, *answer));
+        }
+        Ok(reply)
+    }
+
+    fn update_at(&mut self, at: usize, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
         let item = &mut self.items[at];
         if update.expected_version.is_some_and(|version| version != item.version) {
             return Err(Refusal::VersionMismatch(item.version));

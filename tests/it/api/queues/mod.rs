@@ -272,6 +272,43 @@ async fn a_message_that_nobody_has_is_updated_and_canceled() {
 }
 
 #[tokio::test]
+async fn an_update_that_comes_again_answers_as_the_first_whatever_came_between() {
+    let server = with_mail().await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let update = |token: &str, priority: &str| json!({"queue": "mail", "message_id": "a", "priority": priority, "request_token": token});
+    let first = server.done("UpdateMessage", update("one", "3")).await;
+    let second = server.done("UpdateMessage", update("two", "9")).await;
+    assert_ne!(first["version"], second["version"]);
+    assert_eq!(server.done("UpdateMessage", update("one", "3")).await, first);
+    let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+    assert_eq!((&found["message"]["priority"], &found["message"]["version"]), (&json!("9"), &second["version"]));
+    let refused = server.refused("UpdateMessage", update("one", "4"), Reason::TokenReused).await;
+    assert!(refused.to_string().contains("an earlier update"), "{refused}");
+    server.refused("UpdateMessage", update(&"x".repeat(65), "4"), Reason::InvalidToken).await;
+    // A repeat that comes when the message is with a worker, or over, is told what the first was told.
+    let lease = server.done("Dequeue", json!({"queue": "mail"})).await["leases"][0]["leaseToken"].clone();
+    assert_eq!(server.done("UpdateMessage", update("two", "9")).await, second);
+    server.done("Complete", json!({"queue": "mail", "lease_token": lease})).await;
+    assert_eq!(server.done("UpdateMessage", update("two", "9")).await, second);
+    server.refused("UpdateMessage", update("three", "9"), Reason::WrongMessageState).await;
+}
+
+#[tokio::test]
+async fn a_message_remembers_its_last_eight_updates_with_a_token() {
+    let server = with_mail().await;
+    server.done("Enqueue", enqueue("a", 1)).await;
+    let update = |number: u32| json!({"queue": "mail", "message_id": "a", "priority": number.to_string(), "request_token": number.to_string()});
+    let mut answers = Vec::new();
+    for number in 0..9 {
+        answers.push(server.done("UpdateMessage", update(number)).await);
+    }
+    for number in 1..9 {
+        assert_eq!(server.done("UpdateMessage", update(number)).await, answers[number as usize]);
+    }
+    assert_ne!(server.done("UpdateMessage", update(0)).await, answers[0], "forgotten: it is an update as any other");
+}
+
+#[tokio::test]
 async fn an_exclusive_queue_leases_one_message_of_each_value() {
     let server = Wire::start().await;
     let queue = json!({"name": "mail", "type": "QUEUE_TYPE_EXCLUSIVE", "exclusivity_key": "title"});
