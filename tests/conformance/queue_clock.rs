@@ -7,6 +7,7 @@ use tallystone::domain::queue::command::{Invalid, Verb};
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
 use tallystone::ports::{Clock, Outcome, ShardCommand, StoreErrorKind};
 
+use crate::backends::Ending;
 use crate::given::T0;
 use crate::queue_given::{
     QueueBench, SHARD, dequeue, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
@@ -98,6 +99,45 @@ async fn queue_store_law_13_what_the_reset_lets_go_was_promised_to_nobody() {
         bench.clock.set_wall(T0 + MINUTE / 2);
         reset(&bench).await.expect("hours ahead");
         assert_eq!(answered(&bench, "done", T0).await, Err(Refusal::TokenExpired), "and never taken in again");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_2_a_token_that_was_refused_for_its_age_is_refused_after_a_restart_with_an_earlier_clock() {
+    on_every_durable_queue_store(async |bench, ending| {
+        assert!(is_new(&answered(&bench, "first", T0).await));
+        bench.clock.advance(3 * HOUR);
+        assert_eq!(answered(&bench, "late", T0).await, Err(Refusal::TokenExpired));
+        bench.clock.set_wall(T0);
+        let bench = bench.reopen(ending);
+        assert_eq!(answered(&bench, "late", T0).await, Err(Refusal::TokenExpired));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_1_an_answer_that_went_by_a_wrong_clock_is_never_given_anew() {
+    on_every_durable_queue_store(async |bench, _| {
+        assert!(is_new(&answered(&bench, "done", T0).await));
+        let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        // The clock stands still while the message's retention goes by: of its answer only what was kept is left.
+        bench.clock.advance(48 * HOUR);
+        bench.clock.set_wall(T0);
+        bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
+        assert_eq!(bench.stores.shards.clock().await.expect("the times").earlier, T0);
+        assert!(is_repeat(&answered(&bench, "done", T0).await));
+        // A server starts while the clock is a day ahead, and only reads.
+        bench.clock.set_wall(T0 + 24 * HOUR);
+        let bench = bench.reopen(Ending::Closed);
+        for _ in 0..2 {
+            bench.stores.shards.clock().await.expect("the times");
+        }
+        bench.clock.set_wall(T0 + MINUTE / 2);
+        let bench = bench.reopen(Ending::Closed);
+        let again = answered(&bench, "done", T0).await;
+        assert!(is_repeat(&again) || again == Err(Refusal::TokenExpired), "{again:?}");
     })
     .await;
 }

@@ -68,7 +68,7 @@ fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
     let described = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    PUBLIC.into_iter().chain([HEALTH, own]).fold(described, |listed, name| listed.with_service_name(name))
+    PUBLIC.into_iter().chain([HEALTH, own]).fold(described, tonic_reflection::server::Builder::with_service_name)
 }
 
 /// The gateway.

@@ -31,8 +31,8 @@ pub struct Queues {
     pub(super) table: Table,
     pub(super) spaces: Option<Spaces>,
     pub(super) listeners: Listeners,
-    /// The latest times of any command.
-    step: StepTime,
+    /// The latest moment of any command.
+    moment: Option<Moment>,
     /// Whether kept answers may have outlived every window.
     trim: bool,
 }
@@ -43,14 +43,13 @@ impl Queues {
     /// Goes on with what was found.
     pub fn new(recovered: Recovered) -> Self {
         let Recovered { spaces, table, moment } = recovered;
-        let step = moment.map_or(Timestamp::MIN.into(), |moment| moment.step);
-        Self { table, spaces, listeners: Listeners::default(), step, trim: true }
+        Self { table, spaces, listeners: Listeners::default(), moment, trim: true }
     }
 
     /// The time of a command: it never goes back.
     fn at(&mut self, moment: Moment) -> Moment {
-        self.step = moment.step.after(self.step);
-        Moment { step: self.step, ..moment }
+        let step = self.moment.map_or(moment.step, |last| moment.step.after(last.step));
+        *self.moment.insert(Moment { step, ..moment })
     }
 }
 
@@ -300,7 +299,7 @@ impl Committer {
             batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
             self.commit_alone(batch, OP)?;
         }
-        self.queues.step = step;
+        self.queues.moment = Some(Moment { step, ..moment });
         Ok(Some(from))
     }
 
@@ -336,14 +335,18 @@ impl Committer {
 
     /// Drops kept answers that no window reaches any more.
     pub(super) fn trim_answers(&mut self) {
-        if !std::mem::take(&mut self.queues.trim) {
+        const OP: &str = "drop answers";
+        let trim = std::mem::take(&mut self.queues.trim);
+        let (true, Some(spaces), Some(moment)) = (trim, &self.queues.spaces, self.queues.moment) else { return };
+        let window = self.queues.table.longest_window();
+        let outlived = self.queues.table.answers.take_outlived(moment.step.earlier, window);
+        if outlived.is_empty() {
             return;
         }
-        let window = self.queues.table.longest_window();
-        let outlived = self.queues.table.answers.take_outlived(self.queues.step.earlier, window);
-        if !outlived.is_empty()
-            && let Err(error) = self.delete(outlived, "drop answers")
-        {
+        // Their tokens are too old by this moment, which the next start must not be without.
+        let mut batch = self.writer.batch(1);
+        batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
+        if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
             tracing::warn!(%error, "kept answers that are past their time stay until the next start");
         }
     }

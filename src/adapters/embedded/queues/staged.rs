@@ -20,7 +20,7 @@ use crate::domain::queue::command::Transition;
 use crate::domain::queue::durable::{Changes, KeptAnswer};
 use crate::domain::queue::message::Routing;
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Applied, QueueId, ShardId};
+use crate::domain::queue::{Applied, QueueId, Refusal, ShardId};
 use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
 
 /// The changes of one group.
@@ -29,6 +29,8 @@ pub struct Staged {
     shards: BTreeMap<ShardId, Touched>,
     /// The newest moment of any command.
     moment: Option<Moment>,
+    /// Whether something was refused for good by that moment alone.
+    promised: bool,
     bytes: usize,
 }
 
@@ -67,6 +69,8 @@ impl Staged {
         }
         touched.value_limits.extend(value_limits);
         touched.sessions.extend(sessions);
+        // What was refused for its age was told that it is never taken in, whatever the clock of the next start says.
+        self.promised |= applied.reply == Err(Refusal::TokenExpired);
         let newer = self.moment.is_none_or(|last| last.step.now <= moment.step.now);
         if newer {
             self.moment = Some(moment);
@@ -86,7 +90,7 @@ impl Staged {
     /// Writes everything to the batch that will be the commit of this number. Answers whether that is anything.
     pub fn write(self, table: &mut Table, spaces: &Spaces, batch: &mut Batch, commit: u64) -> bool {
         let Self { shards, moment, .. } = self;
-        let mut any = false;
+        let mut any = self.promised;
         for (shard, touched) in shards {
             any |= touched.write(shard, table, spaces, batch, commit);
         }
