@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{Invalid, Verb};
+use tallystone::domain::queue::command::{Invalid, MessageRef, Update, Verb};
+use tallystone::domain::queue::message::MessageId;
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
 use tallystone::ports::{Clock, Outcome, ShardCommand, StoreErrorKind};
 
@@ -78,6 +79,74 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of
         assert!(is_repeat(&answered(&bench, "new", now).await));
         assert!(is_repeat(&answered(&bench, "first", T0).await), "what is kept is known");
         assert_eq!(reset(&bench).await, None, "once is enough");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_13_a_reset_takes_no_token_that_is_ahead_of_the_clock_which_is_right_now() {
+    on_every_durable_queue_store(async |bench, ending| {
+        // By the right clock this is ten days later; the message goes, and so does the answer to its token.
+        assert!(is_new(&answered(&bench, "done", T0).await));
+        let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        bench.clock.advance(3 * HOUR);
+        bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
+        assert_eq!(answered(&bench, "done", T0).await, Err(Refusal::TokenExpired));
+        assert!(is_new(&answered(&bench, "later", T0 + 3 * HOUR).await), "which lets the answer go");
+        bench.clock.set_wall(T0 - 240 * HOUR);
+        reset(&bench).await.expect("days ahead");
+        let mut bench = bench;
+        for _ in 0..2 {
+            let again = answered(&bench, "done", T0).await;
+            let is_known = is_repeat(&again); // by a store that has read an answer again which was not off its disk yet
+            assert!(is_known || again == Err(Invalid::TokenTime.into()), "{again:?}");
+            bench.clock.advance(2 * MINUTE);
+            let now = bench.clock.now();
+            assert!(is_new(&answered(&bench, &format!("at {}", now.micros()), now).await));
+            bench = bench.reopen(ending);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_13_a_reset_takes_tokens_of_now_where_answers_of_an_ahead_time_went_for_want_of_room() {
+    on_every_queue_store(async |bench| {
+        let scarce = Settings { dedupe_max_bytes: 65_536, ..settings() };
+        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(scarce)))).await.reply.expect("configured");
+        let ahead = T0 + 24 * HOUR;
+        bench.clock.set_wall(ahead);
+        let mut full = 0;
+        while is_new(&answered(&bench, &format!("n {full}"), ahead).await) {
+            full += 1;
+        }
+        bench.clock.advance(HOUR / 2);
+        assert!(is_new(&answered(&bench, "next", ahead + HOUR / 2).await), "in place of those before");
+        bench.clock.set_wall(T0 + HOUR);
+        assert_eq!(answered(&bench, "locked out", T0 + HOUR).await, Err(Refusal::TokenExpired));
+        assert_eq!(reset(&bench).await, Some(bench.stores.shards.clock().await.expect("the times").earlier + MINUTE));
+        bench.clock.advance(2 * MINUTE);
+        let now = bench.clock.now();
+        assert!(is_new(&answered(&bench, "now", now).await));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_2_an_update_hides_a_message_for_as_long_as_it_says_whatever_the_wall_clock_is() {
+    on_every_queue_store(async |bench| {
+        for (id, wall) in [("ahead", T0 + HOUR), ("behind", T0 - HOUR)] {
+            bench.clock.set_wall(wall);
+            assert!(is_new(&bench.one(SHARD, enqueue(id, 0, b"")).await.reply));
+            let update = Update { invisibility: Some(MINUTE), ..Update::default() };
+            let message = MessageRef::Id(MessageId::new(id).expect("an id"), None);
+            bench.one(SHARD, ShardCommand::of(Command::Update { message, update })).await.reply.expect("updated");
+            bench.clock.advance(MINUTE / 2);
+            assert_eq!(bench.dequeue(SHARD, 1).await.len(), 0, "{id}");
+            bench.clock.advance(MINUTE);
+            assert_eq!(bench.dequeue(SHARD, 1).await.len(), 1, "{id}");
+        }
     })
     .await;
 }

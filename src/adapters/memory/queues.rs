@@ -85,6 +85,11 @@ impl Shards {
         step
     }
 
+    /// Before which tokens are refused in some shard, whatever the time is.
+    fn refused_before(&self) -> Option<Timestamp> {
+        self.shards.values().filter_map(|kept| kept.core.refused_before()).max()
+    }
+
     /// Applies a command to a shard that is there.
     fn apply(&mut self, shard: ShardId, sent: ShardCommand, step: StepTime) -> ShardAnswer {
         let taken = match &sent.command {
@@ -255,7 +260,7 @@ impl QueueStore for Queues {
     async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
         let mut state = self.state.lock();
         let step = state.tick(self.clock.as_ref());
-        let Some(reset) = step.reset(self.clock.now()) else { return Ok(None) };
+        let Some(reset) = step.reset(self.clock.now(), state.refused_before()) else { return Ok(None) };
         state.step = Some(reset);
         let from = reset.tokens_from();
         state.shards.values_mut().for_each(|kept| kept.core.take_tokens_from(from));

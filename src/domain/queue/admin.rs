@@ -18,6 +18,11 @@ impl Shard {
         self.answers.begin_anew(time, &self.messages);
     }
 
+    /// Tokens before this are refused as too old, whatever the time is; none if no answer went yet. O(1).
+    pub fn refused_before(&self) -> Option<Timestamp> {
+        self.answers.floor()
+    }
+
     pub(super) fn configure(&mut self, settings: Settings, judged_by: Timestamp) -> Result<Reply, Refusal> {
         settings.check()?;
         let fixed = |settings: &Settings| {

@@ -60,13 +60,14 @@ impl Shard {
         if update.priority.is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)) {
             return Err(Invalid::Priority.into());
         }
-        if update.visible_at.is_some_and(|at| at > now + INVISIBILITY_MAX) {
+        let asked = update.visible_at.or_else(|| update.invisibility.map(|time| now + time));
+        if asked.is_some_and(|at| at > now + INVISIBILITY_MAX) {
             return Err(Invalid::Invisibility.into());
         }
-        let visible_at = update.visible_at.unwrap_or(found.visible_at);
+        let visible_at = asked.unwrap_or(found.visible_at);
         let not_sooner = visible_at.max(now) >= found.visible_at.max(now);
         let may_wait = matches!(found.state, State::Invisible | State::Pending);
-        if may_wait && update.only_if_sooner && update.visible_at.is_some() && not_sooner {
+        if may_wait && update.only_if_sooner && asked.is_some() && not_sooner {
             return Ok(self.settlement(sequence));
         }
         self.step(sequence, Trigger::Update, visible_at > now, now, |message, _| {

@@ -81,6 +81,8 @@ pub struct Update {
     pub priority: Option<i64>,
     /// The new time from which it may be served; the past means now.
     pub visible_at: Option<Timestamp>,
+    /// The same from now, by the shard's clock; not beside it.
+    pub invisibility: Option<Duration>,
     /// Whether a visible-at that is not sooner leaves everything as it is.
     pub only_if_sooner: bool,
     /// The version the message must have.

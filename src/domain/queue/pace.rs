@@ -22,33 +22,46 @@ pub struct StepTime {
     pub now: Timestamp,
     /// By this the age of a token is judged: the earlier of that and wall time, and never before that of the step before.
     pub earlier: Timestamp,
-    /// By this is judged how far ahead a token is: the later of the two.
+    /// By this is judged how far ahead a token is: the later of the two, or wall time alone.
     pub later: Timestamp,
+    /// Whether wall time alone says what is ahead: since somebody has said that it is right, until the other one is, too.
+    pub wall_is_right: bool,
 }
 
 impl From<Timestamp> for StepTime {
     /// Where wall time is that of the shards.
     fn from(now: Timestamp) -> Self {
-        Self { now, earlier: now, later: now }
+        Self { now, earlier: now, later: now, wall_is_right: false }
     }
 }
 
 impl StepTime {
     /// At the time of the shards, with wall time beside it.
     pub fn beside(now: Timestamp, wall: Timestamp) -> Self {
-        Self { now, earlier: now.min(wall), later: now.max(wall) }
+        Self { now, earlier: now.min(wall), later: now.max(wall), wall_is_right: false }
     }
 
     /// The same as the step after another one: no time but `later` goes back.
     pub fn after(self, before: Self) -> Self {
         let now = self.now.max(before.now);
-        Self { now, earlier: self.earlier.max(before.earlier).min(now), later: self.later.max(now) }
+        let wall_is_right = before.wall_is_right && now.since(self.earlier) > TOKEN_AHEAD_MAX;
+        let later = if wall_is_right { self.earlier } else { self.later.max(now) };
+        Self { now, earlier: self.earlier.max(before.earlier).min(now), later, wall_is_right }
     }
 
-    /// The same with the age of tokens judged by wall time; none if that is less than a minute earlier.
-    pub fn reset(self, wall: Timestamp) -> Option<Self> {
+    /// The same for a shard whose own time is this, which is no earlier.
+    pub fn no_earlier_than(self, now: Timestamp) -> Self {
+        let later = if self.wall_is_right { self.later } else { self.later.max(now) };
+        Self { now, later, ..self }
+    }
+
+    /// The same with tokens judged by wall time, which somebody says is right; none if their age is judged by a time that
+    /// is less than a minute later, and no tokens are refused that are later than that (those before `refused_before`).
+    pub fn reset(self, wall: Timestamp, refused_before: Option<Timestamp>) -> Option<Self> {
         let earlier = self.now.min(wall);
-        (self.earlier.since(earlier) > TOKEN_AHEAD_MAX).then_some(Self { earlier, ..self })
+        let is_ahead = |time: Timestamp| time.since(earlier) > TOKEN_AHEAD_MAX;
+        let reset = Self { earlier, later: wall, wall_is_right: true, ..self };
+        (is_ahead(self.earlier) || refused_before.is_some_and(is_ahead)).then_some(reset)
     }
 
     /// After a reset: from which time on tokens are taken. What was answered to earlier ones may be gone, and of those that

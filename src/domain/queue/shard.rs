@@ -111,7 +111,7 @@ impl Shard {
     pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> Applied {
         let at: StepTime = at.into();
         let now = at.now.max(self.clock);
-        let reply = self.answer(command, StepTime { now, later: at.later.max(now), ..at });
+        let reply = self.answer(command, at.no_earlier_than(now));
         let transitions = std::mem::take(&mut self.journal);
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::{Invalid, NewMessage, Refusal};
 use crate::domain::queue::message::{MessageId, MessageKey, Metadata};
+use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::route::{Route, route};
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Reply, State};
@@ -77,7 +78,8 @@ impl Queues {
         let queue = match self.place_for_enqueue(name)? {
             ForEnqueue::Live(queue) => queue,
             ForEnqueue::Template { template, spec } => {
-                self.try_out(&spec, sent.clone())?;
+                let step = self.shared.stores.shards.clock().await?;
+                self.try_out(&spec, sent.clone(), step)?;
                 self.make_by_template(&template, *spec).await?
             }
         };
@@ -94,9 +96,10 @@ impl Queues {
         let (queue, sent) = match self.place_for_enqueue(name)? {
             ForEnqueue::Live(queue) => (queue, sent),
             ForEnqueue::Template { template, spec } => {
+                let step = self.shared.stores.shards.clock().await?;
                 let tried = |sent: Result<SentMessage, QueueError>| {
                     let sent = sent?;
-                    self.try_out(&spec, sent.clone()).map(|()| sent)
+                    self.try_out(&spec, sent.clone(), step).map(|()| sent)
                 };
                 let sent: Vec<_> = sent.into_iter().map(tried).collect();
                 if sent.iter().all(Result::is_err) {
@@ -122,13 +125,13 @@ impl Queues {
     }
 
     /// Refuses what a new queue would refuse, so that no message that is not taken in leaves a queue behind.
-    fn try_out(&self, spec: &QueueSpec, sent: SentMessage) -> Result<(), QueueError> {
-        let (id, now) = (QueueId(0), self.shared.now());
+    fn try_out(&self, spec: &QueueSpec, sent: SentMessage, step: StepTime) -> Result<(), QueueError> {
+        let (id, now) = (QueueId(0), step.now);
         let queue = Queue { id, spec: spec.clone(), version: 1, created: now, updated: now };
         let queue = LiveQueue::new(queue);
         let (_, (number, ShardCommand { command, .. })) = self.named(&queue, sent)?;
         let mut shard = Shard::new(number, 1, spec.shard_settings())?;
-        shard.apply(command, now).reply.map(drop).map_err(|refusal| refused(&queue, refusal, now))
+        shard.apply(command, step).reply.map(drop).map_err(|refusal| refused(&queue, refusal, self.shared.now()))
     }
 
     /// The name of a message, and the command that takes it in with its shard.
@@ -164,7 +167,7 @@ impl Queues {
         Named { id, idempotent }: Named,
         answer: ShardAnswer,
     ) -> Result<Enqueued, QueueError> {
-        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, answer.at))?;
+        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.shared.now()))?;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
                 let stats = &self.shared.stats;
@@ -188,9 +191,9 @@ impl Queues {
 }
 
 /// What a refused enqueue is told, with what its caller needs to know.
-fn refused(queue: &LiveQueue, refusal: Refusal, at: Timestamp) -> QueueError {
+fn refused(queue: &LiveQueue, refusal: Refusal, server_time: Timestamp) -> QueueError {
     match refusal {
-        Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time: at },
+        Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time },
         Refusal::Invalid(Invalid::PriorityClass) => {
             let classes = &queue.record.load().spec.settings.classes;
             QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }

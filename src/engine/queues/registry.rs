@@ -85,6 +85,15 @@ impl Registry {
         self.known.lock().sessions.len()
     }
 
+    /// The least time by which a new session of this label has a greater number than all that are known, whatever the clock
+    /// did: the greatest is the newest after a restart. O(log n).
+    pub fn next_millis(&self, label: &str) -> u64 {
+        let Some(numbers) = range_of(number_of(label, 0, 0)) else { return 0 };
+        let known = self.known.lock();
+        let newest = known.sessions.range(numbers).next_back();
+        newest.map_or(0, |(id, _)| (id.0 as u64 >> 20) + 1)
+    }
+
     /// Takes a session in and ends those that had its label; answers these, to be ended where they hold leases too. None if
     /// there is no room. O(log n + sessions of the label).
     pub fn open(&self, id: SessionId, label: &str, lease: Duration, now: Duration) -> Option<Vec<Held>> {
@@ -298,6 +307,15 @@ mod tests {
         let id = number_of(label, millis, 7);
         registry.open(id, label, LEASE, Duration::ZERO).expect("room");
         id
+    }
+
+    #[test]
+    fn a_label_that_is_opened_again_has_the_greater_number_whatever_the_clock_did() {
+        let registry = Registry::default();
+        let first = opened(&registry, "worker", 9_000);
+        let next = ["worker", "other", ""].map(|label| registry.next_millis(label));
+        assert_eq!(next, [9_001, 0, 0]);
+        assert!(number_of("worker", next[0], 0) > first);
     }
 
     #[test]

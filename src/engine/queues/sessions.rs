@@ -85,7 +85,8 @@ impl Queues {
         if self.shared.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
-        let millis = u64::try_from(self.shared.now().millis()).unwrap_or(0);
+        let now = u64::try_from(self.shared.now().millis()).unwrap_or(0);
+        let millis = now.max(self.shared.sessions.next_millis(label));
         let id = number_of(label, millis, u64::from_be_bytes(self.shared.random()));
         let replaced = self.shared.sessions.open(id, label, lease, self.shared.clock.elapsed());
         let Some(replaced) = replaced else { return Err(QueueError::RetryLater) };

@@ -223,10 +223,10 @@ impl Queues {
         check_token(sent.token.as_deref())?;
         let fingerprint = sent.fingerprint();
         let token = sent.token.map(|text| UpdateToken { text: text.into(), fingerprint });
-        let visible_at = sent.visible_at.or_else(|| sent.invisibility.map(|time| self.shared.now() + time));
         let update = Update {
             priority: sent.priority,
-            visible_at,
+            visible_at: sent.visible_at,
+            invisibility: sent.invisibility,
             only_if_sooner: sent.only_if_sooner,
             expected_version: sent.expected_version,
             token,

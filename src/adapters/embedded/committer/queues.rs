@@ -288,7 +288,10 @@ impl Committer {
     /// Judges the age of tokens by wall time again, in one commit with what is refused for it.
     fn reset_queue_clock(&mut self, moment: Moment) -> Result<Option<Timestamp>, StoreError> {
         const OP: &str = "reset queue clock";
-        let Some(step) = self.queues.at(moment).step.reset(moment.step.earlier) else { return Ok(None) };
+        let refused_before = self.queues.table.shards.values().filter_map(|kept| kept.core.refused_before()).max();
+        let Some(step) = self.queues.at(moment).step.reset(moment.step.earlier, refused_before) else {
+            return Ok(None);
+        };
         let from = step.tokens_from();
         if let Some(spaces) = &self.queues.spaces {
             let mut batch = self.writer.batch(1 + self.queues.table.shards.len());

@@ -33,6 +33,7 @@ impl Moment {
         StoredQueueClock {
             time: self.step.now.micros(),
             earlier: Some(self.step.earlier.micros()),
+            wall_is_right: self.step.wall_is_right,
             since_boot: u64::try_from(micros_of(self.since_boot)).unwrap_or(0),
             boot_id: self.boot.0.to_be_bytes().to_vec(),
         }
@@ -49,7 +50,7 @@ impl Moment {
         // Before it was stored, the age of tokens was judged by the time of the shards.
         let earlier = stored.earlier.map_or(now, Timestamp::from_micros);
         Ok(Self {
-            step: StepTime { now, earlier, later: now },
+            step: StepTime { now, earlier, later: now, wall_is_right: stored.wall_is_right },
             since_boot: Duration::from_micros(stored.since_boot),
             boot: BootId(u128::from_be_bytes(boot)),
         })

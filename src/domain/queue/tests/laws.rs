@@ -270,8 +270,10 @@ impl Pair {
                 let tokens = draw.pick(&[None, Some(3), Some(12)]);
                 let token = tokens
                     .map(|of| UpdateToken { text: draw.below(of).to_string().into(), fingerprint: draw.below(8) / 7 });
-                let update =
-                    Update { priority, visible_at: visible_at.map(at), only_if_sooner, expected_version, token };
+                let invisibility = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
+                let invisibility = invisibility.filter(|_| visible_at.is_none());
+                let visible_at = visible_at.map(at);
+                let update = Update { priority, visible_at, invisibility, only_if_sooner, expected_version, token };
                 Command::Update { message: self.message_ref(draw), update }
             }
             23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },

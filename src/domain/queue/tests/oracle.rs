@@ -304,7 +304,7 @@ impl Oracle {
         match first {
             Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
             Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
-            None if sent.token_time.is_some_and(|time| time > at.later.max(now) + TOKEN_AHEAD_MAX) => {
+            None if sent.token_time.is_some_and(|time| time > at.no_earlier_than(now).later + TOKEN_AHEAD_MAX) => {
                 return Err(Refusal::Invalid(Invalid::TokenTime));
             }
             None => {}
@@ -609,8 +609,9 @@ impl Oracle {
             Pending => now,
             state @ (Running | Completed | Canceled | Errored) => return Err(Refusal::WrongState(state)),
         };
-        let visible_at = update.visible_at.unwrap_or(waits_until).max(now);
-        if update.only_if_sooner && update.visible_at.is_some() && visible_at >= waits_until {
+        let later = update.invisibility.map(|time| now + time);
+        let visible_at = update.visible_at.or(later).unwrap_or(waits_until).max(now);
+        if update.only_if_sooner && (update.visible_at.is_some() || later.is_some()) && visible_at >= waits_until {
             return Ok(self.settlement(at));
         }
         item.priority = update.priority.unwrap_or(item.priority);
