@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tallystone::app::{cli, config};
 use yaml_rust2::{Yaml, YamlLoader};
 
-const PROFILES: [&str; 7] = ["cassandra", "core", "memcached", "observability", "redis", "scylla", "valkey"];
+const PROFILES: [&str; 8] = ["cassandra", "core", "fleet", "memcached", "observability", "redis", "scylla", "valkey"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -105,6 +105,31 @@ fn the_commands_of_the_server_are_ones_that_it_takes_and_so_are_its_settings() {
     config::load(&sources).unwrap_or_else(|error| panic!("{error}"));
 }
 
+#[test]
+fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profile() {
+    let services = services();
+    let server = &services["tallystone-fleet"];
+    assert_eq!(words(&server["entrypoint"]), ["/bin/sh", "-c"]);
+    let steps = words(&server["command"]);
+    for step in steps[0].split("&&") {
+        let step: Vec<String> = step.trim().trim_start_matches("exec ").split(' ').map(str::to_owned).collect();
+        check_command(&step);
+    }
+    let mounted = words(&server["volumes"])[0].clone();
+    let (source, target) = mounted.trim_end_matches(":ro").split_once(':').expect("a source and a target");
+    assert_eq!(server["environment"]["TALLYSTONE_CONFIG"].as_str(), Some(target));
+    let sources = config::Sources { file: Some((root().join(source), text(source))), ..config::Sources::default() };
+    let config = config::load(&sources).unwrap_or_else(|error| panic!("{error}")).config;
+    let in_profile =
+        |name: &str| services.get(name).is_some_and(|found| words(&found["profiles"]).contains(&"fleet".into()));
+    for cluster in [&config.storage.cluster, &config.storage.cache_cluster, &config.best_effort.cluster] {
+        let host = config.clusters[cluster].servers.to_string();
+        let host = host.split(':').next().expect("a host").to_owned();
+        assert!(in_profile(&host), "{cluster}: no service {host} starts with the fleet");
+        assert!(!server["depends_on"][host.as_str()].is_badvalue(), "the server would start before {host}");
+    }
+}
+
 /// The arguments of an instruction of the Dockerfile in its list form.
 fn list(instruction: &str) -> Vec<String> {
     let begin = instruction.find('[').unwrap_or_else(|| panic!("{instruction} is no list"));
@@ -128,7 +153,7 @@ fn the_image_is_built_from_what_is_there_and_runs_what_the_binary_takes() {
     let begin = list(of("ENTRYPOINT")[0]);
     check_command(&[begin, list(of("CMD")[0])].concat());
     check_command(&list(of("HEALTHCHECK")[0]));
-    assert_eq!(of("USER"), ["USER tallystone"], "it does not run as root");
+    assert_eq!(of("USER"), ["USER 10001"], "Kubernetes knows a numeric user for one that is not root");
 }
 
 #[test]
