@@ -30,6 +30,7 @@ mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
 mod protos;
+mod python;
 mod queue_clock;
 mod readme;
 mod refused_starts;
