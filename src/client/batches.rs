@@ -3,6 +3,8 @@
 //! A part and its repeats have one budget. Of each item is kept whether an earlier try may have applied it, because what a
 //! later try is refused for does not say so.
 
+use std::time::Duration;
+
 use crate::client::call::Hedge;
 use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, may_be_applied, status_of};
 use crate::client::retry::{Pause, Progress, Work};
@@ -63,6 +65,12 @@ impl Client {
                 Ok(answer) => {
                     is_answered = true;
                     let refusal = self.take_in(answer.results, part, &mut open, &mut results);
+                    if open.iter().any(|one| one.may_be_applied) && !self.idempotent.has(&part.namespace) {
+                        self.keep_repeatable(part, &mut open, progress.time_left()).await;
+                        if open.is_empty() {
+                            return Ok(results);
+                        }
+                    }
                     // An item with a new token waits for nothing.
                     let Some(refusal) = refusal else {
                         if open.is_empty() || progress.time_left().is_zero() {
@@ -77,7 +85,13 @@ impl Client {
                 Err((status, pause)) => {
                     let is_lost = may_be_applied(&status);
                     open.iter_mut().for_each(|one| one.may_be_applied |= is_lost);
-                    let Err(error) = progress.go_on_after(status, pause, &self.budget).await else { continue };
+                    let error = match self.may_repeat(&part.namespace, &status, progress.time_left()).await {
+                        false => progress.give_up(status),
+                        true => match progress.go_on_after(status, pause, &self.budget).await {
+                            Ok(()) => continue,
+                            Err(error) => error,
+                        },
+                    };
                     if !is_answered {
                         return Err(error);
                     }
@@ -89,6 +103,16 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Leaves those items out of the next try that an earlier one may have applied, where a repeat would count twice.
+    async fn keep_repeatable(&self, part: &mut BatchAddCountsRequest, open: &mut Vec<Open>, within: Duration) {
+        if self.recognises_repeats_within(&part.namespace, within).await == Some(true) {
+            return;
+        }
+        let mut keeps = open.iter().map(|one| !one.may_be_applied);
+        part.items.retain(|_| keeps.next() == Some(true));
+        open.retain(|one| !one.may_be_applied);
     }
 
     /// Gives tokens to the items that have none; none of them has been sent.

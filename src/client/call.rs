@@ -56,7 +56,21 @@ impl Client {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let hedge = if work == Work::Read { Hedge::May } else { Hedge::Never };
-        let mut progress = Progress::begin(self.policy, work);
+        self.repeated_with(Progress::begin(self.policy, work), hedge, request, call).await
+    }
+
+    /// The same within a budget of its own.
+    pub(super) async fn repeated_with<Q, A, F>(
+        &self,
+        mut progress: Progress,
+        hedge: Hedge,
+        request: &Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, CallError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
         loop {
             match self.attempt(&mut progress, hedge, request, &call).await {
                 Ok(answer) => return Ok(answer),

@@ -1,8 +1,8 @@
 //! The client for applications: several servers, calls with a deadline, retries that cannot count twice.
 //!
 //! Every write carries an idempotency token, made here when the caller brings none, and a retry sends the same token
-//! again; so a write whose answer was lost counts once (in a best-effort namespace, which keeps no tokens, it may count
-//! twice). A token is replaced only when the server said that it was not applied and never will be. A read is at least as
+//! again; so a write whose answer was lost counts once. A best-effort namespace keeps no tokens: there a write is not sent
+//! again once an attempt of it may have been applied. A token is replaced only when the server said that it was not applied and never will be. A read is at least as
 //! new as what the client saw of the counter before, on whatever server. Uses the protocol alone, so it builds without
 //! the feature `server`.
 //!
@@ -18,6 +18,7 @@ mod error;
 mod gather;
 pub mod queues;
 mod reads;
+mod repeats;
 mod retry;
 mod seen;
 mod tokens;
@@ -105,8 +106,7 @@ impl Client {
 
     /// The namespace service of the server that is asked first, call by call without retries.
     pub fn namespaces(&self) -> NamespaceServiceClient<Channel> {
-        let channel = self.endpoints.channel(self.endpoints.preferred());
-        NamespaceServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+        namespaces_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The queue service of the server that is asked first, call by call without retries.
@@ -123,6 +123,11 @@ impl Client {
 /// The counter service over a connection.
 fn counters_on(channel: Channel) -> CounterServiceClient<Channel> {
     CounterServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// The namespace service over a connection.
+fn namespaces_on(channel: Channel) -> NamespaceServiceClient<Channel> {
+    NamespaceServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 /// Reads the address of a server, `HOST:PORT` with or without `http://`.

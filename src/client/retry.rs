@@ -123,8 +123,19 @@ impl Progress {
                 return Ok(());
             }
         }
+        Err(self.failure(status))
+    }
+
+    /// Ends the call without another attempt.
+    pub fn give_up(&mut self, status: Status) -> CallError {
+        self.attempts += 1;
+        let status = self.note(status);
+        self.failure(status)
+    }
+
+    fn failure(&self, status: Status) -> CallError {
         let may_be_applied = self.may_be_applied && !is_settled(&status);
-        Err(CallError { status: Box::new(status), attempts: self.attempts, may_be_applied })
+        CallError { status: Box::new(status), attempts: self.attempts, may_be_applied }
     }
 
     /// Notes what an attempt may have done, and answers what the call fails with if it was the last one.

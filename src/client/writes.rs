@@ -53,7 +53,8 @@ impl Client {
     }
 
     /// Makes a write until it is done, refused for good, or the budget is spent; always under one token, except that a
-    /// token of ours that was finally not applied is replaced once, by one of the server's clock.
+    /// token of ours that was finally not applied is replaced once, by one of the server's clock. In a namespace that
+    /// recognises no repeats, an attempt that may have been applied is the last one.
     async fn write<Q: Tokened, A: Answered, F>(
         &self,
         mut request: Q,
@@ -81,6 +82,9 @@ impl Client {
                 *request.token_mut() = Some(token.clone());
                 progress.forget_effects();
                 continue;
+            }
+            if !self.may_repeat(request.namespace(), &status, progress.time_left()).await {
+                return Err(WriteError { token, error: progress.give_up(status) });
             }
             if let Err(error) = progress.go_on_after(status, pause, &self.budget).await {
                 return Err(WriteError { token, error });

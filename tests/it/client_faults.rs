@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tallystone::client::{Client, RetryPolicy};
+use tallystone::proto::admin::v1 as pb_admin;
 use tallystone::proto::counter::v1 as pb;
 use tempfile::TempDir;
 
@@ -81,6 +82,38 @@ async fn answers_that_are_lost_after_the_write_leave_every_count_exact() {
     assert!(lost >= 5, "answers were lost: {lost}");
     house.ways.iter().for_each(|way| way.set(Fault::None));
     assert_eq!(count(&client).await, 40);
+}
+
+#[tokio::test]
+async fn a_best_effort_add_whose_answer_is_lost_is_not_sent_again() {
+    let house = House::new();
+    let client = house.client(quick());
+    let namespace = pb_admin::Namespace {
+        name: "fast".to_owned(),
+        counter_type: pb_admin::CounterType::BestEffort.into(),
+        ..Default::default()
+    };
+    let create = pb_admin::CreateNamespaceRequest { namespace: Some(namespace), ..Default::default() };
+    client.namespaces().create_namespace(create).await.expect("a namespace");
+    let best_effort = |delta| pb::AddCountRequest { namespace: "fast".to_owned(), ..add(delta) };
+    let read = pb::GetCountRequest { namespace: "fast".into(), counter_name: "views".into(), ..Default::default() };
+    for n in 1..=5 {
+        house.ways.iter().for_each(|way| way.set(Fault::LoseOne));
+        let failed = client.add_count(best_effort(1)).await.expect_err("its answer is lost");
+        house.ways.iter().for_each(|way| way.set(Fault::None));
+        assert!(failed.error.may_be_applied && failed.error.attempts == 1, "{failed:?}");
+        let counted = client.get_count(read.clone()).await.expect("a reading").count;
+        assert_eq!(counted, n, "one attempt counts once");
+    }
+    let item = |name: &str| pb::AddItem { counter_name: name.to_owned(), delta: 1, ..Default::default() };
+    let batch = pb::BatchAddCountsRequest { namespace: "fast".to_owned(), items: vec![item("views"), item("likes")] };
+    house.ways.iter().for_each(|way| way.set(Fault::LoseOne));
+    let failed = client.batch_add_counts(batch).await.expect_err("its answer is lost");
+    house.ways.iter().for_each(|way| way.set(Fault::None));
+    assert!(failed.error.may_be_applied && failed.error.attempts == 1, "{failed:?}");
+    assert_eq!(client.get_count(read).await.expect("a reading").count, 6);
+    assert_eq!(client.recognises_repeats("fast").await, Some(false));
+    assert_eq!(client.recognises_repeats("default").await, Some(true));
 }
 
 #[tokio::test]

@@ -196,7 +196,9 @@ impl Session {
             note(&format!("would delete {what}; nothing was changed"));
             return Ok(());
         }
-        confirm(args.yes, &format!("delete {what} for ever"))?;
+        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmed::No {
+            return Ok(());
+        }
         // What was shown is deleted and nothing else: a repeat meets no namespace that somebody made since.
         let etag = if args.etag.is_empty() { namespace.etag } else { args.etag };
         let request = pb::DeleteNamespaceRequest { name: args.name, etag, reason: args.reason };
@@ -254,18 +256,30 @@ fn was_deleted_before(error: &CallError) -> bool {
     error.may_be_applied && error.status.code() == Code::NotFound
 }
 
+/// What was answered to a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Confirmed {
+    /// Go on.
+    Yes,
+    /// Leave everything as it is; the caller was told so.
+    No,
+}
+
 /// Asks before something is destroyed. Without a terminal nobody can answer, so `--yes` has to.
-pub fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
+pub fn confirm(yes: bool, what: &str) -> Result<Confirmed, Failure> {
     if yes {
-        return Ok(());
+        return Ok(Confirmed::Yes);
     }
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
     }
     ask(&format!("{what}? [y/N]"));
     match is_yes(std::io::stdin().lock())? {
-        true => Ok(()),
-        false => Err(Failure::other("nothing was changed")),
+        true => Ok(Confirmed::Yes),
+        false => {
+            note("nothing was changed");
+            Ok(Confirmed::No)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::app::cli::arguments::{freshness, time, total};
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::failure::exit_of;
-use crate::app::cli::namespaces::confirm;
+use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::output::{Answer, Rows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
 use crate::app::notices::{for_shell, note};
@@ -111,8 +111,10 @@ impl Counters {
             idempotency_token: args.token.token(),
             provenance: args.provenance,
         };
-        let added = self.session.client.add_count(request).await;
-        let added = added.map_err(|error| self.failed_write(&args.name, &error))?;
+        let added = match self.session.client.add_count(request).await {
+            Ok(added) => added,
+            Err(error) => return Err(self.failed_write(&args.name, &error).await),
+        };
         let cells = written(&args.name, added.outcome, added.idempotency_token.as_ref(), added.event_time.as_ref());
         let rows = Rows { columns: WRITTEN, cells: vec![cells] };
         self.session.output.answer(&Answer::one(&full_name("AddCountResponse"), &added), &rows)
@@ -131,8 +133,10 @@ impl Counters {
             provenance: args.provenance,
             freshness: freshness.into(),
         };
-        let added = self.session.client.add_and_get_count(request).await;
-        let added = added.map_err(|error| self.failed_write(&args.name, &error))?;
+        let added = match self.session.client.add_and_get_count(request).await {
+            Ok(added) => added,
+            Err(error) => return Err(self.failed_write(&args.name, &error).await),
+        };
         let mut cells = written(&args.name, added.outcome, added.idempotency_token.as_ref(), added.event_time.as_ref());
         cells.push(added.count.to_string());
         cells.push(word::<pb::Exactness>(added.exactness, "EXACTNESS_", pb::Exactness::as_str_name));
@@ -150,7 +154,9 @@ impl Counters {
                 note(&format!("would clear {what}; nothing was changed"));
                 return Ok(());
             }
-            confirm(args.yes, &format!("clear {what}"))?;
+            if confirm(args.yes, &format!("clear {what}"))? == Confirmed::No {
+                return Ok(());
+            }
         }
         let request = pb::ClearCountRequest {
             namespace: self.namespace.clone(),
@@ -158,8 +164,10 @@ impl Counters {
             idempotency_token: args.token.token(),
             provenance: args.provenance,
         };
-        let cleared = self.session.client.clear_count(request).await;
-        let cleared = cleared.map_err(|error| self.failed_write(&args.name, &error))?;
+        let cleared = match self.session.client.clear_count(request).await {
+            Ok(cleared) => cleared,
+            Err(error) => return Err(self.failed_write(&args.name, &error).await),
+        };
         if let Some(visible_at) = &cleared.visible_at {
             note(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
         }
@@ -201,12 +209,22 @@ impl Counters {
     }
 
     /// A write that failed, with its token and what to do with it.
-    fn failed_write(&self, name: &str, error: &WriteError) -> Failure {
+    async fn failed_write(&self, name: &str, error: &WriteError) -> Failure {
         let token = &error.token;
         let failure = self.session.failed(&error.error);
         // Below the oldest slice no question about a token can be answered any more.
         let is_answerable = error.error.reason().is_none_or(|reason| reason != Reason::TooOld.info().name);
         if error.error.may_be_applied && is_answerable {
+            if self.session.client.recognises_repeats(&self.namespace).await == Some(false) {
+                let namespace = &self.namespace;
+                return failure
+                    .hint(format!(
+                        "the change may have been applied; namespace {namespace} is best effort and keeps no tokens"
+                    ))
+                    .hint(format!(
+                        "look at the count before you run it again: tallystone counter get -n {namespace} {name}"
+                    ));
+            }
             return failure
                 .hint(format!("the change may have been applied; its token is {}", token.token))
                 .hint(format!("settle it with: {}", settling(&self.namespace, name, token)));

@@ -4,7 +4,7 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::app::cli::namespaces::confirm;
+use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::operations::Following;
 use crate::app::cli::output::{Answer, Rows};
 use crate::app::cli::queue::settings::{SettingsArgs, rows};
@@ -187,7 +187,9 @@ impl Session {
             note(&format!("would cancel {what}; nothing was changed"));
             return self.would_purge(args.name, depth.pending + depth.invisible);
         }
-        confirm(args.yes, &format!("cancel {what}"))?;
+        if confirm(args.yes, &format!("cancel {what}"))? == Confirmed::No {
+            return Ok(());
+        }
         let request_token = self.client.message_id();
         let request = pb::PurgeQueueRequest { queue: args.name, request_token, ..Default::default() };
         let purged = call!(self, queues.purge_queue, &request)?;
@@ -210,7 +212,9 @@ impl Session {
             note(&format!("would delete {what}; nothing was changed"));
             return self.deleted(held);
         }
-        confirm(args.yes, &format!("delete {what} for ever"))?;
+        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmed::No {
+            return Ok(());
+        }
         let request = pb::DeleteQueueRequest {
             queue: args.name.clone(),
             etag,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::app::cli::namespaces::confirm;
+use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::output::{Answer, Rows, time_cell};
 use crate::app::cli::queue::full_name;
 use crate::app::cli::{Failure, Session};
@@ -24,7 +24,11 @@ const CLOCKS: &[&str] = &["queue_time", "server_time", "judged_by", "tokens_from
 impl Session {
     pub(super) async fn reset_clock(&self, args: ResetClockArgs) -> Result<(), Failure> {
         if !args.dry_run {
-            confirm(args.yes, "refuse every message whose token was made before now, and take those of from now on")?;
+            if confirm(args.yes, "refuse every message whose token was made before now, and take those of from now on")?
+                == Confirmed::No
+            {
+                return Ok(());
+            }
         }
         let request = pb::ResetQueueClockRequest { dry_run: args.dry_run };
         let clocks = call!(self, queues.reset_queue_clock, &request)?;

@@ -1,0 +1,57 @@
+//! Whether a write may be sent again after an attempt whose outcome is unknown.
+//!
+//! A namespace that keeps tokens counts a repeat once. A best-effort namespace keeps none: there a repeat may count twice, so
+//! the client asks for the type of the namespace before its first repeat of such a write. It remembers namespaces that keep
+//! tokens, and asks for the others each time.
+
+use std::time::Duration;
+
+use tonic::Status;
+
+use crate::client::call::Hedge;
+use crate::client::error::{may_be_applied, reason_of};
+use crate::client::retry::{Progress, RetryPolicy, Work};
+use crate::client::{Client, namespaces_on};
+use crate::proto::admin::v1::{CounterType, GetNamespaceRequest};
+
+impl Client {
+    /// Whether a namespace recognises a repeated write by its token. None: no server answered within the budget of a call.
+    ///
+    /// `Some(false)` for a best-effort namespace: a write there whose outcome is unknown cannot be settled, and sending it
+    /// again may count it twice.
+    pub async fn recognises_repeats(&self, namespace: &str) -> Option<bool> {
+        self.recognises_repeats_within(namespace, self.policy.total).await
+    }
+
+    /// Whether a write that failed so may be sent again. `within` bounds the time of the question.
+    pub(super) async fn may_repeat(&self, namespace: &str, failed: &Status, within: Duration) -> bool {
+        !may_be_applied(failed) || self.recognises_repeats_within(namespace, within).await == Some(true)
+    }
+
+    pub(super) async fn recognises_repeats_within(&self, namespace: &str, within: Duration) -> Option<bool> {
+        if self.idempotent.has(namespace) {
+            return Some(true);
+        }
+        let progress = Progress::begin(RetryPolicy { total: within, ..self.policy }, Work::Read);
+        let request = GetNamespaceRequest { name: namespace.to_owned() };
+        let call = |channel, request| async move { namespaces_on(channel).get_namespace(request).await };
+        let answer = self.repeated_with(progress, Hedge::May, &request, call).await;
+        let counter_type = match answer {
+            Ok(answer) => answer.namespace?.counter_type(),
+            // The write itself is told what is wrong with the namespace, and has no effect there.
+            Err(error) if reason_of(&error.status).is_some_and(|reason| is_about_the_namespace(&reason)) => {
+                return Some(true);
+            }
+            Err(_) => return None,
+        };
+        let recognises = counter_type != CounterType::BestEffort;
+        if recognises {
+            self.idempotent.note(namespace, true);
+        }
+        Some(recognises)
+    }
+}
+
+fn is_about_the_namespace(reason: &str) -> bool {
+    matches!(reason, "NAMESPACE_NOT_FOUND" | "INVALID_NAMESPACE")
+}
