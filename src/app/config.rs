@@ -577,6 +577,9 @@ mod tests {
             ("server.worker_threads", "-1", "flag --set: server.worker_threads must be 0 or more"),
             ("server.worker_threads", "x", "flag --set: server.worker_threads must be a whole number"),
             ("log.level", "bogus[[", "flag --set: log.level cannot be used"),
+            ("log.level", "inof", "flag --set: log.level cannot be used: \"inof\" is no level; did you mean info?"),
+            ("log.level", "warn,tallystone=debgu", "flag --set: log.level cannot be used: \"debgu\" is no level; did"),
+            ("log.level", "tallystone", "flag --set: log.level cannot be used: \"tallystone\" is no level; the levels"),
             ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the kind of [storage]"),
         ] {
             let sources =

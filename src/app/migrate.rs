@@ -49,6 +49,8 @@ pub struct StatusArgs {
 
 /// A keyspace that was looked at.
 struct Target {
+    /// The name of the cluster in the settings.
+    name: String,
     cluster: ClusterConfig,
     options: Options,
     session: Session,
@@ -87,6 +89,13 @@ fn refused(error: OpenError) -> Failure {
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 
+/// A refusal about the data centre names the setting by its whole key, as it stands in the file.
+fn wrong_data_center(error: OpenError, cluster: &str) -> Failure {
+    let is_about_it = matches!(error, OpenError::DataCenter { .. } | OpenError::DataCenterUnnamed { .. });
+    let failure = refused(error);
+    if is_about_it { failure.hint(format!("the setting is clusters.{cluster}.data_center")) } else { failure }
+}
+
 async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
     let loaded = load_settings(&args.settings)?;
     let Some((home, _)) = storage_cluster(&loaded.config) else {
@@ -102,13 +111,13 @@ async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
     let patience = Patience::begun(Arc::new(SystemClock));
-    let session = cassandra::connect(&options, &patience).await.map_err(refused)?;
+    let session = cassandra::connect(&options, &patience).await.map_err(|error| wrong_data_center(error, named))?;
     let looking = async {
         let state = schema::state(&session, &options.keyspace, &SystemClock).await;
         state.map_err(|fault| OpenError::of(fault, &options.keyspace))
     };
     let state = cassandra::in_time(&patience, &options.keyspace, looking).await.map_err(refused)?;
-    Ok(Target { cluster: cluster.clone(), options, session, state })
+    Ok(Target { name: named.to_owned(), cluster: cluster.clone(), options, session, state })
 }
 
 impl Target {
@@ -135,12 +144,25 @@ impl Target {
         if self.state != SchemaState::NoKeyspace {
             return Ok(None);
         }
-        self.cluster.replication.replication().map(Some).ok_or_else(|| {
-            let known = cassandra::data_centers(&self.session).into_iter().collect::<Vec<_>>().join(", ");
-            let what = format!("there is no keyspace {}, and nobody said how it is replicated", self.options.keyspace);
-            Failure::new(Exit::Precondition, what)
-                .hint(format!("set replication of the cluster, as in \"dc1:3\"; its data centres are {known}"))
-        })
+        let known = cassandra::data_centers(&self.session);
+        let listed = || known.iter().cloned().collect::<Vec<_>>().join(", ");
+        let setting = format!("clusters.{}.replication", self.name);
+        let copies = &self.cluster.replication;
+        let Some(replication) = copies.replication() else {
+            let what = format!(
+                "there is no keyspace {}, and {setting} does not say how to replicate it",
+                self.options.keyspace
+            );
+            let advice = format!("set {setting}, as in \"dc1:3\"; the data centres of the cluster are {}", listed());
+            return Err(Failure::new(Exit::Precondition, what).hint(advice));
+        };
+        // Cassandra would refuse the statement, and not say which setting it came from.
+        if let Some(unknown) = copies.data_centers().find(|name| !known.contains(*name)) {
+            let what = format!("{setting} names data centre {unknown}, which the cluster does not have");
+            let advice = format!("correct {setting}; the data centres of the cluster are {}", listed());
+            return Err(Failure::new(Exit::Precondition, what).hint(advice));
+        }
+        Ok(Some(replication))
     }
 }
 

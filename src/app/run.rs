@@ -71,9 +71,15 @@ const TIMED_TASKS: &str = "timed/";
 /// How often a timed task is tried.
 const TIMED_TASK_ATTEMPTS: u32 = 16;
 
+/// What a server says that listens beyond its machine.
+const OPEN_TO_ALL: &str = "there is no authentication and no TLS: everybody who reaches this address may read and change \
+                           everything; keep it inside a trusted network, or listen on 127.0.0.1";
+
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     refuse_huge_pages();
+    // Data and exports hold payloads and names, so they belong to the user of the server alone.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {
         builder.worker_threads(config.server.worker_threads);
@@ -350,6 +356,10 @@ async fn ensure_timed_tasks(engine: &Engine) {
 /// Says where the server is and what to try first.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     say(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "{OPEN_TO_ALL}");
+        say(&format!("warning: {OPEN_TO_ALL}"));
+    }
     match config.storage.kind {
         StorageKind::Embedded => say(&format!("data:  {}", config.storage.data_dir.display())),
         StorageKind::Memory => say("data:  in memory only; it is gone when the process ends"),

@@ -21,9 +21,12 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::app::config::{LogConfig, LogFormat, TracesConfig};
+use crate::app::suggestions::meant;
 
 /// The target of all spans that traces are made of.
 const TRACES: &str = "tallystone::traces";
+/// The levels of the log, from nothing to all.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// How long the end of a process waits for traces that were not sent yet.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
@@ -40,7 +43,20 @@ struct Exporting {
 }
 
 /// What is logged at a level, which may be given by module as well.
+///
+/// Fails on a word that is no level. The library would take it for the name of a module, and log nothing else.
 pub fn filter(level: &str) -> Result<EnvFilter, String> {
+    for directive in level.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
+        let word = directive.rsplit_once('=').map_or(directive, |(_, word)| word);
+        if !LEVELS.contains(&word.to_ascii_lowercase().as_str()) {
+            let levels = LEVELS.join(", ");
+            let advice = match meant(word, LEVELS) {
+                Some(level) => format!("did you mean {level}?"),
+                None => format!("the levels are {levels}; for one module write it as in tallystone::engine=debug"),
+            };
+            return Err(format!("{word:?} is no level; {advice}"));
+        }
+    }
     // The store library tells of every file it makes; what matters of it the adapter says itself. Spans are no lines.
     let level = format!("fjall=warn,lsm_tree=warn,{level},{TRACES}=off");
     EnvFilter::try_new(level).map_err(|error| error.to_string())

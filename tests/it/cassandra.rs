@@ -98,6 +98,23 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
     assert_eq!(code, 4, "{status}");
 }
 
+#[test]
+fn a_data_centre_that_is_not_there_is_refused_by_the_name_of_its_setting() {
+    let at = settings(&node().to_string(), "elsewhere");
+    let with = |setting: &str| [at.clone(), vec!["--set".to_owned(), setting.to_owned()]].concat();
+    for (setting, key) in [
+        ("clusters.main.replication=dc9:3", "clusters.main.replication"),
+        ("clusters.main.replication=", "clusters.main.replication"),
+        ("clusters.main.data_center=dc9", "clusters.main.data_center"),
+    ] {
+        let (code, said) = run(&["migrate", "apply"], &with(setting));
+        assert_eq!(code, 4, "{setting}: {said}");
+        assert!(said.contains(key) && said.contains("datacenter1"), "{setting}: {said}");
+    }
+    let (_, status) = run(&["migrate", "status"], &at);
+    assert!(status.contains("there is no keyspace elsewhere"), "nothing was made: {status}");
+}
+
 /// Two keyspaces of one node stand for two clusters: a server knows them by their names only.
 #[test]
 fn each_namespace_is_kept_in_the_cluster_that_it_names() {

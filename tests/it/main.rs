@@ -29,6 +29,7 @@ mod memcached;
 mod namespaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
+mod private_files;
 mod protos;
 mod python;
 mod queue_clock;

@@ -212,6 +212,9 @@ fn a_dead_memcached_fails_best_effort_counters_only_and_they_come_back() {
     let server = dev(folder.path(), memcached.address());
     let (status, answer) = add_over_http(&server, "fast");
     assert_eq!(status, 200, "{answer}");
+    let list = r#"{"namespace": "fast"}"#;
+    let (status, answer) = call(&server, "counter.v1.CounterService/ListCounters", list);
+    assert_eq!((status, &answer["details"][0]["reason"]), (412, &"WRONG_COUNTER_TYPE".into()), "{answer}");
     assert_eq!(memcached_items(memcached.address()), 1, "the counter is in memcached");
 
     let address = memcached.kill();

@@ -27,6 +27,7 @@ mod manifest;
 mod mark;
 mod memory;
 mod meta;
+mod private;
 mod queue;
 mod queues;
 mod read;
@@ -151,6 +152,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let dir = options.dir.as_path();
     fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
     let lock = lock(dir)?;
+    private::keep_private(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
     let (manifest, mark, acknowledged) = admit(dir)?;
     let verified = if manifest.live {
         verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?

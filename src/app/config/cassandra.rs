@@ -21,6 +21,11 @@ impl Copies {
     pub fn replication(&self) -> Option<Replication> {
         (!self.0.is_empty()).then(|| Replication::new(self.0.clone()))
     }
+
+    /// The data centres that hold copies.
+    pub fn data_centers(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
 }
 
 impl FromStr for Copies {

@@ -8,6 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
 use crate::domain::rollup::checkpoint::clamp_count;
+use crate::domain::{Reason, Reject};
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{
@@ -20,7 +21,8 @@ use crate::ports::StoreError;
 const RANKING_BUDGET: Duration = Duration::from_millis(1_500);
 
 impl Counting {
-    /// Lists counters with a prefix above a name. Fewer than the limit only at the end.
+    /// Lists counters with a prefix above a name. Fewer than the limit only at the end. Refused where the store of
+    /// best-effort counters lists no names.
     pub async fn list(
         &self,
         namespace: &NamespaceName,
@@ -31,6 +33,11 @@ impl Counting {
         let scope = self.core.scope(namespace).await?;
         let stores = &self.core.stores;
         let names = if is_best_effort(&scope) {
+            if !scope.fast.capabilities().lists_names {
+                let what = format!("namespace {namespace} is BEST_EFFORT and kept on memcached, which lists no names");
+                let advice = "read its counters by name with GetCount";
+                return Err(Reject::new(Reason::WrongCounterType, format!("{what}; {advice}")).into());
+            }
             scope.fast.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         } else {
             stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
