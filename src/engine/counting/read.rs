@@ -9,7 +9,7 @@ use crate::domain::fleet::Rule;
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
-use crate::domain::rollup::{Checkpoint, Folder, TailSum};
+use crate::domain::rollup::{Checkpoint, TailSum};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
@@ -336,20 +336,9 @@ impl Counting {
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
     async fn fold_tail(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
         let (scope, base) = self.tail_base(scope, counter).await?;
-        let range = ScanRange {
-            after: base.as_of,
-            to: Timestamp::MAX,
-            order: Order::OldestFirst,
-            beyond: None,
-            limit: TAIL_EVENTS_MAX + 1,
-        };
-        let mut events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
-        let more = events.len() > TAIL_EVENTS_MAX;
-        events.truncate(TAIL_EVENTS_MAX);
-        let to = events.last().map_or(base.as_of, |event| event.key.time);
-        let mut folder = Folder::new(base, &scope.rules);
-        events.iter().for_each(|event| folder.take(event));
-        Ok((folder.finish(to).checkpoint, more))
+        let as_of = base.as_of;
+        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
+        Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
     }
 
     /// The checkpoint with every event after it, however many.
@@ -360,7 +349,7 @@ impl Counting {
     ) -> Result<Checkpoint, StoreError> {
         let (scope, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX).await?;
+        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
