@@ -41,6 +41,10 @@ pub const TOP_COUNTERS_KEPT_MAX: usize = 1_250;
 pub const SHARED_RANKING_AGE_MAX: Duration = Duration::from_secs(10);
 /// The most counters of one watch.
 pub const WATCH_COUNTERS_MAX: usize = 100;
+/// The watches of counters of one server.
+pub const WATCHES_MAX: usize = 16_384;
+/// The watches of counters that one caller, known by its address, has on one server; past it, RETRY_LATER.
+pub const CALLER_WATCHES_MAX: usize = 4_096;
 /// The most rows of one series answer.
 pub const SERIES_ROWS_MAX: usize = 10_000;
 /// The most resolutions of series a namespace keeps.
