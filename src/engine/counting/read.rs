@@ -31,7 +31,7 @@ impl Counting {
     ) -> Result<Reading, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await
+        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await.map(|read| self.shown(read))
     }
 
     /// Reads each counter, some at once, within one budget, and answers in the order of the names.
@@ -45,9 +45,19 @@ impl Counting {
         let budget = Budget::begin(self.core.clock.as_ref());
         let (this, scope) = (self, &scope);
         let read = |name: Result<CounterName, Reject>| async move {
-            this.read(scope, &scope.counter(name?), options, budget).await
+            this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown(read))
         };
         Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
+    }
+
+    /// A reading as callers see it. A store that several servers share knows the last write to its step only and answers the
+    /// end of that, which rolls and watches are right to wait for; to callers it is never later than now.
+    pub(super) fn shown(&self, reading: Reading) -> Reading {
+        if self.core.fleet.is_none() {
+            return reading;
+        }
+        let now = self.core.now();
+        Reading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
     }
 
     /// Reads a counter of a scope.

@@ -123,7 +123,7 @@ impl Watching {
             let shows = Shown { count, as_of, last_write_time, behind, look_again };
             let known = self.shown.insert(counter.clone(), shows);
             if known.is_none_or(|known| self.is_news(&known, &shows)) {
-                return Ok((counter.name().clone(), reading));
+                return Ok((counter.name().clone(), self.counting.shown(reading)));
             }
         }
     }
