@@ -41,6 +41,10 @@ pub const TOP_COUNTERS_KEPT_MAX: usize = 1_250;
 pub const SHARED_RANKING_AGE_MAX: Duration = Duration::from_secs(10);
 /// The most counters of one watch.
 pub const WATCH_COUNTERS_MAX: usize = 100;
+/// The watches of counters of one server.
+pub const WATCHES_MAX: usize = 16_384;
+/// The watches of counters that one caller, known by its address, has on one server; past it, RETRY_LATER.
+pub const CALLER_WATCHES_MAX: usize = 4_096;
 /// The most rows of one series answer.
 pub const SERIES_ROWS_MAX: usize = 10_000;
 /// The most resolutions of series a namespace keeps.
@@ -70,6 +74,10 @@ pub const TAIL_EVENTS_MAX: usize = 10_000;
 pub const EXPORTS_OF_A_SLICE_MAX: usize = 100;
 /// The events of one page of a log scan.
 pub const SCAN_PAGE_EVENTS: usize = 1_000;
+/// The events that a fold takes before it lets others have their turn, and looks whether its caller still waits.
+pub const FOLD_EVENTS_AT_ONCE_MAX: usize = 1_000;
+/// The counters that one server recounts at once for its callers; others wait for their turn within their deadlines.
+pub const RECOUNTS_AT_ONCE_MAX: usize = 4;
 /// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.
 pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The rolls and other upkeep that one embedded store has lined up, in bytes; past it, upkeep is tried again later.

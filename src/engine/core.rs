@@ -17,6 +17,7 @@ use crate::engine::counting::CountingError;
 use crate::engine::datasets::{DatasetState, Datasets};
 use crate::engine::fleet::{Fleet, Profile, Route};
 use crate::engine::inline::InlineRolls;
+use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::{NamespaceError, Namespaces};
 use crate::engine::rolling::NamespaceQueues;
 use crate::engine::rolling::queue::SetBytes;
@@ -70,6 +71,8 @@ pub struct Core {
     pub rules: Rules,
     /// Whether series could not be trimmed when that was tried last.
     pub trim_fails: AtomicBool,
+    /// Runs what outlives its caller.
+    driver: Driver,
     scopes: DashMap<NamespaceId, Arc<Scope>>,
 }
 
@@ -116,6 +119,7 @@ impl Core {
         entropy: Arc<dyn Entropy>,
         export: Option<Arc<dyn ExportSink>>,
         namespaces: Namespaces,
+        driver: Driver,
         of_fleet: OfFleet,
     ) -> Self {
         let OfFleet { rules, profile, signals, seal_delay } = of_fleet;
@@ -143,6 +147,7 @@ impl Core {
             seal_delay,
             rules,
             trim_fails: AtomicBool::new(false),
+            driver,
             scopes: DashMap::new(),
         }
     }
@@ -235,15 +240,18 @@ impl Core {
     }
 
     /// Makes the slice rows of the present.
-    pub async fn begin_slices(&self, dataset: &DatasetState) -> Result<(), StoreError> {
+    pub async fn begin_slices(&self, dataset: &Arc<DatasetState>) -> Result<(), StoreError> {
         self.ensure_slices(dataset, self.now()).await
     }
 
     /// Makes the slice rows around a time, from the oldest event that may still be admitted, and two ahead.
-    pub async fn ensure_slices(&self, dataset: &DatasetState, time: Timestamp) -> Result<(), StoreError> {
+    ///
+    /// The caller only waits for it: rows that are begun are made to the end, also if that takes longer than a call.
+    pub async fn ensure_slices(&self, dataset: &Arc<DatasetState>, time: Timestamp) -> Result<(), StoreError> {
         let now = self.now();
         // Below the closed timestamp nothing but voids is written any more, so only a gap below it may become one slice.
         let from = time.min(dataset.closing.closed(now));
+        let Some(missing) = dataset.slices.missing(from, time).await else { return Ok(()) };
         let versions: BTreeMap<NamespaceId, u64> = self
             .namespaces
             .all()
@@ -251,7 +259,16 @@ impl Core {
             .filter(|namespace| namespace.dataset_id == dataset.id())
             .map(|namespace| (namespace.id, namespace.version))
             .collect();
-        dataset.slices.ensure(from, time, &versions, now, self.stores.slices.as_ref()).await
+        let (dataset, store) = (Arc::clone(dataset), Arc::clone(&self.stores.slices));
+        let (done, made) = tokio::sync::oneshot::channel();
+        self.driver.start_once(async move {
+            // Nobody hears of it if the caller went away; the rows are known then.
+            let _ = done.send(dataset.slices.make(missing, &versions, now, store.as_ref()).await);
+        });
+        made.await.unwrap_or_else(|_dropped| {
+            let error = StoreError::not_applied(StoreErrorKind::Unavailable, "make slices");
+            Err(error.because("the server stops"))
+        })
     }
 
     async fn rules(&self, namespace: &Namespace, rows: &[TimeSlice]) -> Result<FoldRules, StoreError> {

@@ -108,7 +108,8 @@ impl Engine {
         let Parts { signals, seal_delay, rules, progress, .. } = parts;
         let driver = Driver::new(Arc::clone(&clock));
         let of_fleet = OfFleet { rules, profile, signals, seal_delay };
-        let core = Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, of_fleet);
+        let core =
+            Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, driver.clone(), of_fleet);
         let core = Arc::new(core);
         if let Some(fleet) = &core.fleet {
             // A member before it joins a dataset; the heartbeats go on while the datasets are opened.

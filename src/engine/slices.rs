@@ -1,8 +1,10 @@
 //! The slice rows of one dataset, as this server knows them, and the fold rules that they freeze.
 //!
 //! The rows this server knows touch without a gap, from the first ever written to two slices ahead; a roll over a range
-//! that they do not cover is refused, never treated as empty. A gap that a long standstill left, where nothing but voids is
-//! ever written any more, becomes one long slice: it can be answered for like any other and costs one row.
+//! that they do not cover is refused, never treated as empty. The store may have a gap for as long as rows are made, or
+//! after a crash in the middle of that: such rows are filled up first and known second. A gap that a long standstill left,
+//! where nothing but voids is ever written any more, becomes one long slice: it can be answered for like any other and
+//! costs one row.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::limits::GAP_SLICES_MAX;
@@ -27,14 +29,21 @@ pub struct SliceTable {
     width: Duration,
     rows: ArcSwap<Vec<TimeSlice>>,
     /// One caller at a time makes rows, so that those of two callers leave no gap between them.
-    making: Semaphore,
+    making: Arc<Semaphore>,
+}
+
+/// Rows that are to be made, with the turn to make them.
+pub struct Missing {
+    asked: Range<Timestamp>,
+    _turn: OwnedSemaphorePermit,
 }
 
 impl SliceTable {
-    /// Reads the rows of a dataset.
+    /// Reads the rows of a dataset. None is known as long as they have a gap: `make` fills it.
     pub async fn open(dataset: DatasetId, width: Duration, store: &dyn TimeSlices) -> Result<Self, StoreError> {
         let rows = store.list(dataset).await?;
-        Ok(Self { dataset, width, rows: ArcSwap::from_pointee(rows), making: Semaphore::new(1) })
+        let rows = if touch(&rows) { rows } else { Vec::new() };
+        Ok(Self { dataset, width, rows: ArcSwap::from_pointee(rows), making: Arc::new(Semaphore::new(1)) })
     }
 
     /// The known rows, oldest first.
@@ -54,17 +63,18 @@ impl SliceTable {
     }
 
     fn take_in(&self, rows: Vec<TimeSlice>) -> Result<(), StoreError> {
-        if rows.windows(2).any(|pair| pair[0].end != pair[1].start) {
-            let why = format!("slices of dataset {} are being made", self.dataset.0);
-            return Err(StoreError::not_applied(StoreErrorKind::Busy, "read slices").because(why));
+        if !touch(&rows) {
+            return Err(self.being_made());
         }
         let known = self.rows.load();
         let is_known =
             |row: &TimeSlice| known.iter().any(|known| known.start == row.start && known.status >= row.status);
-        if !rows.iter().all(is_known) {
-            self.merge(rows);
-        }
-        Ok(())
+        if rows.iter().all(is_known) { Ok(()) } else { self.merge(rows) }
+    }
+
+    fn being_made(&self) -> StoreError {
+        let why = format!("slices of dataset {} are being made", self.dataset.0);
+        StoreError::not_applied(StoreErrorKind::Busy, "read slices").because(why)
     }
 
     /// Whether the slice of a time takes events now.
@@ -85,22 +95,32 @@ impl SliceTable {
         due.min(live.unwrap_or(due)).max(dropped.unwrap_or(Timestamp::MIN))
     }
 
-    /// Makes the rows from `from` to two slices beyond `to` that are missing, and those between them and the known ones:
-    /// one by one, or as one long slice where there are too many. Cost: O(known rows), and a bounded number of new ones.
+    /// Whether the rows from `from` to two slices beyond `to` are to be made; waits for whoever makes rows at this moment.
+    pub async fn missing(&self, from: Timestamp, to: Timestamp) -> Option<Missing> {
+        let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
+        let turn = Arc::clone(&self.making).acquire_owned().await.expect("the semaphore is never closed");
+        let rows = self.rows.load();
+        let is_covered = rows.first().zip(rows.last()).is_some_and(|(first, last)| {
+            // What other servers made in between touches these.
+            first.start <= asked.start && asked.end <= last.end
+        });
+        if is_covered { None } else { Some(Missing { asked, _turn: turn }) }
+    }
+
+    /// Makes missing rows, and those between them and the known ones: one by one, or as one long slice where there are too
+    /// many. Nothing is known of them before all are made. Cost: O(known rows), and a bounded number of new ones.
     ///
-    /// `versions` are frozen into each new row.
-    pub async fn ensure(
+    /// `versions` are frozen into each new row. What is cut off in the middle is made up for by the next call.
+    pub async fn make(
         &self,
-        from: Timestamp,
-        to: Timestamp,
+        missing: Missing,
         versions: &BTreeMap<NamespaceId, u64>,
         now: Timestamp,
         store: &dyn TimeSlices,
     ) -> Result<(), StoreError> {
-        let _turn = self.making.acquire().await.expect("the semaphore is never closed");
-        self.merge_known(store).await?;
-        let known = self.rows.load_full();
-        let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
+        let asked = &missing.asked;
+        // What other servers have made, so that what is made here does not overlap it, and what a crash left unfinished.
+        let known = united(&self.rows.load(), store.list(self.dataset).await?);
         let (mut start, mut end) = (asked.start, asked.end);
         if let (Some(first), Some(last)) = (known.first(), known.last()) {
             start = start.min(first.start);
@@ -113,24 +133,14 @@ impl SliceTable {
                 Some(row) => row.clone(),
                 None => {
                     let gap = start..known.peek().map_or(end, |next| next.start);
-                    let slice = start..self.end_of_new(gap, &asked);
+                    let slice = start..self.end_of_new(gap, asked);
                     store.create(self.new_row(slice, versions, now)).await?
                 }
             };
             start = row.end;
             rows.push(row);
         }
-        self.merge(rows);
-        Ok(())
-    }
-
-    /// Takes in what other servers have made, so that what is made here does not overlap it.
-    async fn merge_known(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
-        let rows = store.list(self.dataset).await?;
-        if rows.len() != self.rows.load().len() {
-            self.merge(rows);
-        }
-        Ok(())
+        self.merge(rows)
     }
 
     /// Where the first new slice of a gap ends. What was asked for and what lies before and behind it are filled apart, so
@@ -157,23 +167,40 @@ impl SliceTable {
         TimeSlice { dataset: self.dataset, start: slice.start, end: slice.end, status, versions: versions.clone() }
     }
 
-    /// Takes rows in; their status may have moved on meanwhile.
-    fn merge(&self, new: Vec<TimeSlice>) {
+    /// Takes rows in; their status may have moved on meanwhile. Refuses what would leave a gap.
+    fn merge(&self, new: Vec<TimeSlice>) -> Result<(), StoreError> {
+        let mut leaves_a_gap = false;
         self.rows.rcu(|old| {
-            let mut rows: BTreeMap<Timestamp, TimeSlice> = new.iter().map(|row| (row.start, row.clone())).collect();
-            for row in old.iter() {
-                let known = rows.entry(row.start).or_insert_with(|| row.clone());
-                known.status = known.status.max(row.status);
-            }
-            rows.into_values().collect::<Vec<_>>()
+            let rows = united(old, new.clone());
+            leaves_a_gap = !touch(&rows);
+            if leaves_a_gap { Arc::clone(old) } else { Arc::new(rows) }
         });
+        if leaves_a_gap { Err(self.being_made()) } else { Ok(()) }
     }
+}
+
+/// Whether rows leave no gap between them.
+fn touch(rows: &[TimeSlice]) -> bool {
+    rows.windows(2).all(|pair| pair[0].end == pair[1].start)
+}
+
+/// The rows of both, each with the newer status.
+fn united(old: &[TimeSlice], new: Vec<TimeSlice>) -> Vec<TimeSlice> {
+    let mut rows: BTreeMap<Timestamp, TimeSlice> = new.into_iter().map(|row| (row.start, row)).collect();
+    for row in old {
+        let known = rows.entry(row.start).or_insert_with(|| row.clone());
+        known.status = known.status.max(row.status);
+    }
+    rows.into_values().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
     use parking_lot::Mutex;
@@ -208,12 +235,10 @@ mod tests {
 
     async fn ensure(table: &SliceTable, store: &dyn TimeSlices, from: i64, to: i64) -> usize {
         let before = table.rows().len();
-        table.ensure(at(from), at(to), &BTreeMap::new(), at(to), store).await.expect("rows do not fail");
+        if let Some(missing) = table.missing(at(from), at(to)).await {
+            table.make(missing, &BTreeMap::new(), at(to), store).await.expect("rows do not fail");
+        }
         table.rows().len() - before
-    }
-
-    fn touch(rows: &[TimeSlice]) -> bool {
-        rows.windows(2).all(|pair| pair[0].end == pair[1].start)
     }
 
     #[tokio::test]
@@ -242,8 +267,54 @@ mod tests {
             store.create(row).await.expect("rows do not fail");
         }
         let table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
-        assert_eq!(ensure(&table, &store, 500, 500).await, 4, "slice 2, the long one, and two ahead");
-        assert!(touch(&table.rows()));
+        assert!(table.rows().is_empty(), "rows with a gap are not known");
+        ensure(&table, &store, 500, 500).await;
+        let rows = table.rows();
+        assert_eq!(rows.len(), 4 + 1 + 1 + 2, "the four, slice 2, the long one, and two ahead");
+        assert!(touch(&rows));
+    }
+
+    /// Rows of which no more than some can be made before whoever makes them is cut off.
+    struct CutOff {
+        rows: Rows,
+        left: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl TimeSlices for CutOff {
+        async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+            self.rows.list(dataset).await
+        }
+
+        async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
+            let left = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+            if left.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.rows.create(slice).await
+        }
+
+        async fn set_status(&self, _: DatasetId, _: Timestamp, _: SliceStatus) -> Result<(), StoreError> {
+            unreachable!("only retention moves slices on")
+        }
+    }
+
+    #[tokio::test]
+    async fn rows_that_were_left_unfinished_are_never_known_with_a_gap() {
+        let store = CutOff { rows: Rows::default(), left: AtomicUsize::new(3) };
+        let table = SliceTable::open(DATASET, WIDTH, &store).await.expect("rows open");
+        assert_eq!(ensure(&table, &store, 100, 100).await, 3);
+        for made_before_the_cut in [1, 2, 3] {
+            store.left.store(made_before_the_cut, Ordering::Release);
+            let mut cut_off = pin!(ensure(&table, &store, 90, 90));
+            assert!(futures_util::poll!(cut_off.as_mut()).is_pending(), "it waits for the store");
+            assert!(touch(&table.rows()), "{:?}", table.rows());
+            assert!(!table.has(at(95)), "a row is not known before those beside it are");
+        }
+        store.left.store(usize::MAX, Ordering::Release);
+        assert!(table.refresh(&store).await.is_err(), "the store's rows have a gap");
+        ensure(&table, &store, 90, 90).await;
+        assert!(touch(&table.rows()) && table.has(at(90)) && table.has(at(100)));
     }
 
     proptest! {

@@ -6,7 +6,8 @@
 //! the ranking is then built anew.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -50,6 +51,8 @@ struct Heap {
     values: HashMap<CounterName, Held>,
     /// The greatest value that was ever left out.
     left_out: Option<i128>,
+    /// When and under which TTL it was looked for counters that fell silent, if none was noted since.
+    looked: Option<(Timestamp, Duration)>,
 }
 
 /// What is kept of a ranked counter.
@@ -128,27 +131,40 @@ impl TopTable {
     }
 
     /// The greatest counters as seen at `as_of`; none while the walk is under way, and none if too many sank to be sure of
-    /// the order. Cost: O(n), with a TTL O(kept).
+    /// the order. Cost: O(n + shards), with a TTL also O(kept) for each shard that changed or is seen at another time.
     pub fn top(&self, n: usize, as_of: Timestamp, ttl: Option<Duration>) -> Option<Vec<Ranked>> {
         if !self.complete.load(Ordering::Acquire) {
             return None;
         }
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let mut heap = shard.lock();
-            if ttl.is_some() {
-                heap.fall_silent(as_of, ttl);
-            }
-            all.extend(heap.top(n)?);
+        let mut heaps: Vec<_> = self.shards.iter().map(Mutex::lock).collect();
+        if let Some(ttl) = ttl {
+            heaps.iter_mut().for_each(|heap| heap.fall_silent(as_of, ttl));
         }
-        all.sort_by(|a, b| b.value.cmp(&a.value).then_with(|| a.name.cmp(&b.name)));
-        all.truncate(n);
-        Some(all)
+        greatest(&heaps, n)
     }
+}
+
+/// The greatest of some heaps; none if one that was left out may be among them by now.
+fn greatest(heaps: &[impl Deref<Target = Heap>], n: usize) -> Option<Vec<Ranked>> {
+    let mut rest: Vec<_> = heaps.iter().map(|heap| heap.ranked.iter()).collect();
+    // The first of each that was not taken yet.
+    let mut first: BinaryHeap<_> =
+        rest.iter_mut().enumerate().filter_map(|(at, rest)| Some(Reverse((rest.next()?, at)))).collect();
+    let mut top = Vec::with_capacity(n.min(TOP_COUNTERS_KEPT_MAX));
+    while top.len() < n
+        && let Some(Reverse(((Reverse(value), name), at))) = first.pop()
+    {
+        top.push(heaps[at].ranked_of(*value, name));
+        first.extend(rest[at].next().map(|next| Reverse((next, at))));
+    }
+    let least = top.last().map(|ranked| ranked.value).filter(|_| top.len() == n);
+    let is_sure = |heap: &Heap| heap.left_out.is_none_or(|left_out| least.is_some_and(|least| least >= left_out));
+    heaps.iter().all(|heap| is_sure(heap)).then_some(top)
 }
 
 impl Heap {
     fn note(&mut self, name: &CounterName, new: Held) {
+        self.looked = None;
         if let Some(known) = self.values.get(name).copied() {
             if known.as_of > new.as_of {
                 return;
@@ -166,24 +182,15 @@ impl Heap {
     }
 
     /// Counters whose silence is longer than the TTL count nothing.
-    fn fall_silent(&mut self, as_of: Timestamp, ttl: Option<Duration>) {
-        let silent = |held: &Held| held.value != 0 && silent_too_long(held.last_event_time, as_of, ttl);
+    fn fall_silent(&mut self, as_of: Timestamp, ttl: Duration) {
+        if self.looked.replace((as_of, ttl)) == Some((as_of, ttl)) {
+            return;
+        }
+        let silent = |held: &Held| held.value != 0 && silent_too_long(held.last_event_time, as_of, Some(ttl));
         for (name, held) in self.values.iter_mut().filter(|(_, held)| silent(held)) {
             self.ranked.remove(&(Reverse(held.value), name.clone()));
             held.value = 0;
             self.ranked.insert((Reverse(0), name.clone()));
-        }
-    }
-
-    fn top(&self, n: usize) -> Option<Vec<Ranked>> {
-        let top: Vec<Ranked> =
-            self.ranked.iter().take(n).map(|(Reverse(value), name)| self.ranked_of(*value, name)).collect();
-        let least = top.last().map(|ranked| ranked.value);
-        match (self.left_out, least) {
-            (None, _) => Some(top),
-            // One that was left out may be greater than the last of these by now.
-            (Some(left_out), Some(least)) if top.len() == n && least >= left_out => Some(top),
-            (Some(_), _) => None,
         }
     }
 
@@ -254,18 +261,49 @@ mod tests {
     }
 
     #[test]
+    fn shards_are_ranked_as_one_however_many_are_asked_for() {
+        let tables = TopTables::default();
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("no other is being built");
+        table.complete();
+        let value = |i: usize| (i * 7_919 % 1_009) as i128;
+        for i in 0..2_000 {
+            tables.note(&counter(i), &checkpoint(value(i), 10));
+        }
+        let mut all: Vec<(Reverse<i128>, CounterName)> =
+            (0..2_000).map(|i| (Reverse(value(i)), counter(i).name().clone())).collect();
+        all.sort();
+        for n in [0, 1, 10, 1_000, 2_000, 3_000] {
+            let top = table.top(n, at(10), None).expect("nothing was left out");
+            let ranked: Vec<_> = top.into_iter().map(|one| (Reverse(one.value), one.name)).collect();
+            assert_eq!(ranked, all[..n.min(2_000)]);
+        }
+    }
+
+    #[test]
+    fn a_counter_that_is_noted_after_a_look_falls_silent_at_the_same_time_too() {
+        let tables = TopTables::default();
+        let table = tables.begin(NamespaceId(1), BEGUN).expect("no other is being built");
+        table.complete();
+        let ttl = Some(Duration::from_secs(3));
+        assert_eq!(table.top(1, at(9_000), ttl), Some(Vec::new()));
+        tables.note(&counter(1), &checkpoint(9, 1_000));
+        let top = table.top(1, at(9_000), ttl).expect("complete");
+        assert_eq!(top[0].value, 0);
+    }
+
+    #[test]
     fn a_shard_whose_leaders_sank_is_not_answered_from_memory() {
         let mut heap = Heap::default();
         let held = |value, as_of| Held { value, as_of: at(as_of), last_event_time: None };
         for i in 0..=TOP_COUNTERS_KEPT_MAX {
             heap.note(counter(i).name(), held(1_000 + i as i128, 1));
         }
-        assert!(heap.top(10).is_some());
+        assert!(greatest(&[&heap], 10).is_some());
         for i in 0..=TOP_COUNTERS_KEPT_MAX {
             if heap.values.contains_key(counter(i).name()) {
                 heap.note(counter(i).name(), held(1, 2));
             }
         }
-        assert_eq!(heap.top(10), None);
+        assert_eq!(greatest(&[&heap], 10), None);
     }
 }

@@ -1,7 +1,12 @@
-//! Who watches which counter.
+//! Who watches which counter, and how many watches each caller has.
+//!
+//! The watches of a counter are woken in the order in which they began. A change costs O(watches of its counter), which the
+//! bound of all watches keeps small; the end of a watch costs O(log) for each of its counters, however many watch these.
 
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use hashbrown::HashSet;
@@ -9,19 +14,35 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
+
+/// Where a watch was asked for; none inside the process. All without an address are one caller.
+pub type Caller = Option<IpAddr>;
 
 /// All watches of a server.
 #[derive(Default)]
 pub struct Watchers {
-    counters: DashMap<Counter, Vec<Arc<Watch>>>,
+    counters: DashMap<Counter, BTreeMap<u64, Arc<Watch>>>,
+    begun: AtomicU64,
     count: AtomicUsize,
+    of_callers: Mutex<HashMap<Caller, usize>>,
 }
 
 /// One watch over some counters: which of them changed since it last looked.
-#[derive(Default)]
 pub struct Watch {
+    number: u64,
+    caller: Caller,
     changed: Mutex<HashSet<Counter>>,
     wake: Notify,
+}
+
+/// The limit that one more watch would break.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Full {
+    /// The caller has as many as one may.
+    OfCaller,
+    /// The server has as many as it takes.
+    OfServer,
 }
 
 impl Watchers {
@@ -31,37 +52,59 @@ impl Watchers {
             return;
         }
         if let Some(watches) = self.counters.get(counter) {
-            watches.iter().for_each(|watch| watch.note(counter));
+            watches.values().for_each(|watch| watch.note(counter));
         }
     }
 
     /// Tells every watch of a namespace to look again.
     pub fn wake_all(&self, namespace: NamespaceId) {
         for watched in self.counters.iter().filter(|watched| watched.key().namespace() == namespace) {
-            watched.value().iter().for_each(|watch| watch.note(watched.key()));
+            watched.value().values().for_each(|watch| watch.note(watched.key()));
         }
     }
 
     /// Begins a watch; every counter counts as changed at first.
-    pub fn begin(&self, counters: &[Counter]) -> Arc<Watch> {
-        let watch = Arc::new(Watch::default());
-        self.count.fetch_add(1, Ordering::AcqRel);
+    pub fn begin(&self, caller: Caller, counters: &[Counter]) -> Result<Arc<Watch>, Full> {
+        self.take_place(caller)?;
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        let watch = Arc::new(Watch { number, caller, changed: Mutex::default(), wake: Notify::new() });
         for counter in counters {
-            self.counters.entry(counter.clone()).or_default().push(Arc::clone(&watch));
+            self.counters.entry(counter.clone()).or_default().insert(number, Arc::clone(&watch));
             watch.note(counter);
         }
-        watch
+        Ok(watch)
     }
 
-    /// Ends a watch.
-    pub fn end(&self, watch: &Arc<Watch>, counters: &[Counter]) {
+    fn take_place(&self, caller: Caller) -> Result<(), Full> {
+        let mut of_callers = self.of_callers.lock();
+        if self.count.load(Ordering::Acquire) >= WATCHES_MAX {
+            return Err(Full::OfServer);
+        }
+        let held = of_callers.entry(caller).or_default();
+        if *held >= CALLER_WATCHES_MAX {
+            return Err(Full::OfCaller);
+        }
+        *held += 1;
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends a watch. Cost: O(log(watches of a counter)) for each counter.
+    pub fn end(&self, watch: &Watch, counters: &[Counter]) {
         for counter in counters {
             self.counters.remove_if_mut(counter, |_, watches| {
-                watches.retain(|other| !Arc::ptr_eq(other, watch));
+                watches.remove(&watch.number);
                 watches.is_empty()
             });
         }
+        let mut of_callers = self.of_callers.lock();
         self.count.fetch_sub(1, Ordering::AcqRel);
+        if let Some(held) = of_callers.get_mut(&watch.caller) {
+            *held -= 1;
+            if *held == 0 {
+                of_callers.remove(&watch.caller);
+            }
+        }
     }
 
     /// How many watches there are.
@@ -90,5 +133,66 @@ impl Watch {
             }
             self.wake.notified().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::domain::counter::CounterName;
+
+    fn counters(many: usize) -> Vec<Counter> {
+        let name = |i| CounterName::new(&format!("c{i}")).expect("a valid name");
+        (0..many).map(|i| Counter::new(NamespaceId(1), name(i))).collect()
+    }
+
+    fn caller(last: u8) -> Caller {
+        Some(Ipv4Addr::new(10, 0, 0, last).into())
+    }
+
+    #[test]
+    fn a_watch_that_ended_hears_nothing_and_leaves_nothing() {
+        let (watchers, counters) = (Watchers::default(), counters(3));
+        let [first, second] = [1, 2].map(|last| watchers.begin(caller(last), &counters).expect("room"));
+        for watch in [&first, &second] {
+            watch.changed.lock().clear();
+        }
+        watchers.end(&first, &counters);
+        watchers.wake(&counters[0]);
+        assert!(first.changed.lock().is_empty());
+        assert_eq!(second.changed.lock().len(), 1);
+        watchers.end(&second, &counters);
+        assert!(watchers.is_empty() && watchers.counters.is_empty() && watchers.of_callers.lock().is_empty());
+    }
+
+    #[test]
+    fn one_caller_cannot_take_all_watches_and_the_refusal_says_whose_limit_it_is() {
+        let (watchers, counters) = (Watchers::default(), counters(1));
+        let mut held = Vec::new();
+        for last in 0.. {
+            match watchers.begin(caller(last), &counters) {
+                Ok(watch) => held.push(watch),
+                Err(full) => {
+                    assert_eq!(full, Full::OfServer);
+                    break;
+                }
+            }
+            while let Ok(watch) = watchers.begin(caller(last), &counters) {
+                held.push(watch);
+            }
+            assert!(held.len() % CALLER_WATCHES_MAX == 0, "{} watches", held.len());
+            if held.len() < WATCHES_MAX {
+                assert_eq!(watchers.begin(caller(last), &counters).err(), Some(Full::OfCaller));
+            }
+        }
+        assert_eq!(watchers.len(), WATCHES_MAX);
+        // In the order of their beginning, the worst one for a list: each end would look through all that are left.
+        for watch in held.iter().rev() {
+            watchers.end(watch, &counters);
+        }
+        assert!(watchers.is_empty() && watchers.counters.is_empty());
+        assert!(watchers.begin(caller(0), &counters).is_ok(), "an end makes room");
     }
 }

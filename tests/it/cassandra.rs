@@ -7,8 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use prost_types::Timestamp;
 use serde_json::Value;
 use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
 use tallystone::adapters::cassandra::{Credentials, Options, Patience, connect};
@@ -275,6 +276,35 @@ fn a_queue_is_refused_for_good_on_a_server_that_keeps_none() {
         "{}",
         answer.body
     );
+    assert!(server.stop().success());
+}
+
+#[test]
+fn the_last_write_is_never_shown_in_the_future_nor_before_it_was_made() {
+    let server = Launch::dev_on_cassandra(node()).arg("--set").arg("clusters.cassandra.keyspace=last_write").start();
+    let time = |shown: &Value| -> Timestamp { shown.as_str().expect("a time").parse().expect("a time") };
+    let now = || Timestamp::from(SystemTime::now());
+    let of = |time: Timestamp| (time.seconds, time.nanos);
+    let added = add(&server, "views", &Uuid::now_v7());
+    assert_eq!(added.status, 200, "{}", added.body);
+    let made = time(&added.json()["eventTime"]);
+    for freshness in ["ROLLED_UP", "UP_TO_DATE", "ROLLED_UP"] {
+        let read = reading(&server, "views", freshness);
+        let shown = time(&read["lastWriteTime"]);
+        assert!(of(made) <= of(shown) && of(shown) <= of(now()), "made at {made}: {read}");
+        let is_behind = of(time(&read["asOf"])) < of(made);
+        assert!(
+            !is_behind || read["behind"] == Value::Bool(true),
+            "it is behind as long as the add is not in it: {read}"
+        );
+    }
+    let is_rolled_up = || {
+        let read = reading(&server, "views", "ROLLED_UP");
+        read["behind"] != Value::Bool(true) && value(&read) == 1
+    };
+    assert!(eventually(BACK_WITHIN, is_rolled_up), "{}", reading(&server, "views", "ROLLED_UP"));
+    let read = reading(&server, "views", "ROLLED_UP");
+    assert!(of(time(&read["lastWriteTime"])) <= of(time(&read["asOf"])), "{read}");
     assert!(server.stop().success());
 }
 

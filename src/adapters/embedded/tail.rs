@@ -1,8 +1,9 @@
 //! The newest events of one counter, in memory, in the order of their keys.
 //!
 //! Events come nearly in order and leave at the old end. They lie in chunks of at most 128 events; each chunk keeps the
-//! sums of its mutations, so that the sum above any time costs O(chunks + one chunk), an insertion one short move and a
-//! look-up two binary searches, also for a counter that takes 200,000 events a second.
+//! sums of its mutations and of all before it, so that the sum above any time costs O(log(chunks) + one chunk), or
+//! O(chunks) where there are clears or totals; an insertion one short move, and one step for each chunk above it; a look-up
+//! two binary searches, and a page of a scan what it answers, also for a counter that takes 200,000 events a second.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, EventKey};
@@ -21,6 +22,16 @@ pub struct Tail {
 struct Chunk {
     events: Vec<Event>,
     sums: Sums,
+    /// Of all chunks before it.
+    before: Before,
+}
+
+/// The adds of all chunks before one, and how many chunks there are among them that are more than sums.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Before {
+    mutations: u64,
+    sum: i128,
+    with_more: u64,
 }
 
 /// The mutations of a chunk.
@@ -50,7 +61,8 @@ impl Tail {
             self.chunks.push(Chunk::of(event));
             return bytes;
         };
-        let is_last = at + 1 == self.chunks.len();
+        let chunks = self.chunks.len();
+        let is_last = at + 1 == chunks;
         let chunk = &mut self.chunks[at];
         let Err(place) = chunk.place(&event.key) else { return 0 };
         if chunk.events.len() < TAIL_CHUNK_EVENTS_MAX {
@@ -63,7 +75,20 @@ impl Tail {
             self.chunks.insert(at + 1, upper);
             self.chunks[target.0].insert(target.1, event);
         }
+        if !is_last || self.chunks.len() > chunks {
+            self.add_up_after(at);
+        }
         bytes
+    }
+
+    /// Brings the sums of all chunks above one up to date. Cost: O(chunks above it).
+    fn add_up_after(&mut self, at: usize) {
+        let Some((first, above)) = self.chunks.get_mut(at..).and_then(<[Chunk]>::split_first_mut) else { return };
+        let mut before = first.up_to_end();
+        for chunk in above {
+            chunk.before = before;
+            before = chunk.up_to_end();
+        }
     }
 
     /// The event of a key.
@@ -74,6 +99,30 @@ impl Tail {
 
     /// The sum of all mutations above a time. Totals have none: the newest of each source counts, whatever its place.
     pub fn sum_above(&self, after: Timestamp) -> Answer {
+        let first = self.chunks.partition_point(|chunk| chunk.last() <= after);
+        let Some(chunk) = self.chunks.get(first) else { return Answer::Empty };
+        let begin = chunk.events.partition_point(|event| event.key.time <= after);
+        let partial = if begin == 0 { chunk.sums } else { Sums::of(&chunk.events, begin) };
+        let (end, newest) = (chunk.up_to_end(), &self.chunks[self.chunks.len() - 1]);
+        let last = newest.up_to_end();
+        if partial.is_more() || last.with_more > end.with_more {
+            return self.sum_chunks_above(after);
+        }
+        let whole = &self.chunks[first + 1..];
+        let first = partial.span.or_else(|| whole.iter().find_map(|chunk| chunk.sums.span));
+        let last_span = whole.iter().rev().find_map(|chunk| chunk.sums.span).or(partial.span);
+        let Some(((first, _), (_, last_time))) = first.zip(last_span) else { return Answer::Empty };
+        Answer::Sum(TailSum {
+            mutations: u64::from(partial.mutations) + (last.mutations - end.mutations),
+            sum: partial.sum + (last.sum - end.sum),
+            clear: None,
+            first,
+            last: last_time,
+        })
+    }
+
+    /// The same, chunk by chunk, where some chunks are more than sums.
+    fn sum_chunks_above(&self, after: Timestamp) -> Answer {
         let mut total: Option<TailSum> = None;
         for chunk in self.chunks.iter().rev() {
             if chunk.last() <= after {
@@ -92,29 +141,35 @@ impl Tail {
         total.map_or(Answer::Empty, Answer::Sum)
     }
 
-    /// The events of a range.
+    /// The events of a range. Cost: O(log(events) + events that are answered).
     pub fn scan(&self, range: &ScanRange) -> Vec<Event> {
-        let within = |event: &&Event| {
-            let beyond = match (&range.beyond, range.order) {
-                (None, _) => true,
-                (Some(key), Order::OldestFirst) => event.key > *key,
-                (Some(key), Order::NewestFirst) => event.key < *key,
-            };
-            beyond && event.key.time > range.after && event.key.time <= range.to
-        };
-        let chunks = || self.chunks.iter().filter(|chunk| chunk.last() > range.after && chunk.first() <= range.to);
+        let beyond = range.beyond.as_ref();
         match range.order {
             Order::OldestFirst => {
-                chunks().flat_map(|chunk| &chunk.events).filter(within).take(range.limit).cloned().collect()
+                let is_below =
+                    |event: &Event| event.key.time <= range.after || beyond.is_some_and(|beyond| event.key <= *beyond);
+                let (chunk, begin) = self.place_where(is_below);
+                let chunks = self.chunks.iter().skip(chunk);
+                let events = chunks.flat_map(|chunk| &chunk.events).skip(begin);
+                events.take_while(|event| event.key.time <= range.to).take(range.limit).cloned().collect()
             }
-            Order::NewestFirst => chunks()
-                .rev()
-                .flat_map(|chunk| chunk.events.iter().rev())
-                .filter(within)
-                .take(range.limit)
-                .cloned()
-                .collect(),
+            Order::NewestFirst => {
+                let is_inside =
+                    |event: &Event| event.key.time <= range.to && beyond.is_none_or(|beyond| event.key < *beyond);
+                let (chunk, end) = self.place_where(is_inside);
+                let newest = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.events[..end]);
+                let older = self.chunks[..chunk].iter().rev().flat_map(|chunk| chunk.events.iter().rev());
+                let events = newest.iter().rev().chain(older);
+                events.take_while(|event| event.key.time > range.after).take(range.limit).cloned().collect()
+            }
         }
+    }
+
+    /// The place of the first event of which something does not hold that holds of all events before it: its chunk, and
+    /// where it lies there.
+    fn place_where(&self, holds: impl Fn(&Event) -> bool) -> (usize, usize) {
+        let chunk = self.chunks.partition_point(|chunk| holds(&chunk.events[chunk.events.len() - 1]));
+        (chunk, self.chunks.get(chunk).map_or(0, |chunk| chunk.events.partition_point(holds)))
     }
 
     /// The time of the newest mutation.
@@ -151,9 +206,11 @@ impl Tail {
             chunk.sums = Sums::of(&chunk.events, 0);
             !chunk.events.is_empty()
         });
-        if self.chunks.is_empty() {
-            self.chunks = Vec::new();
+        match self.chunks.first_mut() {
+            Some(first) => first.before = Before::default(),
+            None => self.chunks = Vec::new(),
         }
+        self.add_up_after(0);
         (newest, bytes)
     }
 
@@ -173,7 +230,16 @@ impl Tail {
 impl Chunk {
     fn of(event: Event) -> Self {
         let events = vec![event];
-        Self { sums: Sums::of(&events, 0), events }
+        Self { sums: Sums::of(&events, 0), events, before: Before::default() }
+    }
+
+    /// The sums of all chunks up to the end of this one.
+    fn up_to_end(&self) -> Before {
+        Before {
+            mutations: self.before.mutations + u64::from(self.sums.mutations),
+            sum: self.before.sum + self.sums.sum,
+            with_more: self.before.with_more + u64::from(self.sums.is_more()),
+        }
     }
 
     fn first(&self) -> Timestamp {
@@ -205,11 +271,16 @@ impl Chunk {
     fn split(&mut self) -> Self {
         let upper = self.events.split_off(TAIL_CHUNK_EVENTS_MAX / 2);
         self.sums = Sums::of(&self.events, 0);
-        Self { sums: Sums::of(&upper, 0), events: upper }
+        Self { sums: Sums::of(&upper, 0), events: upper, before: Before::default() }
     }
 }
 
 impl Sums {
+    /// Whether there is a clear or a total, so that sums of adds do not say enough.
+    fn is_more(&self) -> bool {
+        self.clear.is_some() || self.has_totals
+    }
+
     fn of(events: &[Event], begin: usize) -> Self {
         let mut sums = Self::default();
         for (at, event) in events.iter().enumerate().skip(begin) {
@@ -282,11 +353,11 @@ mod tests {
     use crate::domain::counter::{EventId, Provenance};
 
     /// Most events of a test are of counters without totals, so that sums are worth comparing.
-    fn event(totals: u32) -> impl Strategy<Value = Event> {
+    fn event(totals: u32, clears: u32) -> impl Strategy<Value = Event> {
         let change = prop_oneof![
             400 => (-9..9_i64).prop_map(Change::Add),
             totals => (-9..9_i64).prop_map(Change::Total),
-            20 => Just(Change::Clear),
+            clears => Just(Change::Clear),
             50 => Just(Change::Void),
         ];
         (0..600_i64, 0..3_u8, change).prop_map(|(micros, id, change)| Event {
@@ -331,15 +402,15 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn a_tail_answers_as_a_plain_map_does(
-            events in prop_oneof![3 => Just(0_u32), 1 => Just(1)].prop_flat_map(|totals| {
-                proptest::collection::vec(event(totals), 0..1_500)
-            }),
+            events in prop_oneof![3 => Just((0_u32, 0_u32)), 2 => Just((0, 20)), 1 => Just((1, 20))].prop_flat_map(
+                |(totals, clears)| proptest::collection::vec(event(totals, clears), 0..1_500)
+            ),
             cut in -1..600_i64,
             gap in (0..600_i64, 0..60_i64),
             after in -1..600_i64,
             to in 0..600_i64,
             limit in 0..400_usize,
-            beyond in proptest::option::of(event(1)),
+            beyond in proptest::option::of(event(1, 20)),
         ) {
             let mut tail = Tail::default();
             let mut naive: BTreeMap<EventKey, Event> = BTreeMap::new();

@@ -191,13 +191,14 @@ impl CounterService for Counters {
     }
 
     async fn watch_counts(&self, request: Request<wire::WatchCountsRequest>) -> Answer<Self::WatchCountsStream> {
+        let caller = request.remote_addr().map(|address| address.ip());
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
         decode::watch_size("counter_names", request.counter_names.len())?;
         let names: Result<Vec<CounterName>, _> =
             request.counter_names.iter().map(|name| decode::counter(name)).collect();
         let names = names.map_err(|reject| Refusal::from(reject).at("counter_names"))?;
-        let readings = self.counting.watch(&namespace, names).await.map_err(Refusal::from)?;
+        let readings = self.counting.watch(&namespace, names, caller).await.map_err(Refusal::from)?;
         let readings = readings.map(|reading| {
             let (name, reading) = reading.map_err(Refusal::from)?;
             let counter_name = name.as_str().to_owned();

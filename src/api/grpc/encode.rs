@@ -88,6 +88,7 @@ pub fn reading(reading: &Reading) -> wire::GetCountResponse {
         behind: reading.behind,
         exactness: exactness(reading.exactness),
         saturated: reading.saturated,
+        never_written: reading.never_written(),
     }
 }
 

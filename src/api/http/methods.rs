@@ -19,6 +19,9 @@ const LIKE_MIN: f64 = 0.9;
 /// What the full names of methods contain whose callers are noted in a history.
 const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
+/// What the names of methods end with of which each caller has a share.
+const SHARED_BY_CALLERS: [&str; 1] = [".WatchCounts"];
+
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
@@ -99,7 +102,7 @@ impl Methods {
                 metrics: metrics.method(&name),
                 own,
                 changes: own && !is_without_side_effects(&descriptor),
-                wants_peer: own && CHANGES_A_CATALOG.iter().any(|part| descriptor.full_name().contains(part)),
+                wants_peer: own && wants_peer(descriptor.full_name()),
                 waits: own && descriptor.name() == "Dequeue",
                 descriptor,
             };
@@ -142,6 +145,11 @@ impl Methods {
 fn is_without_side_effects(method: &MethodDescriptor) -> bool {
     let options = method.method_descriptor_proto().options.as_ref();
     options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
+}
+
+/// Whether the service of a method wants to know who calls.
+fn wants_peer(name: &str) -> bool {
+    CHANGES_A_CATALOG.iter().any(|part| name.contains(part)) || SHARED_BY_CALLERS.iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]

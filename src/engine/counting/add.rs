@@ -50,7 +50,7 @@ impl Counting {
         if estimate && reading.exactness == Exactness::UpToDate {
             reading.exactness = Exactness::Estimate;
         }
-        Ok((written, reading))
+        Ok((written, self.shown(reading)))
     }
 
     /// Adds each item; an item that was invalid already keeps its refusal.

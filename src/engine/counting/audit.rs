@@ -43,7 +43,8 @@ impl Counting {
         self.core.fleet.is_some()
     }
 
-    /// Recomputes a counter from its log. Cost: O(events of the counter inside retention).
+    /// Recomputes a counter from its log, after those that others recount at this moment if these are many. Cost: O(events of
+    /// the counter inside retention).
     pub async fn recount(
         &self,
         namespace: &NamespaceName,
@@ -57,6 +58,7 @@ impl Counting {
             return Err(Reject::new(Reason::InvalidRange, "from must lie before to").into());
         }
         let counter = scope.counter(name);
+        let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
         if let Some(fleet) = &self.core.fleet {
             fleet.store.look_again(scope.dataset.id()).await?;
         }
@@ -114,7 +116,7 @@ impl Counting {
         to: Timestamp,
     ) -> Result<Recomputed, StoreError> {
         let after = after.just_before();
-        let folded = self.core.fold_pages(scope, counter, Checkpoint::empty(after), to).await?;
+        let folded = self.core.fold_pages(scope, counter, Checkpoint::empty(after), to, usize::MAX).await?;
         let rolled = folded.folder.finish(to.max(after));
         let mut buckets = rolled.finished_buckets;
         buckets.extend(rolled.checkpoint.open_bucket.clone());

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::NamespaceName;
-use crate::domain::limits::VERDICTS_AT_ONCE_MAX;
+use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
 use crate::engine::core::{Core, Scope};
@@ -40,6 +40,7 @@ pub struct Counting {
     core: Arc<Core>,
     driver: Driver,
     verdicts: Arc<Semaphore>,
+    recounts: Arc<Semaphore>,
     /// Reports of one source are taken one at a time; by the hash of the source.
     reports: Arc<[Arc<Semaphore>]>,
 }
@@ -48,7 +49,9 @@ impl Counting {
     /// Puts the use cases on the shared parts.
     pub fn new(core: Arc<Core>, driver: Driver) -> Self {
         let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
-        Self { core, driver, verdicts: Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX)), reports }
+        let verdicts = Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX));
+        let recounts = Arc::new(Semaphore::new(RECOUNTS_AT_ONCE_MAX));
+        Self { core, driver, verdicts, recounts, reports }
     }
 
     /// The server's clock.

@@ -9,7 +9,7 @@ use crate::domain::fleet::Rule;
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
-use crate::domain::rollup::{Checkpoint, Folder, TailSum};
+use crate::domain::rollup::{Checkpoint, TailSum};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
@@ -31,7 +31,7 @@ impl Counting {
     ) -> Result<Reading, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await
+        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await.map(|read| self.shown(read))
     }
 
     /// Reads each counter, some at once, within one budget, and answers in the order of the names.
@@ -45,9 +45,19 @@ impl Counting {
         let budget = Budget::begin(self.core.clock.as_ref());
         let (this, scope) = (self, &scope);
         let read = |name: Result<CounterName, Reject>| async move {
-            this.read(scope, &scope.counter(name?), options, budget).await
+            this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown(read))
         };
         Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
+    }
+
+    /// A reading as callers see it. A store that several servers share knows the last write to its step only and answers the
+    /// end of that, which rolls and watches are right to wait for; to callers it is never later than now.
+    pub(super) fn shown(&self, reading: Reading) -> Reading {
+        if self.core.fleet.is_none() {
+            return reading;
+        }
+        let now = self.core.now();
+        Reading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
     }
 
     /// Reads a counter of a scope.
@@ -336,20 +346,9 @@ impl Counting {
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
     async fn fold_tail(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
         let (scope, base) = self.tail_base(scope, counter).await?;
-        let range = ScanRange {
-            after: base.as_of,
-            to: Timestamp::MAX,
-            order: Order::OldestFirst,
-            beyond: None,
-            limit: TAIL_EVENTS_MAX + 1,
-        };
-        let mut events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
-        let more = events.len() > TAIL_EVENTS_MAX;
-        events.truncate(TAIL_EVENTS_MAX);
-        let to = events.last().map_or(base.as_of, |event| event.key.time);
-        let mut folder = Folder::new(base, &scope.rules);
-        events.iter().for_each(|event| folder.take(event));
-        Ok((folder.finish(to).checkpoint, more))
+        let as_of = base.as_of;
+        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
+        Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
     }
 
     /// The checkpoint with every event after it, however many.
@@ -360,7 +359,7 @@ impl Counting {
     ) -> Result<Checkpoint, StoreError> {
         let (scope, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX).await?;
+        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 

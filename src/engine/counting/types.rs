@@ -119,6 +119,14 @@ pub struct Reading {
     pub exactness: Exactness,
 }
 
+impl Reading {
+    /// Whether no mutation of the counter was ever kept, as of `checked_at`; false where the counter's type cannot tell.
+    pub fn never_written(&self) -> bool {
+        // A best-effort count is always an estimate, and knows of no write.
+        self.last_write_time.is_none() && self.exactness != Exactness::Estimate
+    }
+}
+
 /// What became of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenVerdict {

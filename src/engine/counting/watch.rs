@@ -16,10 +16,13 @@ use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
-use crate::engine::watchers::Watch;
+use crate::engine::watchers::{Caller, Full, Watch};
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// When a refused watch is worth trying again.
+const WATCH_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream of readings, one item per change of a counter.
 pub type ReadingStream = Pin<Box<dyn Stream<Item = Result<(CounterName, Reading), CountingError>> + Send>>;
@@ -52,15 +55,16 @@ impl Drop for Watching {
 }
 
 impl Counting {
-    /// The present value of counters, then each change.
+    /// The present value of counters, then each change. Refused to a caller that has too many watches already.
     pub async fn watch(
         &self,
         namespace: &NamespaceName,
         names: Vec<CounterName>,
+        caller: Caller,
     ) -> Result<ReadingStream, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
-        let watch = self.core.watchers.begin(&counters);
+        let watch = self.core.watchers.begin(caller, &counters).map_err(refused)?;
         let watching = Watching {
             counting: self.clone(),
             scope,
@@ -75,6 +79,18 @@ impl Counting {
             Some((item, watching))
         })))
     }
+}
+
+fn refused(full: Full) -> CountingError {
+    let what = match full {
+        Full::OfCaller => {
+            "your address has as many watches of counters as one caller may (CALLER_WATCHES_MAX): end some, or watch more counters in each"
+        }
+        Full::OfServer => {
+            "the server has as many watches of counters as it takes (WATCHES_MAX): end some, or ask another server"
+        }
+    };
+    CountingError::RetryLater { what, retry_after: WATCH_RETRY_AFTER }
 }
 
 impl Watching {
@@ -107,7 +123,7 @@ impl Watching {
             let shows = Shown { count, as_of, last_write_time, behind, look_again };
             let known = self.shown.insert(counter.clone(), shows);
             if known.is_none_or(|known| self.is_news(&known, &shows)) {
-                return Ok((counter.name().clone(), reading));
+                return Ok((counter.name().clone(), self.counting.shown(reading)));
             }
         }
     }

@@ -173,7 +173,7 @@ impl Core {
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
         }
         let rolled = if base.as_of < limit {
-            self.fold_pages(scope, counter, base, limit).await?.folder.finish(limit)
+            self.fold_pages(scope, counter, base, limit, usize::MAX).await?.folder.finish(limit)
         } else {
             Rolled::of(base)
         };

@@ -1,15 +1,16 @@
 //! Folds over a counter's log, page by page, for rolls and for whoever needs the same without writing.
 //!
-//! A fold begins where its checkpoint ends, so no event is folded twice.
+//! A fold begins where its checkpoint ends, so no event is folded twice. It lets others have their turn after each page,
+//! however fast the log answers: so a long fold stops nobody, and ends there when its caller goes away.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
-use crate::domain::limits::SCAN_PAGE_EVENTS;
+use crate::domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
 use crate::domain::rollup::{Checkpoint, Folder};
 use crate::engine::core::{Core, Scope};
 use crate::ports::{Order, ScanRange, StoreError};
 
-/// A fold that has taken all events of its range and is to be finished.
+/// A fold that has taken the events of its range and is to be finished.
 pub struct FoldedLog<'a> {
     /// The fold.
     pub folder: Folder<'a>,
@@ -17,30 +18,41 @@ pub struct FoldedLog<'a> {
     pub events: u64,
     /// The time of the newest.
     pub newest: Option<Timestamp>,
+    /// Whether the range holds more events than were to be taken.
+    pub more: bool,
 }
 
 impl Core {
-    /// Folds what the log holds in (base.as_of, to]. Cost: O(events of the range), a page at a time.
+    /// Folds what the log holds in (base.as_of, to], the first so many events at most. Cost: O(events that are taken), a page
+    /// at a time.
     pub async fn fold_pages<'a>(
         &self,
         scope: &'a Scope,
         counter: &Counter,
         base: Checkpoint,
         to: Timestamp,
+        events_max: usize,
     ) -> Result<FoldedLog<'a>, StoreError> {
-        let after = base.as_of;
-        let mut range = ScanRange { after, to, order: Order::OldestFirst, beyond: None, limit: SCAN_PAGE_EVENTS };
-        let mut folded = FoldedLog { folder: Folder::new(base, &scope.rules), events: 0, newest: None };
+        let (after, order) = (base.as_of, Order::OldestFirst);
+        let mut range = ScanRange { after, to, order, beyond: None, limit: FOLD_EVENTS_AT_ONCE_MAX };
+        let mut left = events_max;
+        let mut folded = FoldedLog { folder: Folder::new(base, &scope.rules), events: 0, newest: None, more: false };
         loop {
-            let page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            // One more than is left tells whether there are more.
+            range.limit = left.saturating_add(1).min(FOLD_EVENTS_AT_ONCE_MAX);
+            let mut page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            let is_last = page.len() < range.limit;
+            folded.more = page.len() > left;
+            page.truncate(left);
             page.iter().for_each(|event| folded.folder.take(event));
             folded.events += page.len() as u64;
-            let Some(last) = page.last() else { return Ok(folded) };
-            folded.newest = Some(last.key.time);
-            if page.len() < SCAN_PAGE_EVENTS {
+            left -= page.len();
+            folded.newest = page.last().map(|last| last.key.time).or(folded.newest);
+            if is_last || folded.more {
                 return Ok(folded);
             }
-            range.beyond = Some(last.key.clone());
+            range.beyond = page.pop().map(|last| last.key);
+            tokio::task::yield_now().await;
         }
     }
 }

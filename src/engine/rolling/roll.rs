@@ -91,7 +91,7 @@ impl Core {
             // An unknown slice is never an empty one.
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
         }
-        let folded = self.fold_pages(scope, counter, base, limit).await?;
+        let folded = self.fold_pages(scope, counter, base, limit, usize::MAX).await?;
         if folded.events == 0 {
             self.stats.rolls_empty.one();
             return Ok(None);

@@ -7,6 +7,7 @@ mod life;
 mod queues;
 mod stores;
 mod stream_adds;
+mod watches;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -97,6 +97,16 @@ fn a_token_that_names_another_change_is_a_broken_precondition() {
 }
 
 #[test]
+fn a_name_that_nobody_wrote_is_told_apart_from_a_count() {
+    let desk = Desk::set();
+    desk.run(&["counter", "add", "views", "5"]).ok();
+    let shown = desk.run(&["counter", "get", "views", "viewz"]).ok();
+    let row = |name: &str| shown.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{shown}"));
+    assert!(row("viewz").contains("never written") && !row("views").contains("never written"), "{shown}");
+    assert!(desk.run(&["counter", "get", "viewz"]).ok().contains("never written"));
+}
+
+#[test]
 fn a_reader_that_stops_reading_is_no_failure() {
     let desk = Desk::set();
     let ran = desk.shell("tallystone explain-error | true; tallystone explain-error -o jsonl | head -n 1");

@@ -14,6 +14,7 @@ mod history;
 mod history_totals;
 mod leftovers;
 mod logs;
+mod long_folds;
 mod races;
 mod reads;
 mod retention;

@@ -181,3 +181,25 @@ async fn a_recount_holds_up_to_where_the_count_does() {
         house.counting.recount(&house.shop, counter("views"), None, None, Repair::No).await.expect("a recount");
     assert_eq!((recount.before, recount.after, recount.as_of), (5, 5, read.as_of), "long after the last roll");
 }
+
+#[tokio::test]
+async fn a_counter_that_was_never_written_is_told_apart_from_one_that_is_0() {
+    for counter_type in [CounterType::Eventual, CounterType::Accurate] {
+        let house = House::of_type(counter_type).await;
+        house.add("back", 5, None).await.expect("an add");
+        house.add("back", -5, None).await.expect("an add");
+        house.clear("cleared", None).await.expect("a clear");
+        house.add("nothing", 0, None).await.expect("an add of nothing, which is not kept");
+        for _ in 0..2 {
+            for (name, never_written) in [("back", false), ("cleared", false), ("nothing", true), ("missing", true)] {
+                let (stale, fresh) = (house.get(name).await, house.fresh(name).await);
+                let told = [stale, fresh].map(|reading| (reading.count, reading.never_written()));
+                assert_eq!(told, [(0, never_written); 2], "{name} of {counter_type:?}");
+            }
+            // Rolled up and once more.
+            house.pass(SECOND * 20).await;
+        }
+    }
+    let fast = House::of_type(CounterType::BestEffort).await;
+    assert!(!fast.get("missing").await.never_written(), "a best-effort namespace cannot tell");
+}

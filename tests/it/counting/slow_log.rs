@@ -22,6 +22,7 @@ pub struct SlowLog {
     unreadable: AtomicBool,
     under_way: AtomicUsize,
     most_at_once: AtomicUsize,
+    scans: AtomicUsize,
 }
 
 impl SlowLog {
@@ -36,6 +37,7 @@ impl SlowLog {
             unreadable: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
+            scans: AtomicUsize::new(0),
         });
         stores.log = log.clone();
         log
@@ -76,6 +78,11 @@ impl SlowLog {
         self.most_at_once.load(Ordering::Relaxed)
     }
 
+    /// The scans that were begun.
+    pub fn scans(&self) -> usize {
+        self.scans.load(Ordering::Relaxed)
+    }
+
     async fn take_a_while(&self) {
         if !self.lingers.load(Ordering::Relaxed) {
             return;
@@ -113,6 +120,7 @@ impl EventLog for SlowLog {
     }
 
     async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
+        self.scans.fetch_add(1, Ordering::Relaxed);
         self.take_a_while().await;
         if self.unreadable.load(Ordering::Relaxed) {
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "scan"));

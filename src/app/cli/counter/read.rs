@@ -258,7 +258,10 @@ fn reading_cells(name: &str, reading: &pb::GetCountResponse) -> Vec<String> {
         word::<pb::Exactness>(reading.exactness, "EXACTNESS_", pb::Exactness::as_str_name),
         time_cell(reading.as_of.as_ref()),
         reading.behind.to_string(),
-        time_cell(reading.last_write_time.as_ref()),
+        match reading.never_written {
+            true => "never written".to_owned(),
+            false => time_cell(reading.last_write_time.as_ref()),
+        },
         time_cell(reading.checked_at.as_ref()),
         reading.saturated.to_string(),
     ]
