@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use hashbrown::HashSet;
 use tokio::sync::oneshot;
 
 use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
@@ -57,11 +58,8 @@ impl Queues {
 
     /// Lists queues and templates by name: those above a name whose names begin so.
     pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<Queue>> {
-        let records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
-        let wanted = records.filter(|queue| {
-            queue.spec.name.as_str().starts_with(prefix) && above.is_none_or(|above| queue.spec.name > *above)
-        });
-        wanted.take(limit.min(PAGE_ROWS_MAX)).collect()
+        let listed = self.shared.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
+        listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }
 
     /// The history of a name, newest first; a name that never had one is refused.
@@ -134,18 +132,19 @@ impl Queues {
     /// Serves what the catalog holds, and repairs what a kill left half done.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
         let queues = self.shared.stores.catalog.load().await?;
-        let known = self.shared.stores.shards.queues().await?;
-        for (orphan, _) in known.iter().filter(|(id, _)| !queues.iter().any(|queue| queue.id == *id)) {
+        let known: HashSet<QueueId> = self.shared.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
+        let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
+        for orphan in known.difference(&named) {
             self.shared.stores.shards.drop_queue(*orphan).await?;
         }
         for queue in queues {
             let is_template = queue.spec.template_for.is_some();
-            if !is_template && !known.iter().any(|(id, _)| *id == queue.id) {
+            if !is_template && !known.contains(&queue.id) {
                 return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
                     .because(format!("queue {} has no shards", queue.spec.name)));
             }
             let live = Arc::new(LiveQueue::new(queue));
-            self.shared.put(Arc::clone(&live));
+            self.shared.put(&live);
             if !is_template {
                 self.bring(&live).await.map_err(|error| match error {
                     QueueError::Store(error) => error,
@@ -214,7 +213,7 @@ impl Queues {
             }
             return Err(error.into());
         }
-        self.shared.put(live);
+        self.shared.put(&live);
         Ok(Arc::new(queue))
     }
 
@@ -256,12 +255,10 @@ impl Queues {
     /// Of two templates with one prefix nobody could say which makes a queue.
     fn refuse_second_template(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let Some(prefix) = &spec.template_for else { return Ok(()) };
-        let mut records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
-        let first = records.find(|queue| queue.spec.template_for.as_ref() == Some(prefix));
-        let Some(first) = first else { return Ok(()) };
+        let Some(first) = self.shared.directory.template_for(prefix) else { return Ok(()) };
         let what = format!(
             "template {} makes the queues that begin with {prefix} already: update it, or delete it first",
-            first.spec.name
+            first.record.load().spec.name
         );
         Err(Reject::new(Reason::QueueExists, what.as_str()).at("queue.template_for", what.as_str()).into())
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashMap;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, broadcast};
@@ -14,6 +13,7 @@ use crate::domain::Timestamp;
 use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
 use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
+use crate::engine::queues::directory::Directory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::Operations;
@@ -46,8 +46,8 @@ pub struct Shared {
     pub cancels: broadcast::Sender<CancelNews>,
     /// One change of the catalog at a time.
     pub changes: Semaphore,
-    by_name: DashMap<QueueName, Arc<LiveQueue>>,
-    by_id: DashMap<QueueId, Arc<LiveQueue>>,
+    /// The queues and templates that are served.
+    pub directory: Directory,
 }
 
 /// When shards have to be swept, by elapsed time.
@@ -122,8 +122,7 @@ impl Shared {
             drain: CancellationToken::new(),
             cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
             changes: Semaphore::new(1),
-            by_name: DashMap::new(),
-            by_id: DashMap::new(),
+            directory: Directory::default(),
         }
     }
 
@@ -140,31 +139,27 @@ impl Shared {
     }
 
     /// Serves a queue from now on.
-    pub fn put(&self, queue: Arc<LiveQueue>) {
-        let record = queue.record.load();
-        self.by_id.insert(record.id, Arc::clone(&queue));
-        self.by_name.insert(record.spec.name.clone(), Arc::clone(&queue));
+    pub fn put(&self, queue: &Arc<LiveQueue>) {
+        self.directory.put(queue);
     }
 
     /// Serves a queue no more.
     pub fn remove(&self, queue: &LiveQueue) {
-        let record = queue.record.load();
-        self.by_name.remove(&record.spec.name);
-        self.by_id.remove(&record.id);
+        self.directory.remove(queue);
         for number in 0..queue.shards() {
-            self.alarms.set(ShardId { queue: record.id, number }, None);
+            self.alarms.set(queue.shard(number).id, None);
         }
         queue.waiters.wake_all();
     }
 
     /// Finds a queue or template by its name.
     pub fn find(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
-        self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
+        self.directory.find(name)
     }
 
     /// Finds a queue by its number.
     pub fn by_id(&self, id: QueueId) -> Option<Arc<LiveQueue>> {
-        self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
+        self.directory.by_id(id)
     }
 
     /// Finds a queue that holds messages.
@@ -183,25 +178,19 @@ impl Shared {
         Ok(found)
     }
 
-    /// All queues and templates, by name.
+    /// All queues and templates, by name. O(n).
     pub fn all(&self) -> Vec<Arc<LiveQueue>> {
-        let mut all: Vec<Arc<LiveQueue>> = self.by_name.iter().map(|queue| Arc::clone(queue.value())).collect();
-        all.sort_by(|a, b| a.record.load().spec.name.cmp(&b.record.load().spec.name));
-        all
+        self.directory.all()
     }
 
-    /// The template with the longest prefix of the name. O(queues).
+    /// The template with the longest prefix of the name. O(length of the name).
     pub fn template_of(&self, name: &QueueName) -> Option<Arc<Queue>> {
-        let records = self.all().into_iter().map(|queue| queue.record.load_full());
-        let fits = |queue: &Arc<Queue>| {
-            queue.spec.template_for.as_ref().is_some_and(|prefix| name.as_str().starts_with(&**prefix))
-        };
-        records.filter(fits).max_by_key(|queue| queue.spec.template_for.as_ref().map(|prefix| prefix.len()))
+        self.directory.template_of(name).map(|queue| queue.record.load_full())
     }
 
     /// How many queues and templates there are.
     pub fn len(&self) -> usize {
-        self.by_name.len()
+        self.directory.len()
     }
 
     /// Takes in what the answers to one call say of their shard.

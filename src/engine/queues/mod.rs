@@ -11,6 +11,7 @@ mod clock;
 mod core;
 mod delete;
 mod dequeue;
+mod directory;
 mod draft;
 mod enqueue;
 mod error;
