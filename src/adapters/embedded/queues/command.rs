@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::time::Moment;
-use crate::adapters::embedded::command::{Answer, Class};
+use crate::adapters::embedded::command::{Answer, Class, Lane};
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::pace::StepTime;
@@ -121,6 +121,45 @@ impl Ask {
         }
     }
 
+    /// What it goes before: commands that travel together go where the most urgent of them goes.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Apply(apply) => {
+                let has = |is: fn(&Command) -> bool| apply.commands.iter().any(|sent| is(&sent.command));
+                if has(holds_on) {
+                    Lane::Settlements
+                } else if has(is_bulk) && !has(|command| matches!(command, Command::Dequeue(_))) {
+                    Lane::Bulk
+                } else {
+                    Lane::Takers
+                }
+            }
+            Self::Create(..)
+            | Self::Drop(..)
+            | Self::Catalog(..)
+            | Self::Keep(..)
+            | Self::ResetClock(..) => Lane::Takers,
+            Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::Tidy | Self::Look => Lane::Bulk,
+        }
+    }
+
+    /// How many commands of shards it brings.
+    pub fn items(&self) -> usize {
+        match self {
+            Self::Apply(apply) => apply.commands.len(),
+            Self::Read(..)
+            | Self::Create(..)
+            | Self::Drop(..)
+            | Self::List(_)
+            | Self::Catalog(..)
+            | Self::Keep(..)
+            | Self::Clock(..)
+            | Self::ResetClock(..)
+            | Self::Tidy
+            | Self::Look => 1,
+        }
+    }
+
     /// About what it takes while it waits, beside itself.
     pub fn bytes(&self) -> usize {
         match self {
@@ -161,6 +200,19 @@ impl Ask {
 /// Whether a command takes a message in.
 pub fn is_intake(command: &Command) -> bool {
     matches!(command, Command::Enqueue(_))
+}
+
+/// Whether a command settles work that is done, or keeps or ends the right to it.
+fn holds_on(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Settle { .. } | Command::Extend { .. } | Command::Heartbeat { .. } | Command::EndSession { .. }
+    )
+}
+
+/// Whether a command adds work, or walks over what there is.
+fn is_bulk(command: &Command) -> bool {
+    matches!(command, Command::Enqueue(_) | Command::Purge(_) | Command::RedriveAll(_))
 }
 
 /// What a head takes in memory while it waits, beside its texts.
