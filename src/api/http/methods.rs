@@ -19,6 +19,10 @@ const LIKE_MIN: f64 = 0.9;
 /// What the full names of methods contain whose callers are noted in a history.
 const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
+/// The calls after which something stays that their callers have a share of, by their names.
+const TAKES_A_SHARE: [&str; 7] =
+    ["Enqueue", "BatchEnqueue", "OpenSession", "PurgeQueue", "RedriveMessages", "WatchQueue", "Work"];
+
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
@@ -99,7 +103,9 @@ impl Methods {
                 metrics: metrics.method(&name),
                 own,
                 changes: own && !is_without_side_effects(&descriptor),
-                wants_peer: own && CHANGES_A_CATALOG.iter().any(|part| descriptor.full_name().contains(part)),
+                wants_peer: own
+                    && (CHANGES_A_CATALOG.iter().any(|part| descriptor.full_name().contains(part))
+                        || TAKES_A_SHARE.contains(&descriptor.name())),
                 waits: own && descriptor.name() == "Dequeue",
                 descriptor,
             };
@@ -159,6 +165,15 @@ mod tests {
         assert_eq!(meant("/tallystone.counter.v1.CounterServices/AddCount"), Some(format!("{service}/AddCount")));
         for unlike in [format!("{service}/Nothing"), format!("{service}/"), "/".to_owned(), String::new()] {
             assert_eq!(meant(&unlike), None, "{unlike}");
+        }
+    }
+
+    #[test]
+    fn calls_that_take_a_share_know_their_caller() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        for name in TAKES_A_SHARE {
+            let path = format!("/tallystone.queue.v1.QueueService/{name}");
+            assert!(methods.find(&path).is_some_and(|method| method.wants_peer), "{path}");
         }
     }
 

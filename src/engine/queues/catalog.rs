@@ -10,15 +10,18 @@ use futures_util::future::join_all;
 use hashbrown::HashSet;
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
+use crate::domain::limits::{
+    ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
+};
 use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Refusal, State};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
 use crate::engine::queues::core::{not_found, with_messages};
 use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
-use crate::engine::queues::error::QueueError;
+use crate::engine::queues::error::{QueueError, Slot};
 use crate::engine::queues::live::LiveQueue;
+use crate::engine::shares::{CallerId, NoShare, Share};
 use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
 /// The version that a creation makes.
@@ -119,13 +122,20 @@ impl Queues {
     /// Makes the queue of a first enqueue.
     pub(super) async fn make_by_template(
         &self,
+        caller: &CallerId,
         template: &QueueName,
         spec: QueueSpec,
     ) -> Result<Arc<LiveQueue>, QueueError> {
         let author =
             Author { actor: "tallystone".to_owned(), reason: format!("the first enqueue, by template {template}") };
+        let most = QUEUES_MAX - QUEUES_FOR_CREATION_MIN;
+        let no_room = |why| QueueError::NoRoom { of: Slot::TemplateQueue, why };
+        if self.shared.len() >= most {
+            return Err(no_room(NoShare::All(most)));
+        }
+        let share = self.shared.made_by_template.take(caller).map_err(no_room)?;
         let (queues, name) = (self.clone(), spec.name.clone());
-        self.finish(async move { queues.make(spec, &author).await }).await?;
+        self.finish(async move { queues.make(spec, &author, Some(share)).await }).await?;
         self.shared.queue(&name)
     }
 
@@ -173,11 +183,11 @@ impl Queues {
         // What a queue has from before a rule is no fault of who asks for it again.
         let known = self.shared.find(&draft.name).map(|live| live.record.load_full());
         let spec = draft.resolve_new(known.as_ref().map(|known| &known.spec))?;
-        self.make(spec, author).await
+        self.make(spec, author, None).await
     }
 
-    /// Makes a queue with these settings, unless it is there.
-    async fn make(&self, spec: QueueSpec, author: &Author) -> Result<Arc<Queue>, QueueError> {
+    /// Makes a queue with these settings, unless it is there. It holds the share for as long as it is there.
+    async fn make(&self, spec: QueueSpec, author: &Author, share: Option<Share>) -> Result<Arc<Queue>, QueueError> {
         let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
         if let Some(live) = self.shared.find(&spec.name) {
             let live = live.record.load_full();
@@ -197,7 +207,7 @@ impl Queues {
         let id = QueueId(u128::from_be_bytes(self.shared.random()));
         let now = self.shared.now();
         let queue = Queue { id, spec, version: FIRST_VERSION, created: now, updated: now };
-        let live = Arc::new(LiveQueue::new(queue.clone()));
+        let live = Arc::new(LiveQueue::with_share(queue.clone(), share));
         let is_template = queue.spec.template_for.is_some();
         if !is_template {
             self.shared.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;

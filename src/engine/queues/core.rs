@@ -10,7 +10,10 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
-use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
+use crate::domain::limits::{
+    CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
+    QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
+};
 use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::directory::Directory;
@@ -19,6 +22,7 @@ use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::Operations;
 use crate::engine::queues::registry::Registry;
 use crate::engine::queues::settle::CancelNews;
+use crate::engine::shares::Shares;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardView, StoreError, StoreErrorKind};
 
@@ -40,6 +44,12 @@ pub struct Shared {
     pub alarms: Alarms,
     /// What is known of sessions over all shards.
     pub sessions: Registry,
+    /// The queues that first enqueues made, by the callers that sent these.
+    pub made_by_template: Shares,
+    /// The watches of queues that are open.
+    pub watches: Shares,
+    /// The work streams that are open.
+    pub streams: Shares,
     /// Cancelled when no lease is given any more.
     pub drain: CancellationToken,
     /// Running messages that somebody asked to cancel.
@@ -119,6 +129,9 @@ impl Shared {
             operations: Operations::default(),
             alarms: Alarms::default(),
             sessions: Registry::default(),
+            made_by_template: Shares::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX),
+            watches: Shares::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX),
+            streams: Shares::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
             drain: CancellationToken::new(),
             cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
             changes: Semaphore::new(1),

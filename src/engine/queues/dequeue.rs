@@ -325,7 +325,7 @@ impl Queues {
         if let Some(id) = session {
             found.asked.push(shard);
             if !self.shared.sessions.touch(id, queue.shard(shard).id)? {
-                return Err(QueueError::RetryLater);
+                return Err(QueueError::SessionShards);
             }
         }
         let answer = self.shared.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;

@@ -16,6 +16,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{Queue, QueueSpec, ShardId};
 use crate::engine::queues::calls::Calls;
 use crate::engine::queues::waiters::Waiters;
+use crate::engine::shares::Share;
 use crate::ports::ShardView;
 
 /// A queue that is served.
@@ -25,6 +26,8 @@ pub struct LiveQueue {
     /// Who waits for its messages.
     pub waiters: Waiters,
     shards: Box<[LiveShard]>,
+    /// The place of the caller whose first enqueue made it.
+    _share: Option<Share>,
 }
 
 /// One shard of it.
@@ -109,7 +112,13 @@ impl LiveQueue {
             shards: (0..queue.spec.shards).map(shard).collect(),
             record: ArcSwap::from_pointee(queue),
             waiters: Waiters::default(),
+            _share: None,
         }
+    }
+
+    /// The same of a queue that takes a place of a caller for as long as it is there.
+    pub fn with_share(queue: Queue, share: Option<Share>) -> Self {
+        Self { _share: share, ..Self::new(queue) }
     }
 
     /// The settings of the moment.

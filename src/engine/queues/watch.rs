@@ -10,9 +10,10 @@ use crate::domain::Timestamp;
 use crate::domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
 use crate::domain::queue::QueueName;
 use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
+use crate::engine::queues::error::{QueueError, Slot};
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::look::Depth;
+use crate::engine::shares::{CallerId, Share};
 
 /// One look at a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,11 +36,14 @@ struct Watching {
     interval: Duration,
     shown: Option<(Depth, usize)>,
     ended: bool,
+    /// The place of its caller.
+    _share: Share,
 }
 
 impl Queues {
     /// The depth of a queue now, then after each change.
-    pub fn watch(&self, name: &QueueName, interval: Duration) -> Result<DepthStream, QueueError> {
+    pub fn watch(&self, caller: &CallerId, name: &QueueName, interval: Duration) -> Result<DepthStream, QueueError> {
+        let share = self.shared.watches.take(caller).map_err(|why| QueueError::NoRoom { of: Slot::Watch, why })?;
         let watching = Watching {
             queues: self.clone(),
             queue: self.shared.queue(name)?,
@@ -47,6 +51,7 @@ impl Queues {
             interval: interval.max(WATCH_INTERVAL_MIN),
             shown: None,
             ended: false,
+            _share: share,
         };
         Ok(Box::pin(stream::unfold(watching, |mut watching| async move {
             let item = watching.next().await?;
