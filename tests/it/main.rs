@@ -21,6 +21,7 @@ mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod hot_counters;
+mod judging;
 mod licences;
 #[path = "../linear/mod.rs"]
 mod linear;
