@@ -36,6 +36,7 @@ mod readme;
 mod refused_starts;
 #[path = "../servers/mod.rs"]
 mod servers;
+mod shares;
 mod stop;
 mod store_faults;
 mod tidy;

@@ -16,6 +16,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{Queue, QueueSpec, ShardId};
 use crate::engine::queues::calls::Calls;
 use crate::engine::queues::waiters::Waiters;
+use crate::engine::queues::watch::LastReading;
 use crate::engine::shares::Share;
 use crate::ports::ShardView;
 
@@ -25,6 +26,8 @@ pub struct LiveQueue {
     pub record: ArcSwap<Queue>,
     /// Who waits for its messages.
     pub waiters: Waiters,
+    /// What those who watch it read last.
+    pub reading: LastReading,
     shards: Box<[LiveShard]>,
     /// The place of the caller whose first enqueue made it.
     _share: Option<Share>,
@@ -112,6 +115,7 @@ impl LiveQueue {
             shards: (0..queue.spec.shards).map(shard).collect(),
             record: ArcSwap::from_pointee(queue),
             waiters: Waiters::default(),
+            reading: LastReading::default(),
             _share: None,
         }
     }
