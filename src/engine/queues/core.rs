@@ -14,6 +14,7 @@ use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::directory::Directory;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub driver: Driver,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
+    /// Seals the lease tokens of the store.
+    pub lease_key: LeaseKey,
     /// Purges and redrives.
     pub operations: Operations,
     /// When shards have to be swept.
@@ -115,6 +118,7 @@ impl Shared {
     /// Puts the shared parts together; no queue is served yet.
     pub fn new(
         stores: QueueStores,
+        lease_key: LeaseKey,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         driver: Driver,
@@ -126,6 +130,7 @@ impl Shared {
             entropy,
             driver,
             stats,
+            lease_key,
             operations: Operations::default(),
             alarms: Alarms::default(),
             sessions: Registry::default(),

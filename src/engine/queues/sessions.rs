@@ -145,7 +145,7 @@ impl Queues {
         let command = Command::Heartbeat { session: id, received_up_to };
         match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply {
             Ok(Reply::Beaten { cancel_requested, .. }) => {
-                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0)).collect())
+                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0, &self.shared.lease_key)).collect())
             }
             Ok(other) => Err(unexpected("heartbeat", &other)),
             // It held nothing there for so long that the shard has forgotten it.

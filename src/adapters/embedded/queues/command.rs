@@ -7,6 +7,7 @@ use crate::adapters::embedded::command::{Answer, Class, Lane};
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -33,6 +34,8 @@ pub enum Ask {
     Keep(Box<QueueRequest>, Timestamp, Answer<()>),
     /// Reads the times of a step.
     Clock(Moment, Answer<StepTime>),
+    /// Reads the key that seals lease tokens; keeps this one if there is none.
+    LeaseKey(LeaseKey, Answer<LeaseKey>),
     /// Judges the age of tokens by wall time again.
     ResetClock(Moment, Answer<Option<Timestamp>>),
     /// Removes some rows of dropped queues; there may be more.
@@ -115,6 +118,7 @@ impl Ask {
             | Self::Catalog(..)
             | Self::Keep(..)
             | Self::Clock(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => Class::Upkeep,
@@ -138,6 +142,7 @@ impl Ask {
             | Self::Drop(..)
             | Self::Catalog(..)
             | Self::Keep(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..) => Lane::Takers,
             Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::Tidy | Self::Look => Lane::Bulk,
         }
@@ -154,6 +159,7 @@ impl Ask {
             | Self::Catalog(..)
             | Self::Keep(..)
             | Self::Clock(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => 1,
@@ -171,6 +177,7 @@ impl Ask {
             | Self::Catalog(..)
             | Self::Keep(..)
             | Self::Clock(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => 0,
@@ -191,6 +198,7 @@ impl Ask {
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
             Self::Keep(_, _, answer) => drop(answer.send(Err(error("keep request")))),
             Self::Clock(_, answer) => drop(answer.send(Err(error("read queue clock")))),
+            Self::LeaseKey(_, answer) => drop(answer.send(Err(error("lease key")))),
             Self::ResetClock(_, answer) => drop(answer.send(Err(error("reset queue clock")))),
             Self::Tidy | Self::Look => {}
         }
