@@ -106,6 +106,7 @@ const COUNTS: &[Row] = &[
     }),
     ("tallystone_queue_commands", "Commands that were sent to shards of queues", |s| s.queue_commands.get()),
     ("tallystone_queue_store_calls", "Store calls that brought these commands", |s| s.queue_store_calls.get()),
+    ("tallystone_queue_panics", "Store calls of queues that panicked: defects", |s| s.queue_panics.get()),
     (
         "tallystone_acknowledged_below_limit",
         "Events acknowledged at or below a limit that was told while they were held; must stay 0",

@@ -107,6 +107,8 @@ pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
 pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// A commit of the embedded store is closed once it holds so many bytes.
 pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Of what fills a commit, settlements leave one part in so many to dequeues and adds, and these to enqueues and reads.
+pub const COMMIT_LANE_PART: usize = 8;
 /// What the journals of the embedded store may take beside the one in use, in bytes; a start replays both.
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
@@ -309,6 +311,10 @@ pub const QUEUE_NAME_BYTES_MAX: usize = 128;
 pub const QUEUE_SHARDS_MAX: u32 = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
+/// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.
+pub const CALLER_TEMPLATE_QUEUES_MAX: usize = 5_000;
+/// The places for queues that are left to CreateQueue: templates make none in them.
+pub const QUEUES_FOR_CREATION_MIN: usize = 1_000;
 /// The most priority classes of a queue.
 pub const PRIORITY_CLASSES_MAX: usize = 32;
 /// The most messages of one batch of enqueues or settlements.
@@ -341,16 +347,30 @@ pub const SHARD_CALLS_OUT_MAX: usize = 2;
 pub const SWEEPS_OF_A_ROUND_MAX: usize = 1_024;
 /// The shards that are swept at once.
 pub const SWEEPS_AT_ONCE_MAX: usize = 16;
+/// The shards that a peek reads at once, each as many messages as it shows.
+pub const PEEK_SHARDS_AT_ONCE_MAX: usize = 8;
 /// The messages that one step of a list reads.
 pub const LIST_STEP_MESSAGES_MAX: usize = 100;
 /// The messages that an explanation looks at to say how many are served before one.
 pub const EXPLAIN_POSITION_MAX: usize = 100;
 /// The purges and redrives that a server knows.
 pub const OPERATIONS_MAX: usize = 10_000;
+/// Those of one caller; its oldest that has ended gives way to a new one.
+pub const CALLER_OPERATIONS_MAX: usize = 5_000;
 /// The purges and redrives with a request token that a store keeps for those who repeat them after a restart.
 pub const QUEUE_REQUESTS_KEPT_MAX: usize = 100_000;
+/// Those that are kept for one caller since the server started.
+pub const CALLER_QUEUE_REQUESTS_KEPT_MAX: usize = 50_000;
 /// How long a purge or redrive is known after its end.
 pub const OPERATION_KEPT: Duration = Duration::from_secs(3_600);
+/// The watches of queues that one server holds open.
+pub const QUEUE_WATCHES_MAX: usize = 20_000;
+/// Those of one caller.
+pub const CALLER_QUEUE_WATCHES_MAX: usize = 10_000;
+/// The work streams that one server holds open.
+pub const WORK_STREAMS_MAX: usize = 20_000;
+/// Those of one caller.
+pub const CALLER_WORK_STREAMS_MAX: usize = 10_000;
 /// The least time between two looks of a watch at a queue.
 pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// A watch of a queue that does not change says so after this time.
@@ -446,6 +466,8 @@ pub const SESSION_LEASE_DEFAULT: Duration = Duration::from_secs(30);
 pub const SESSION_LABEL_BYTES_MAX: usize = 256;
 /// The sessions that a server knows.
 pub const SERVER_SESSIONS_MAX: usize = 100_000;
+/// The sessions of one caller that a server knows, beside those that it found at its start.
+pub const CALLER_SESSIONS_MAX: usize = 50_000;
 /// The shards in which a session may hold leases.
 pub const SESSION_SHARDS_MAX: usize = 4_096;
 /// The shards that a heartbeat or the end of a session asks at once.

@@ -15,6 +15,7 @@ pub mod namespaces;
 pub mod queues;
 mod rising;
 pub mod rolling;
+pub mod shares;
 mod slices;
 pub mod stats;
 mod told;

@@ -160,6 +160,8 @@ pub struct Stats {
     pub queue_commands: Count,
     /// Store calls that brought them.
     pub queue_store_calls: Count,
+    /// Store calls of queues that panicked.
+    pub queue_panics: Count,
     /// How far the time of queues is ahead of wall time, in microseconds; negative if it is behind.
     pub queue_clock_ahead: Level,
     /// How far the time by which the age of tokens is judged is ahead of wall time, in microseconds.

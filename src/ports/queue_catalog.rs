@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use crate::domain::queue::name::{QueueId, QueueName};
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::spec::{Queue, QueueSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
@@ -76,6 +77,7 @@ pub struct QueueRequest {
 /// 4. `history` answers the changes of all queues that ever had the name, newest first; among changes of one time the
 ///    higher version first.
 /// 5. `kept` answers what the last `keep` of the queue and token was given, durably, at least until its time is over.
+/// 6. `lease_key` answers the key that its first call was given, durably: a store has one key for ever.
 #[async_trait]
 pub trait QueueCatalog: Send + Sync + 'static {
     /// Reads every live queue.
@@ -90,6 +92,9 @@ pub trait QueueCatalog: Send + Sync + 'static {
 
     /// Reads a request.
     async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError>;
+
+    /// The key that seals the lease tokens of the store; this one, made by chance, if it has none yet.
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError>;
 
     /// Reads the history of a name: `limit` changes after the first `skip`.
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError>;

@@ -1,5 +1,6 @@
 //! The laws of `QueueCatalog`.
 
+use tallystone::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
 use tallystone::domain::queue::{Queue, QueueId, QueueName};
 use tallystone::ports::{Outcome, QueueChange, QueueDeletion, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
@@ -148,6 +149,17 @@ async fn queue_catalog_law_5_a_request_is_answered_as_it_was_kept_last_until_its
         assert_eq!(kept(1, "a").await.as_ref(), requests.first(), "its time is not over");
         catalog.keep(request(3, "c", 0, 90), at(60)).await.expect("room");
         assert_eq!(kept(1, "a").await, None, "it gave way");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_catalog_law_6_a_store_has_one_lease_key() {
+    on_every_queue_store(async |bench| {
+        let first = LeaseKey([1; LEASE_KEY_BYTES]);
+        for made in [first, LeaseKey([2; LEASE_KEY_BYTES]), first] {
+            assert_eq!(bench.stores.catalog.lease_key(made).await.expect("a key"), first);
+        }
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{MessageRef, Verb};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, Routing};
+use tallystone::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
 use tallystone::domain::queue::settings::Exclusivity;
 use tallystone::domain::queue::{Command, Durability, QueueId, Refusal, Reply, Settings, Shard, State};
 use tallystone::ports::{ShardCommand, StoreErrorKind};
@@ -266,6 +267,17 @@ async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
         let bench = bench.reopen(ending);
         assert_eq!(state_of(&bench, "a").await, Some(State::Pending));
         assert_eq!(bench.stores.shards.durability(), said);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_catalog_law_6_the_lease_key_is_the_same_over_restarts() {
+    on_every_durable_queue_store(async |bench, ending| {
+        let (first, other) = (LeaseKey([1; LEASE_KEY_BYTES]), LeaseKey([2; LEASE_KEY_BYTES]));
+        bench.stores.catalog.lease_key(first).await.expect("a key");
+        let bench = bench.reopen(ending);
+        assert_eq!(bench.stores.catalog.lease_key(other).await.expect("a key"), first);
     })
     .await;
 }

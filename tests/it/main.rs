@@ -22,6 +22,7 @@ mod golden;
 mod harness;
 mod hot_counters;
 mod late_slices;
+mod judging;
 mod licences;
 #[path = "../linear/mod.rs"]
 mod linear;
@@ -38,6 +39,7 @@ mod readme;
 mod refused_starts;
 #[path = "../servers/mod.rs"]
 mod servers;
+mod shares;
 mod stop;
 mod store_faults;
 mod tidy;

@@ -9,6 +9,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
 use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Settings, State};
 use crate::domain::time::Timestamp;
@@ -45,6 +46,11 @@ impl QueueCatalog for NoQueues {
 
     async fn kept(&self, _queue: QueueId, _token: &str) -> Result<Option<QueueRequest>, StoreError> {
         Ok(None)
+    }
+
+    /// There is no lease to seal.
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        Ok(made)
     }
 
     async fn history(&self, _name: &QueueName, _skip: usize, _limit: usize) -> Result<Vec<QueueChange>, StoreError> {

@@ -112,6 +112,23 @@ pub enum Class {
     Upkeep,
 }
 
+/// What goes before what: a settlement frees what others wait for, an enqueue only adds to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Lane {
+    /// Settlements, extensions and heartbeats of queues.
+    Settlements,
+    /// Dequeues and sweeps, whatever is asked of counters, and what changes the shape of the store.
+    Takers,
+    /// Enqueues, reads, and what walks over a queue.
+    Bulk,
+}
+
+impl Lane {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+}
+
 /// The bytes of commands, by how these may be turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Weight {
@@ -146,6 +163,43 @@ impl Command {
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::Tidy(..) => Class::Upkeep,
+        }
+    }
+
+    /// What it goes before.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Queue(ask) => ask.lane(),
+            // One lane, so that the order of counters is that of arrival.
+            Self::Append(_)
+            | Self::Settle(_)
+            | Self::Publish(..)
+            | Self::Roll(..)
+            | Self::Watermarks(..)
+            | Self::CreateSlice(..)
+            | Self::SetStatus(..)
+            | Self::Catalog(..)
+            | Self::TrimSeries(..)
+            | Self::Forget(..)
+            | Self::Tidy(..) => Lane::Takers,
+        }
+    }
+
+    /// How many events or commands of shards it brings.
+    pub fn items(&self) -> usize {
+        match self {
+            Self::Append(append) => append.events.len(),
+            Self::Roll(_, writes, _) => writes.len(),
+            Self::Queue(ask) => ask.items(),
+            Self::Settle(_)
+            | Self::Publish(..)
+            | Self::Watermarks(..)
+            | Self::CreateSlice(..)
+            | Self::SetStatus(..)
+            | Self::Catalog(..)
+            | Self::TrimSeries(..)
+            | Self::Forget(..)
+            | Self::Tidy(..) => 1,
         }
     }
 

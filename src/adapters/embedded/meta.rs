@@ -7,6 +7,7 @@
 //! w dataset u32 shard u8     watermark i64
 //! s dataset u32 start i64    row of a time slice
 //! g namespace u64            the namespace was forgotten
+//! l                          the key that seals the lease tokens of queues
 //! ```
 
 use std::ops::Bound;
@@ -19,6 +20,9 @@ use crate::domain::counter::{DatasetId, NamespaceId};
 pub const COMMIT: &[u8] = b"c";
 /// The key of the newest row of each keyspace.
 pub const NEWEST_ROWS: &[u8] = b"k";
+
+/// The key of the row of the key that seals lease tokens.
+pub const LEASE_KEY: &[u8] = b"l";
 
 /// The key of a frontier.
 pub fn frontier(dataset: DatasetId) -> Vec<u8> {

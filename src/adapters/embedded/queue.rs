@@ -1,4 +1,8 @@
-//! The queue in front of the committer: bounded in bytes, taken whole.
+//! The queue in front of the committer: bounded in bytes, taken a group at a time.
+//!
+//! It has three lanes, see `Lane`, and takes as much as one commit holds: of an urgent lane first, so that what arrives in it
+//! is in the next group however much waits in the others; but of every lane that is not empty at least an eighth, so that
+//! none starves. Within a lane the order is that of arrival.
 //!
 //! Intake and upkeep have a bound each, so neither keeps the other out. A command that is larger than its bound gets in
 //! when no other of its class is there; so the bound holds up to one command, and no command is turned away for ever.
@@ -6,10 +10,15 @@
 //! Each commit costs the same work however few adds it holds, and takes a core that whoever sends adds needs. So the taker
 //! waits a moment for as many adds as lately came in such a moment; see `Gathering`.
 
+use std::collections::VecDeque;
+
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::command::{Command, Weight};
-use crate::domain::limits::{COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, HELD_BYTES_MAX, UPKEEP_BYTES_MAX};
+use super::command::{Command, Lane, Weight};
+use crate::domain::limits::{
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, COMMIT_LANE_PART, HELD_BYTES_MAX,
+    UPKEEP_BYTES_MAX,
+};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// Commands that wait, and the bytes of those that wait or are being worked on.
@@ -21,7 +30,7 @@ pub struct Queue {
 
 #[derive(Default)]
 struct State {
-    commands: Vec<Command>,
+    lanes: [Waiting; Lane::COUNT],
     weight: Weight,
     closed: bool,
     /// How many commands the taker waits for; 0 while it does not wait.
@@ -29,6 +38,40 @@ struct State {
     /// Whether something waits that is no add, so that nothing is gathered any more.
     hurried: bool,
     gathering: Gathering,
+}
+
+/// The commands of one lane, each with its cost, and their cost together.
+#[derive(Default)]
+struct Waiting {
+    commands: VecDeque<(Command, usize)>,
+    cost: usize,
+}
+
+/// What fills a commit: so many events, or their part of its bytes.
+const GROUP_COST: usize = COMMIT_EVENTS_MAX;
+
+fn cost_of(items: usize, weight: Weight) -> usize {
+    items.max((weight.intake + weight.upkeep) / (COMMIT_BYTES_MAX / COMMIT_EVENTS_MAX)).max(1)
+}
+
+impl Waiting {
+    fn push(&mut self, command: Command, cost: usize) {
+        self.cost += cost;
+        self.commands.push_back((command, cost));
+    }
+
+    /// Takes commands up to this cost, and always one if there is one; answers what they cost.
+    fn take(&mut self, most: usize, commands: &mut Vec<Command>) -> usize {
+        let mut taken = 0;
+        while let Some((_, cost)) = self.commands.front()
+            && (taken == 0 || taken + cost <= most)
+        {
+            taken += cost;
+            commands.extend(self.commands.pop_front().map(|(command, _)| command));
+        }
+        self.cost -= taken;
+        taken
+    }
 }
 
 /// How many adds are worth waiting for: as many as came in time again and again. One more is tried after
@@ -75,8 +118,9 @@ impl Queue {
         } else {
             state.weight += weight;
             state.hurried |= !matches!(command, Command::Append(_));
-            state.commands.push(command);
-            let is_awaited = state.wanted > 0 && (state.hurried || state.commands.len() >= state.wanted);
+            let cost = cost_of(command.items(), weight);
+            state.lanes[command.lane() as usize].push(command, cost);
+            let is_awaited = state.wanted > 0 && (state.hurried || state.len() >= state.wanted);
             drop(state);
             if is_awaited {
                 self.wake.notify_one();
@@ -87,7 +131,7 @@ impl Queue {
         command.fail(|op| StoreError::not_applied(refusal, op));
     }
 
-    /// Waits for commands and takes all of them; answers `false` once the queue is closed and empty.
+    /// Waits for commands and takes a group of them; answers `false` once the queue is closed and empty.
     pub fn take(&self, commands: &mut Vec<Command>) -> bool {
         let mut state = self.state.lock();
         if state.gathering.target > 1 {
@@ -95,28 +139,29 @@ impl Queue {
         } else {
             state.gathering.learn(1, true);
         }
-        while state.commands.is_empty() {
+        while state.len() == 0 {
             if state.closed {
                 return false;
             }
             state.wanted = 1;
             self.wake.wait(&mut state);
         }
-        (state.wanted, state.hurried) = (0, false);
-        std::mem::swap(&mut state.commands, commands);
+        state.take_group(commands);
+        // What is left has waited enough.
+        (state.wanted, state.hurried) = (0, state.len() > 0);
         true
     }
 
     /// Waits a moment for as many adds as lately came in such a moment.
     fn gather(&self, state: &mut MutexGuard<'_, State>) {
         let target = state.gathering.target;
-        let enough = |state: &State| state.commands.len() >= target || state.hurried || state.closed;
+        let enough = |state: &State| state.len() >= target || state.hurried || state.closed;
         let mut in_time = true;
         while in_time && !enough(state) {
             state.wanted = target;
             in_time = !self.wake.wait_for(state, COMMIT_GATHER_MAX).timed_out();
         }
-        let came = state.commands.len();
+        let came = state.len();
         // Where something else was in a hurry, fewer say nothing.
         if came >= target || !in_time {
             state.gathering.learn(came, in_time);
@@ -146,6 +191,22 @@ impl Queue {
 }
 
 impl State {
+    /// How many commands wait.
+    fn len(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.commands.len()).sum()
+    }
+
+    /// Takes what fills a commit: of each lane what is left of it, less the parts of the lanes behind.
+    fn take_group(&mut self, commands: &mut Vec<Command>) {
+        let part = GROUP_COST / COMMIT_LANE_PART;
+        let mut left = GROUP_COST;
+        for lane in 0..Lane::COUNT {
+            let behind: usize = self.lanes[lane + 1..].iter().map(|waiting| waiting.cost.min(part)).sum();
+            let taken = self.lanes[lane].take(left.saturating_sub(behind), commands);
+            left = left.saturating_sub(taken);
+        }
+    }
+
     fn has_room_for(&self, more: Weight) -> bool {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
         fits(self.weight.intake, more.intake, HELD_BYTES_MAX) && fits(self.weight.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
@@ -163,12 +224,18 @@ mod tests {
 
     use super::*;
     use crate::adapters::embedded::command::{Append, Prepared};
+    use crate::adapters::embedded::queues::command::{Apply, Ask};
+    use crate::adapters::embedded::queues::tests::{dequeue, enqueue};
+    use crate::adapters::embedded::queues::time::Moment;
     use crate::domain::Timestamp;
     use crate::domain::counter::{
         Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
     };
+    use crate::domain::queue::command::{Failure, Verb};
+    use crate::domain::queue::message::{Fence, LeaseToken, MessageKey};
+    use crate::domain::queue::{Command as QueueCommand, QueueId, ShardId};
     use crate::domain::rollup::Checkpoint;
-    use crate::ports::{Appended, NewEvent, Outcome, RollWrite};
+    use crate::ports::{Appended, BootId, NewEvent, Outcome, RollWrite, ShardCommand};
 
     type Answered = oneshot::Receiver<Vec<Result<Appended, StoreError>>>;
 
@@ -211,10 +278,18 @@ mod tests {
         !is_busy(answered)
     }
 
+    /// Takes whatever waits, group by group.
+    fn take_all(queue: &Queue) -> Vec<Command> {
+        let mut commands = Vec::new();
+        while commands.is_empty() || queue.state.lock().len() > 0 {
+            assert!(queue.take(&mut commands));
+        }
+        commands
+    }
+
     /// Works off whatever waits, as the committer does.
     fn work_off(queue: &Queue) -> usize {
-        let mut commands = Vec::new();
-        assert!(queue.take(&mut commands));
+        let commands = take_all(queue);
         let mut weight = Weight::default();
         commands.iter().for_each(|command| weight += command.bytes());
         queue.done(weight);
@@ -265,6 +340,72 @@ mod tests {
         assert_eq!(queue.state.lock().gathering.target, COMMIT_GATHER_ADDS_MAX, "a roll says nothing of adds");
     }
 
+    /// Commands of a queue, as `Queues` sends them.
+    fn of_queue(commands: Vec<ShardCommand>) -> Command {
+        let shard = ShardId { queue: QueueId(1), number: 0 };
+        let step = Timestamp::from_secs(1).into();
+        let moment = Moment { step, since_boot: Duration::ZERO, boot: BootId(1) };
+        Command::Queue(Ask::Apply(Apply { shard, moment, commands, answer: oneshot::channel().0 }))
+    }
+
+    fn settlement() -> Command {
+        let key = MessageKey { shard: 0, epoch: 1, sequence: 1 };
+        let token = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 } };
+        let settle = QueueCommand::Settle { token, verb: Verb::Complete, failure: Failure::default() };
+        of_queue(vec![ShardCommand::of(settle)])
+    }
+
+    /// How many commands of each lane the next group has.
+    fn group(queue: &Queue) -> [usize; Lane::COUNT] {
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        let mut lanes = [0; Lane::COUNT];
+        commands.iter().for_each(|command| lanes[command.lane() as usize] += 1);
+        lanes
+    }
+
+    #[test]
+    fn a_settlement_behind_ten_thousand_enqueues_is_in_the_next_group() {
+        let queue = Queue::default();
+        for _ in 0..10_000 {
+            queue.push(of_queue(vec![enqueue("a")]));
+        }
+        assert_eq!(group(&queue), [0, 0, GROUP_COST], "what fills a commit");
+        queue.push(of_queue(vec![dequeue(1)]));
+        queue.push(settlement());
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        assert_eq!(commands[0].lane(), Lane::Settlements, "and first in it");
+        assert_eq!(commands[1].lane(), Lane::Takers);
+        assert_eq!(commands.len(), GROUP_COST);
+    }
+
+    #[test]
+    fn no_lane_starves() {
+        let queue = Queue::default();
+        for _ in 0..10_000 {
+            queue.push(settlement());
+            queue.push(of_queue(vec![dequeue(1)]));
+            queue.push(of_queue(vec![enqueue("a")]));
+        }
+        let part = GROUP_COST / COMMIT_LANE_PART;
+        assert_eq!(group(&queue), [GROUP_COST - 2 * part, part, part]);
+        let mut rounds = 0;
+        while queue.state.lock().len() > 0 {
+            assert!(group(&queue).iter().sum::<usize>() <= GROUP_COST);
+            rounds += 1;
+        }
+        assert_eq!(rounds, (3 * 10_000usize).div_ceil(GROUP_COST) - 1, "every group is full but the last");
+    }
+
+    #[test]
+    fn what_costs_more_than_a_group_gets_in() {
+        let queue = Queue::default();
+        queue.push(of_queue(vec![dequeue(1); GROUP_COST + 1]));
+        queue.push(settlement());
+        assert_eq!(group(&queue), [1, 1, 0]);
+    }
+
     const THIRD: usize = HELD_BYTES_MAX / 3;
 
     #[test]
@@ -273,8 +414,7 @@ mod tests {
         assert!(pushed(&queue, append(THIRD)) && pushed(&queue, append(THIRD)));
         assert!(!pushed(&queue, append(THIRD)), "the third does not fit beside what each takes by itself");
         assert!(pushed(&queue, append(1_000)), "a smaller one does");
-        let mut commands = Vec::new();
-        assert!(queue.take(&mut commands));
+        let commands = take_all(&queue);
         assert!(!pushed(&queue, append(THIRD)), "what is worked on still counts");
         queue.done(commands[0].bytes());
         assert!(pushed(&queue, append(THIRD)));

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
 use crate::domain::queue::name::{QueueId, QueueName};
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::spec::Queue;
 use crate::domain::time::Timestamp;
 use crate::ports::{self, QueueChange, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
@@ -24,6 +25,7 @@ struct State {
     /// In the order of their commits.
     changes: Vec<QueueChange>,
     requests: BTreeMap<(QueueId, Box<str>), QueueRequest>,
+    lease_key: Option<LeaseKey>,
 }
 
 #[async_trait]
@@ -58,6 +60,10 @@ impl ports::QueueCatalog for QueueCatalog {
 
     async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
         Ok(self.state.lock().requests.get(&(queue, token.into())).cloned())
+    }
+
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        Ok(*self.state.lock().lease_key.get_or_insert(made))
     }
 
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {

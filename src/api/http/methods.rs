@@ -19,8 +19,9 @@ const LIKE_MIN: f64 = 0.9;
 /// What the full names of methods contain whose callers are noted in a history.
 const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
-/// What the names of methods end with of which each caller has a share.
-const SHARED_BY_CALLERS: [&str; 1] = [".WatchCounts"];
+/// The calls after which something stays that their callers have a share of, by their names.
+const TAKES_A_SHARE: [&str; 8] =
+    ["WatchCounts", "Enqueue", "BatchEnqueue", "OpenSession", "PurgeQueue", "RedriveMessages", "WatchQueue", "Work"];
 
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
@@ -149,7 +150,8 @@ fn is_without_side_effects(method: &MethodDescriptor) -> bool {
 
 /// Whether the service of a method wants to know who calls.
 fn wants_peer(name: &str) -> bool {
-    CHANGES_A_CATALOG.iter().any(|part| name.contains(part)) || SHARED_BY_CALLERS.iter().any(|end| name.ends_with(end))
+    let call = name.rsplit('.').next().unwrap_or(name);
+    CHANGES_A_CATALOG.iter().any(|part| name.contains(part)) || TAKES_A_SHARE.contains(&call)
 }
 
 #[cfg(test)]
@@ -167,6 +169,16 @@ mod tests {
         assert_eq!(meant("/tallystone.counter.v1.CounterServices/AddCount"), Some(format!("{service}/AddCount")));
         for unlike in [format!("{service}/Nothing"), format!("{service}/"), "/".to_owned(), String::new()] {
             assert_eq!(meant(&unlike), None, "{unlike}");
+        }
+    }
+
+    #[test]
+    fn calls_that_take_a_share_know_their_caller() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        for name in TAKES_A_SHARE {
+            let service = if name == "WatchCounts" { "counter.v1.CounterService" } else { "queue.v1.QueueService" };
+            let path = format!("/tallystone.{service}/{name}");
+            assert!(methods.find(&path).is_some_and(|method| method.wants_peer), "{path}");
         }
     }
 

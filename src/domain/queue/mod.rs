@@ -30,6 +30,7 @@ mod names;
 pub mod pace;
 pub mod ranges;
 pub mod route;
+pub mod seal;
 mod sequences;
 pub mod session;
 pub mod settings;

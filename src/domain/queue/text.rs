@@ -1,8 +1,9 @@
 //! The names of messages, leases and sessions as texts: how callers see and send them.
 //!
 //! A message key reads `m.<shard>.<epoch>.<sequence>`. A lease token is opaque: base64 over a version byte, the queue's
-//! number, the message's key and the fence. It names its queue, so that the token of another queue is told apart from
-//! one that was lost; it is no secret, and what it proves is decided by comparing it with the lease in the shard.
+//! number, the message's key, the fence, and the seal of all these. It names its queue, so that the token of another queue is
+//! told apart from one that was lost. The seal keeps strangers from making tokens; whether the lease still holds is decided
+//! by comparing the rest with the lease in the shard.
 
 use std::fmt;
 
@@ -11,6 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::domain::queue::command::{Invalid, MessageRef};
 use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Routing};
+use crate::domain::queue::seal::{LeaseKey, SEAL_BYTES};
 use crate::domain::queue::session::SessionId;
 
 /// What begins the text of a message key, and no message id.
@@ -19,9 +21,11 @@ pub const KEY_PREFIX: &str = "m.";
 /// What begins the text of a session's number.
 const SESSION_PREFIX: &str = "s.";
 
-/// The first byte of a lease token: the version of its layout.
-const LEASE_VERSION: u8 = 1;
+/// The first byte of a lease token: the version of its layout. The first layout had no seal and is not read any more.
+const LEASE_VERSION: u8 = 2;
+/// What is sealed.
 const LEASE_BYTES: usize = 1 + 16 + 4 + 4 + 8 + 4 + 8;
+const SEALED_BYTES: usize = LEASE_BYTES + SEAL_BYTES;
 
 /// Why a text is not the name it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -95,9 +99,9 @@ impl MessageRef {
 }
 
 impl LeaseToken {
-    /// The token as the queue of this number hands it out: 60 characters of the URL-safe base64 alphabet.
-    pub fn to_text(self, queue: u128) -> String {
-        let mut bytes = Vec::with_capacity(LEASE_BYTES);
+    /// The token as the queue of this number hands it out: 76 characters of the URL-safe base64 alphabet.
+    pub fn to_text(self, queue: u128, key: &LeaseKey) -> String {
+        let mut bytes = Vec::with_capacity(SEALED_BYTES);
         bytes.push(LEASE_VERSION);
         bytes.extend(queue.to_be_bytes());
         bytes.extend(self.key.shard.to_be_bytes());
@@ -105,15 +109,17 @@ impl LeaseToken {
         bytes.extend(self.key.sequence.to_be_bytes());
         bytes.extend(self.fence.epoch.to_be_bytes());
         bytes.extend(self.fence.serial.to_be_bytes());
+        bytes.extend(key.seal(&bytes));
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads the text of a token that should be one of this queue.
-    pub fn parse(text: &str, queue: u128) -> Result<Self, BadText> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadText::Lease)?;
-        let bytes: [u8; LEASE_BYTES] = bytes.try_into().map_err(|_| BadText::Lease)?;
-        let (version, rest) = split::<1>(&bytes);
-        if version != [LEASE_VERSION] {
+    /// Reads the text of a token that should be one of this queue, sealed with this key.
+    pub fn parse(text: &str, queue: u128, key: &LeaseKey) -> Result<Self, BadText> {
+        let bytes = decode(text).ok_or(BadText::Lease)?;
+        let (sealed, seal) = split::<LEASE_BYTES>(&bytes);
+        let seal = seal.try_into().map_err(|_| BadText::Lease)?;
+        let (version, rest) = split::<1>(&sealed);
+        if version != [LEASE_VERSION] || !key.is_sealed(&sealed, seal) {
             return Err(BadText::Lease);
         }
         let (owner, rest) = split::<16>(rest);
@@ -135,11 +141,17 @@ impl LeaseToken {
     }
 }
 
-/// The number of the queue that the text of a lease token names.
+/// The number of the queue that the text of a lease token names, whether or not its seal is right.
 pub fn queue_of_lease(text: &str) -> Option<u128> {
-    let bytes: [u8; LEASE_BYTES] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
+    let bytes = decode(text)?;
     let (owner, _) = split::<16>(&bytes[1..]);
     Some(u128::from_be_bytes(owner))
+}
+
+fn decode(text: &str) -> Option<[u8; SEALED_BYTES]> {
+    let mut bytes = [0; SEALED_BYTES + 2]; // the decoder asks for room for whole groups
+    let count = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+    if count == SEALED_BYTES { bytes.first_chunk().copied() } else { None }
 }
 
 /// The first `N` bytes, and the rest. The caller has checked the length.
@@ -200,22 +212,39 @@ mod tests {
         }
     }
 
+    const STORE: LeaseKey = LeaseKey([9; 16]);
+
     #[test]
-    fn a_lease_token_is_read_by_its_own_queue_only() {
-        let text = TOKEN.to_text(7);
-        assert_eq!(text.len(), 60);
-        assert_eq!(LeaseToken::parse(&text, 7), Ok(TOKEN));
-        assert_eq!(LeaseToken::parse(&text, 8), Err(BadText::OtherQueue));
+    fn a_lease_token_is_read_by_its_own_queue_and_store_only() {
+        let text = TOKEN.to_text(7, &STORE);
+        assert_eq!(text.len(), 76);
+        assert_eq!(LeaseToken::parse(&text, 7, &STORE), Ok(TOKEN));
+        assert_eq!(LeaseToken::parse(&text, 8, &STORE), Err(BadText::OtherQueue));
+        assert_eq!(LeaseToken::parse(&text, 7, &LeaseKey([8; 16])), Err(BadText::Lease));
         assert_eq!((queue_of_lease(&text), queue_of_lease("x")), (Some(7), None));
     }
 
     #[test]
+    fn whoever_knows_all_of_a_lease_but_the_key_cannot_make_its_token() {
+        let sealed = URL_SAFE_NO_PAD.decode(TOKEN.to_text(7, &STORE)).expect("base64");
+        let first_layout: Vec<u8> = [&[1], &sealed[1..LEASE_BYTES]].concat();
+        assert_eq!(LeaseToken::parse(&URL_SAFE_NO_PAD.encode(first_layout), 7, &STORE), Err(BadText::Lease));
+        for bit in 0..8 * sealed.len() {
+            let mut forged = sealed.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            let forged = LeaseToken::parse(&URL_SAFE_NO_PAD.encode(forged), 7, &STORE);
+            assert_eq!(forged, Err(BadText::Lease), "bit {bit}");
+        }
+    }
+
+    #[test]
     fn a_text_that_is_no_lease_token_is_told_so() {
-        let text = TOKEN.to_text(7);
-        let longer = format!("{text}AAAA");
+        let text = TOKEN.to_text(7, &STORE);
+        let (longer, long) = (format!("{text}AAAA"), "A".repeat(10_000));
         let newer = format!("B{}", &text[1..]);
-        for other in ["", "x", "{}", "m.3.1.42", &text[..59], &text[..56], &longer, &newer, "\0"] {
-            assert_eq!(LeaseToken::parse(other, 7), Err(BadText::Lease), "{other:?}");
+        for other in ["", "x", "{}", "m.3.1.42", &text[..75], &text[..72], &text[..60], &longer, &long, &newer, "\0"] {
+            assert_eq!(LeaseToken::parse(other, 7, &STORE), Err(BadText::Lease), "{other:?}");
+            assert_eq!(queue_of_lease(other).filter(|_| other.len() != text.len()), None);
         }
     }
 }

@@ -6,8 +6,10 @@
 //! but for those of a session, which may ask for them again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -119,7 +121,7 @@ impl Shared {
     ) -> Result<ShardAnswer, QueueError> {
         let receiver = self.start(queue, shard, vec![command])?;
         let answer = receiver.await.ok().and_then(|mut answers| answers.pop());
-        answer.unwrap_or_else(|| Err(gone())).map_err(|error| self.not_found_if_gone(queue, error))
+        answer.unwrap_or_else(|| Err(self.cut_off())).map_err(|error| self.not_found_if_gone(queue, error))
     }
 
     /// Applies commands of one kind, each to its shard, and answers each in its place; one that was refused before stays
@@ -158,8 +160,8 @@ impl Shared {
                 answers[place] = Some(answer.map_err(|error| self.not_found_if_gone(queue, error)));
             }
         }
-        let stopped = || Err(self.not_found_if_gone(queue, gone()));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(stopped)).collect()
+        let cut_off = || Err(self.not_found_if_gone(queue, self.cut_off()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(cut_off)).collect()
     }
 
     /// Applies commands to a shard, without waiting for them.
@@ -177,30 +179,49 @@ impl Shared {
         Ok(receiver)
     }
 
-    /// Sends what waits for the shard to the store until nothing waits any more.
+    /// Sends what waits for the shard to the store until nothing waits any more. A panic ends one store call and no more:
+    /// its callers are told that nobody knows what it did, and the next call goes out.
     async fn run(self: &Arc<Self>, queue: &Arc<LiveQueue>, shard: u32) {
         let live = queue.shard(shard);
         while let Some(calls) = live.calls.next() {
-            let mut commands = Vec::new();
-            let take = |call: Call| {
-                let count = call.commands.len();
-                commands.extend(call.commands);
-                (count, call.releases, call.answer)
-            };
-            let callers: Vec<_> = calls.into_iter().map(take).collect();
-            self.stats.queue_store_calls.one();
-            self.stats.queue_commands.add(commands.len() as u64);
-            let answers = self.stores.shards.apply(live.id, commands).await;
-            self.saw(queue, shard, answers.iter().flatten());
-            let mut answers = answers.into_iter();
-            for (count, releases, caller) in callers {
-                if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
-                    && releases
-                {
-                    self.release(queue, unread.iter().flatten());
-                }
+            // Nothing of ours is behind a lock that a panic would leave half changed; the store judges its own state.
+            if AssertUnwindSafe(self.send(queue, shard, calls)).catch_unwind().await.is_err() {
+                // The panic hook has logged what it was.
+                self.stats.queue_panics.one();
+                tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
             }
         }
+    }
+
+    /// Makes one store call and answers those who wait for it; whom it does not answer hears that it was cut off.
+    async fn send(self: &Arc<Self>, queue: &Arc<LiveQueue>, shard: u32, calls: Vec<Call>) {
+        let live = queue.shard(shard);
+        let mut commands = Vec::new();
+        let take = |call: Call| {
+            let count = call.commands.len();
+            commands.extend(call.commands);
+            (count, call.releases, call.answer)
+        };
+        let callers: Vec<_> = calls.into_iter().map(take).collect();
+        self.stats.queue_store_calls.one();
+        self.stats.queue_commands.add(commands.len() as u64);
+        let answers = self.stores.shards.apply(live.id, commands).await;
+        self.saw(queue, shard, answers.iter().flatten());
+        let mut answers = answers.into_iter();
+        for (count, releases, caller) in callers {
+            if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
+                && releases
+            {
+                self.release(queue, unread.iter().flatten());
+            }
+        }
+    }
+
+    /// The answer to a command whose call was cut off, by the end of the server or by a panic: it may have been applied.
+    fn cut_off(&self) -> StoreError {
+        let is_over = self.drain.is_cancelled();
+        let kind = if is_over { StoreErrorKind::Closed } else { StoreErrorKind::Unavailable };
+        StoreError::unknown(kind, "apply to queue")
     }
 
     /// Gives back the leases of answers that nobody reads any more.
@@ -224,11 +245,6 @@ impl Shared {
             let _ = self.start(queue, token.key.shard, vec![ShardCommand::of(release)]);
         }
     }
-}
-
-/// The answer to a command whose call was cut off by the end of the server.
-fn gone() -> StoreError {
-    StoreError::unknown(StoreErrorKind::Closed, "apply to queue")
 }
 
 #[cfg(test)]

@@ -7,17 +7,21 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use hashbrown::HashSet;
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_MAX};
+use crate::domain::limits::{
+    ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
+};
 use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Refusal, State};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
 use crate::engine::queues::core::{not_found, with_messages};
 use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
-use crate::engine::queues::error::QueueError;
+use crate::engine::queues::error::{QueueError, Slot};
 use crate::engine::queues::live::LiveQueue;
+use crate::engine::shares::{CallerId, NoShare, Share};
 use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
 /// The version that a creation makes.
@@ -57,11 +61,8 @@ impl Queues {
 
     /// Lists queues and templates by name: those above a name whose names begin so.
     pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<Queue>> {
-        let records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
-        let wanted = records.filter(|queue| {
-            queue.spec.name.as_str().starts_with(prefix) && above.is_none_or(|above| queue.spec.name > *above)
-        });
-        wanted.take(limit.min(PAGE_ROWS_MAX)).collect()
+        let listed = self.shared.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
+        listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }
 
     /// The history of a name, newest first; a name that never had one is refused.
@@ -121,31 +122,39 @@ impl Queues {
     /// Makes the queue of a first enqueue.
     pub(super) async fn make_by_template(
         &self,
+        caller: &CallerId,
         template: &QueueName,
         spec: QueueSpec,
     ) -> Result<Arc<LiveQueue>, QueueError> {
         let author =
             Author { actor: "tallystone".to_owned(), reason: format!("the first enqueue, by template {template}") };
+        let most = QUEUES_MAX - QUEUES_FOR_CREATION_MIN;
+        let no_room = |why| QueueError::NoRoom { of: Slot::TemplateQueue, why };
+        if self.shared.len() >= most {
+            return Err(no_room(NoShare::All(most)));
+        }
+        let share = self.shared.made_by_template.take(caller).map_err(no_room)?;
         let (queues, name) = (self.clone(), spec.name.clone());
-        self.finish(async move { queues.make(spec, &author).await }).await?;
+        self.finish(async move { queues.make(spec, &author, Some(share)).await }).await?;
         self.shared.queue(&name)
     }
 
     /// Serves what the catalog holds, and repairs what a kill left half done.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
         let queues = self.shared.stores.catalog.load().await?;
-        let known = self.shared.stores.shards.queues().await?;
-        for (orphan, _) in known.iter().filter(|(id, _)| !queues.iter().any(|queue| queue.id == *id)) {
+        let known: HashSet<QueueId> = self.shared.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
+        let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
+        for orphan in known.difference(&named) {
             self.shared.stores.shards.drop_queue(*orphan).await?;
         }
         for queue in queues {
             let is_template = queue.spec.template_for.is_some();
-            if !is_template && !known.iter().any(|(id, _)| *id == queue.id) {
+            if !is_template && !known.contains(&queue.id) {
                 return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
                     .because(format!("queue {} has no shards", queue.spec.name)));
             }
             let live = Arc::new(LiveQueue::new(queue));
-            self.shared.put(Arc::clone(&live));
+            self.shared.put(&live);
             if !is_template {
                 self.bring(&live).await.map_err(|error| match error {
                     QueueError::Store(error) => error,
@@ -174,11 +183,11 @@ impl Queues {
         // What a queue has from before a rule is no fault of who asks for it again.
         let known = self.shared.find(&draft.name).map(|live| live.record.load_full());
         let spec = draft.resolve_new(known.as_ref().map(|known| &known.spec))?;
-        self.make(spec, author).await
+        self.make(spec, author, None).await
     }
 
-    /// Makes a queue with these settings, unless it is there.
-    async fn make(&self, spec: QueueSpec, author: &Author) -> Result<Arc<Queue>, QueueError> {
+    /// Makes a queue with these settings, unless it is there. It holds the share for as long as it is there.
+    async fn make(&self, spec: QueueSpec, author: &Author, share: Option<Share>) -> Result<Arc<Queue>, QueueError> {
         let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
         if let Some(live) = self.shared.find(&spec.name) {
             let live = live.record.load_full();
@@ -198,7 +207,7 @@ impl Queues {
         let id = QueueId(u128::from_be_bytes(self.shared.random()));
         let now = self.shared.now();
         let queue = Queue { id, spec, version: FIRST_VERSION, created: now, updated: now };
-        let live = Arc::new(LiveQueue::new(queue.clone()));
+        let live = Arc::new(LiveQueue::with_share(queue.clone(), share));
         let is_template = queue.spec.template_for.is_some();
         if !is_template {
             self.shared.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
@@ -214,7 +223,7 @@ impl Queues {
             }
             return Err(error.into());
         }
-        self.shared.put(live);
+        self.shared.put(&live);
         Ok(Arc::new(queue))
     }
 
@@ -256,12 +265,10 @@ impl Queues {
     /// Of two templates with one prefix nobody could say which makes a queue.
     fn refuse_second_template(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let Some(prefix) = &spec.template_for else { return Ok(()) };
-        let mut records = self.shared.all().into_iter().map(|queue| queue.record.load_full());
-        let first = records.find(|queue| queue.spec.template_for.as_ref() == Some(prefix));
-        let Some(first) = first else { return Ok(()) };
+        let Some(first) = self.shared.directory.template_for(prefix) else { return Ok(()) };
         let what = format!(
             "template {} makes the queues that begin with {prefix} already: update it, or delete it first",
-            first.spec.name
+            first.record.load().spec.name
         );
         Err(Reject::new(Reason::QueueExists, what.as_str()).at("queue.template_for", what.as_str()).into())
     }

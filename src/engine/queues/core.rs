@@ -4,21 +4,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashMap;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
-use crate::domain::limits::{CANCEL_NEWS_MAX, PROMOTION_LATE};
+use crate::domain::limits::{
+    CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
+    QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
+};
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
+use crate::engine::queues::directory::Directory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::Operations;
 use crate::engine::queues::registry::Registry;
 use crate::engine::queues::settle::CancelNews;
+use crate::engine::shares::Shares;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardView, StoreError, StoreErrorKind};
 
@@ -34,20 +39,28 @@ pub struct Shared {
     pub driver: Driver,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
+    /// Seals the lease tokens of the store.
+    pub lease_key: LeaseKey,
     /// Purges and redrives.
     pub operations: Operations,
     /// When shards have to be swept.
     pub alarms: Alarms,
     /// What is known of sessions over all shards.
     pub sessions: Registry,
+    /// The queues that first enqueues made, by the callers that sent these.
+    pub made_by_template: Shares,
+    /// The watches of queues that are open.
+    pub watches: Shares,
+    /// The work streams that are open.
+    pub streams: Shares,
     /// Cancelled when no lease is given any more.
     pub drain: CancellationToken,
     /// Running messages that somebody asked to cancel.
     pub cancels: broadcast::Sender<CancelNews>,
     /// One change of the catalog at a time.
     pub changes: Semaphore,
-    by_name: DashMap<QueueName, Arc<LiveQueue>>,
-    by_id: DashMap<QueueId, Arc<LiveQueue>>,
+    /// The queues and templates that are served.
+    pub directory: Directory,
 }
 
 /// When shards have to be swept, by elapsed time.
@@ -105,6 +118,7 @@ impl Shared {
     /// Puts the shared parts together; no queue is served yet.
     pub fn new(
         stores: QueueStores,
+        lease_key: LeaseKey,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         driver: Driver,
@@ -116,14 +130,17 @@ impl Shared {
             entropy,
             driver,
             stats,
+            lease_key,
             operations: Operations::default(),
             alarms: Alarms::default(),
             sessions: Registry::default(),
+            made_by_template: Shares::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX),
+            watches: Shares::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX),
+            streams: Shares::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
             drain: CancellationToken::new(),
             cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
             changes: Semaphore::new(1),
-            by_name: DashMap::new(),
-            by_id: DashMap::new(),
+            directory: Directory::default(),
         }
     }
 
@@ -140,31 +157,27 @@ impl Shared {
     }
 
     /// Serves a queue from now on.
-    pub fn put(&self, queue: Arc<LiveQueue>) {
-        let record = queue.record.load();
-        self.by_id.insert(record.id, Arc::clone(&queue));
-        self.by_name.insert(record.spec.name.clone(), Arc::clone(&queue));
+    pub fn put(&self, queue: &Arc<LiveQueue>) {
+        self.directory.put(queue);
     }
 
     /// Serves a queue no more.
     pub fn remove(&self, queue: &LiveQueue) {
-        let record = queue.record.load();
-        self.by_name.remove(&record.spec.name);
-        self.by_id.remove(&record.id);
+        self.directory.remove(queue);
         for number in 0..queue.shards() {
-            self.alarms.set(ShardId { queue: record.id, number }, None);
+            self.alarms.set(queue.shard(number).id, None);
         }
         queue.waiters.wake_all();
     }
 
     /// Finds a queue or template by its name.
     pub fn find(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
-        self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
+        self.directory.find(name)
     }
 
     /// Finds a queue by its number.
     pub fn by_id(&self, id: QueueId) -> Option<Arc<LiveQueue>> {
-        self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
+        self.directory.by_id(id)
     }
 
     /// Finds a queue that holds messages.
@@ -183,25 +196,19 @@ impl Shared {
         Ok(found)
     }
 
-    /// All queues and templates, by name.
+    /// All queues and templates, by name. O(n).
     pub fn all(&self) -> Vec<Arc<LiveQueue>> {
-        let mut all: Vec<Arc<LiveQueue>> = self.by_name.iter().map(|queue| Arc::clone(queue.value())).collect();
-        all.sort_by(|a, b| a.record.load().spec.name.cmp(&b.record.load().spec.name));
-        all
+        self.directory.all()
     }
 
-    /// The template with the longest prefix of the name. O(queues).
+    /// The template with the longest prefix of the name. O(length of the name).
     pub fn template_of(&self, name: &QueueName) -> Option<Arc<Queue>> {
-        let records = self.all().into_iter().map(|queue| queue.record.load_full());
-        let fits = |queue: &Arc<Queue>| {
-            queue.spec.template_for.as_ref().is_some_and(|prefix| name.as_str().starts_with(&**prefix))
-        };
-        records.filter(fits).max_by_key(|queue| queue.spec.template_for.as_ref().map(|prefix| prefix.len()))
+        self.directory.template_of(name).map(|queue| queue.record.load_full())
     }
 
     /// How many queues and templates there are.
     pub fn len(&self) -> usize {
-        self.by_name.len()
+        self.directory.len()
     }
 
     /// Takes in what the answers to one call say of their shard.

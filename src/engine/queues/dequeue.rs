@@ -61,6 +61,8 @@ pub enum Blocked {
 pub struct Given {
     /// The lease.
     pub lease: Leased,
+    /// Its token as the worker gets it.
+    pub token: String,
     /// The message.
     pub message: StoredMessage,
     /// The shard's time.
@@ -84,7 +86,7 @@ pub struct Dequeued {
 }
 
 impl Dequeued {
-    /// The queue, and its number, which lease tokens carry.
+    /// The queue, and its number.
     pub fn queue(&self) -> (QueueId, QueueName) {
         let record = self.queue.record.load();
         (record.id, record.spec.name.clone())
@@ -118,7 +120,11 @@ impl Dequeued {
         if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
             self.shared.sessions.leased(id, self.shared.clock.elapsed() + longest);
         }
-        let given = leases.into_iter().zip(messages).map(|(lease, message)| Given { lease, message, at });
+        let (queue, key) = (self.queue.record.load().id, self.shared.lease_key);
+        let given = leases.into_iter().zip(messages).map(|(lease, message)| {
+            let token = lease.token.to_text(queue.0, &key);
+            Given { lease, token, message, at }
+        });
         self.leases.extend(given.map(|given| (given, now)));
     }
 
@@ -325,7 +331,7 @@ impl Queues {
         if let Some(id) = session {
             found.asked.push(shard);
             if !self.shared.sessions.touch(id, queue.shard(shard).id)? {
-                return Err(QueueError::RetryLater);
+                return Err(QueueError::SessionShards);
             }
         }
         let answer = self.shared.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;

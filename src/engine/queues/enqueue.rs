@@ -17,6 +17,7 @@ use crate::engine::queues::catalog::ForEnqueue;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::unexpected;
+use crate::engine::shares::CallerId;
 use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A message as a caller sends it.
@@ -73,14 +74,19 @@ pub struct Enqueued {
 }
 
 impl Queues {
-    /// Takes a message in; creates the queue if a template says so.
-    pub async fn enqueue(&self, name: &QueueName, sent: SentMessage) -> Result<Enqueued, QueueError> {
+    /// Takes a message of a caller in; creates the queue if a template says so.
+    pub async fn enqueue(
+        &self,
+        caller: &CallerId,
+        name: &QueueName,
+        sent: SentMessage,
+    ) -> Result<Enqueued, QueueError> {
         let queue = match self.place_for_enqueue(name)? {
             ForEnqueue::Live(queue) => queue,
             ForEnqueue::Template { template, spec } => {
                 let step = self.shared.stores.shards.clock().await?;
                 self.try_out(&spec, sent.clone(), step)?;
-                self.make_by_template(&template, *spec).await?
+                self.make_by_template(caller, &template, *spec).await?
             }
         };
         let (named, (shard, command)) = self.named(&queue, sent)?;
@@ -90,6 +96,7 @@ impl Queues {
     /// Takes messages in, each with its own answer.
     pub async fn batch_enqueue(
         &self,
+        caller: &CallerId,
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
@@ -105,7 +112,7 @@ impl Queues {
                 if sent.iter().all(Result::is_err) {
                     return Ok(sent.into_iter().filter_map(Result::err).map(Err).collect());
                 }
-                (self.make_by_template(&template, *spec).await?, sent)
+                (self.make_by_template(caller, &template, *spec).await?, sent)
             }
         };
         let (mut names, mut commands) = (Vec::with_capacity(sent.len()), Vec::with_capacity(sent.len()));

@@ -2,13 +2,32 @@
 
 use std::borrow::Cow;
 
+use crate::domain::limits::SESSION_SHARDS_MAX;
 use crate::domain::queue::command::{Full, Invalid, Refusal};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::session::Ending;
 use crate::domain::queue::{QueueId, State};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
+use crate::engine::shares::NoShare;
 use crate::ports::{StoreError, StoreErrorKind};
+
+/// What a caller holds for longer than a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// A session.
+    Session,
+    /// A purge or redrive.
+    Operation,
+    /// A purge or redrive with a request token, which the store keeps.
+    KeptRequest,
+    /// A queue that a template makes.
+    TemplateQueue,
+    /// A watch of a queue.
+    Watch,
+    /// A work stream.
+    WorkStream,
+}
 
 /// Why a queue call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +88,20 @@ pub enum QueueError {
     /// The server is busy and did nothing.
     #[error("too many calls of this queue wait for the store; nothing was done: retry with the same id")]
     RetryLater,
+    /// As many of something are there as may be.
+    #[error("{}", no_room_text(*.of, *.why))]
+    NoRoom {
+        /// What there are so many of.
+        of: Slot,
+        /// Which bound was met.
+        why: NoShare,
+    },
+    /// The session may hold leases in as many shards as it may.
+    #[error(
+        "the session holds leases in {SESSION_SHARDS_MAX} shards, the most of one session; nothing was leased: settle what it \
+         holds, or open another session"
+    )]
+    SessionShards,
     /// The server is stopping.
     #[error("the server is stopping; nothing was done")]
     ShuttingDown,
@@ -129,7 +162,9 @@ impl QueueError {
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
-            Self::RetryLater => Reason::RetryLater,
+            Self::RetryLater | Self::SessionShards => Reason::RetryLater,
+            Self::NoRoom { of: Slot::TemplateQueue, .. } => Reason::QueueFull,
+            Self::NoRoom { .. } => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::UnknownClass { .. } => reason_of_invalid(Invalid::PriorityClass),
@@ -191,6 +226,30 @@ fn advice_for(made_by: Option<&str>) -> String {
     match made_by {
         None => "check its name, for example with tallystone queue ls".to_owned(),
         Some(template) => format!("its first enqueue makes it, by template {template}"),
+    }
+}
+
+fn no_room_text(of: Slot, why: NoShare) -> String {
+    let (what, advice) = match of {
+        Slot::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
+        Slot::Operation => ("purges and redrives that go on", "cancel some, or wait for their end"),
+        Slot::KeptRequest => {
+            ("purges and redrives with a request_token", "wait until they are forgotten, or send none")
+        }
+        Slot::TemplateQueue => ("queues made by templates", "delete some, or create the queue with CreateQueue"),
+        Slot::Watch => ("watches of queues", "end some"),
+        Slot::WorkStream => ("work streams", "end some"),
+    };
+    match why {
+        NoShare::All(most) if of == Slot::TemplateQueue => {
+            format!("there are {most} queues, with which first enqueues make no more; nothing was done: {advice}")
+        }
+        NoShare::All(most) => {
+            format!("the server has {most} {what}, the most there may be; nothing was done: {advice}")
+        }
+        NoShare::Own(most) => {
+            format!("this caller has {most} {what}, the most that one caller may have; nothing was done: {advice}")
+        }
     }
 }
 

@@ -16,6 +16,8 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{Queue, QueueSpec, ShardId};
 use crate::engine::queues::calls::Calls;
 use crate::engine::queues::waiters::Waiters;
+use crate::engine::queues::watch::LastReading;
+use crate::engine::shares::Share;
 use crate::ports::ShardView;
 
 /// A queue that is served.
@@ -24,7 +26,11 @@ pub struct LiveQueue {
     pub record: ArcSwap<Queue>,
     /// Who waits for its messages.
     pub waiters: Waiters,
+    /// What those who watch it read last.
+    pub reading: LastReading,
     shards: Box<[LiveShard]>,
+    /// The place of the caller whose first enqueue made it.
+    _share: Option<Share>,
 }
 
 /// One shard of it.
@@ -109,7 +115,14 @@ impl LiveQueue {
             shards: (0..queue.spec.shards).map(shard).collect(),
             record: ArcSwap::from_pointee(queue),
             waiters: Waiters::default(),
+            reading: LastReading::default(),
+            _share: None,
         }
+    }
+
+    /// The same of a queue that takes a place of a caller for as long as it is there.
+    pub fn with_share(queue: Queue, share: Option<Share>) -> Self {
+        Self { _share: share, ..Self::new(queue) }
     }
 
     /// The settings of the moment.

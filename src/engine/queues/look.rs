@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 
 use crate::domain::Timestamp;
-use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::shard::NotDeclared;
@@ -69,19 +70,22 @@ impl Queues {
         found.map(|(message, at)| Found { message, at }).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
-    /// Shows the next messages, best priority first.
+    /// Shows the next messages, best priority first. A few shards are read at once, and of these the best are kept, so that a
+    /// queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<Found>, QueueError> {
         let queue = self.shared.queue(name)?;
         self.catch_up_all(&queue).await?;
-        let mut all: Vec<Found> = Vec::new();
+        let mut best: Vec<Found> = Vec::new();
         let reads = (0..queue.shards()).map(|number| self.shared.stores.shards.peek(queue.shard(number).id, limit));
-        for read in join_all(reads).await {
+        let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
+        while let Some(read) = reads.next().await {
             let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
-            all.extend(messages.into_iter().map(|message| Found { message, at }));
+            best.extend(messages.into_iter().map(|message| Found { message, at }));
+            // Stable, so that of equal ones those of earlier shards come first.
+            best.sort_by_key(|found| found.message.head.priority);
+            best.truncate(limit);
         }
-        all.sort_by_key(|found| found.message.head.priority);
-        all.truncate(limit);
-        Ok(all)
+        Ok(best)
     }
 
     /// Lists messages of a state, shard by shard; and where the next page begins, if there is more.

@@ -11,6 +11,7 @@ mod clock;
 mod core;
 mod delete;
 mod dequeue;
+mod directory;
 mod draft;
 mod enqueue;
 mod error;
@@ -36,6 +37,7 @@ use crate::domain::Reason;
 use crate::domain::Reject;
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::route::shard_of;
+use crate::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
 use crate::domain::queue::{QueueName, Reply};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
@@ -76,7 +78,10 @@ impl Queues {
         driver: Driver,
         stats: Arc<Stats>,
     ) -> Result<Self, StoreError> {
-        let shared = Arc::new(Shared::new(stores, clock, entropy, driver.clone(), stats));
+        let mut made = [0; LEASE_KEY_BYTES];
+        entropy.fill(&mut made);
+        let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
+        let shared = Arc::new(Shared::new(stores, lease_key, clock, entropy, driver.clone(), stats));
         let queues = Self { shared: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;

@@ -13,17 +13,24 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::limits::{SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_SHARDS_MAX};
+use crate::domain::limits::{CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_SHARDS_MAX};
 use crate::domain::queue::session::{Ending, Session, SessionId};
 use crate::domain::queue::{Refusal, ShardId};
+use crate::engine::shares::{CallerId, NoShare, Share, Shares};
 
 /// A session and the shards in which it may hold leases.
 pub type Held = (SessionId, Vec<ShardId>);
 
 /// The sessions of a server. Times are elapsed times.
-#[derive(Default)]
 pub struct Registry {
     known: Mutex<Known>,
+    shares: Shares,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { known: Mutex::default(), shares: Shares::new(SERVER_SESSIONS_MAX, CALLER_SESSIONS_MAX) }
+    }
 }
 
 #[derive(Default)]
@@ -48,6 +55,8 @@ struct Entry {
     ended: Option<Ending>,
     /// Cancelled once it has ended.
     over: CancellationToken,
+    /// The place it takes; none for one that was found at the start when there was no place.
+    _share: Option<Share>,
 }
 
 /// What a call of a session may go on with.
@@ -94,17 +103,22 @@ impl Registry {
         newest.map_or(0, |(id, _)| (id.0 as u64 >> 20) + 1)
     }
 
-    /// Takes a session in and ends those that had its label; answers these, to be ended where they hold leases too. None if
-    /// there is no room. O(log n + sessions of the label).
-    pub fn open(&self, id: SessionId, label: &str, lease: Duration, now: Duration) -> Option<Vec<Held>> {
+    /// Takes a session of a caller in and ends those that had its label; answers these, to be ended where they hold leases
+    /// too. Refused if there is no room, or none for this caller. O(log n + sessions of the label).
+    pub fn open(
+        &self,
+        id: SessionId,
+        caller: &CallerId,
+        label: &str,
+        lease: Duration,
+        now: Duration,
+    ) -> Result<Vec<Held>, NoShare> {
         let mut known = self.known.lock();
         known.forget(now);
-        if known.sessions.len() >= SERVER_SESSIONS_MAX {
-            return None;
-        }
+        let share = self.shares.take(caller)?;
         let replaced = known.replace(id);
-        known.insert(id, Entry::new(label, lease, now));
-        Some(replaced)
+        known.insert(id, Entry::new(label, lease, now, Some(share)));
+        Ok(replaced)
     }
 
     /// Takes in what a shard knew of a session when the server started; it counts as heard.
@@ -112,7 +126,8 @@ impl Registry {
         let Some(lease) = session.lease else { return };
         let mut known = self.known.lock();
         if !known.sessions.contains_key(&id) {
-            known.insert(id, Entry::new("", lease, now));
+            // What the shards knew is known again, whatever the bound; it was within the bound before.
+            known.insert(id, Entry::new("", lease, now, self.shares.take(&CallerId::nobody()).ok()));
         }
         let Some(entry) = known.sessions.get_mut(&id) else { return };
         let newest = [session.answered.last().copied(), session.bars.last_key_value().map(|(call, _)| *call)];
@@ -265,7 +280,7 @@ impl Known {
 }
 
 impl Entry {
-    fn new(label: &str, lease: Duration, now: Duration) -> Self {
+    fn new(label: &str, lease: Duration, now: Duration, share: Option<Share>) -> Self {
         Self {
             label: label.into(),
             lease,
@@ -276,6 +291,7 @@ impl Entry {
             shards: BTreeSet::new(),
             ended: None,
             over: CancellationToken::new(),
+            _share: share,
         }
     }
 
@@ -305,7 +321,7 @@ mod tests {
 
     fn opened(registry: &Registry, label: &str, millis: u64) -> SessionId {
         let id = number_of(label, millis, 7);
-        registry.open(id, label, LEASE, Duration::ZERO).expect("room");
+        registry.open(id, &CallerId::nobody(), label, LEASE, Duration::ZERO).expect("room");
         id
     }
 
@@ -346,13 +362,13 @@ mod tests {
         let (first, other, plain) = (opened(&registry, "w", 1), opened(&registry, "v", 1), opened(&registry, "", 1));
         assert_eq!([first, plain].map(|id| registry.touch(id, shard(1))), [Ok(true), Ok(true)]);
         let second = number_of("w", 2, 9);
-        assert_eq!(registry.open(second, "w", LEASE, SECOND), Some(vec![(first, vec![shard(1)])]));
+        assert_eq!(registry.open(second, &CallerId::nobody(), "w", LEASE, SECOND), Ok(vec![(first, vec![shard(1)])]));
         assert_eq!(registry.hear(first, SECOND), Err(Refusal::SessionEnded(Ending::Replaced)));
         assert_eq!(registry.touch(first, shard(3)), Err(Refusal::SessionEnded(Ending::Replaced)), "and leases no more");
         for alive in [second, other, plain] {
             assert_eq!(registry.hear(alive, SECOND), Ok(LEASE));
         }
-        assert_eq!(registry.open(number_of("", 3, 9), "", LEASE, SECOND), Some(Vec::new()));
+        assert_eq!(registry.open(number_of("", 3, 9), &CallerId::nobody(), "", LEASE, SECOND), Ok(Vec::new()));
         assert_eq!(registry.hear(plain, SECOND), Ok(LEASE), "no label is not a label");
     }
 
@@ -396,12 +412,29 @@ mod tests {
     }
 
     #[test]
+    fn one_caller_leaves_sessions_for_others_and_gets_those_back_that_are_forgotten() {
+        let registry = Registry::default();
+        let caller = |last: u8| CallerId::of_address([10, 0, 0, last].into());
+        let open = |caller: &CallerId, number: u64, now: Duration| {
+            registry.open(number_of("", number, 0), caller, "", LEASE, now).map(drop)
+        };
+        let greedy = caller(1);
+        for number in 0..CALLER_SESSIONS_MAX as u64 {
+            assert_eq!(open(&greedy, number, Duration::ZERO), Ok(()));
+        }
+        let (next, later) = (CALLER_SESSIONS_MAX as u64, LEASE + SESSION_KEPT);
+        assert_eq!(open(&greedy, next, SECOND), Err(NoShare::Own(CALLER_SESSIONS_MAX)));
+        assert_eq!(open(&caller(2), next, SECOND), Ok(()), "others have their own");
+        assert_eq!(open(&greedy, next + 1, later), Ok(()), "what is forgotten gives way");
+    }
+
+    #[test]
     fn a_session_is_forgotten_once_no_shard_can_know_it() {
         let registry = Registry::default();
         let id = opened(&registry, "", 1);
         registry.leased(id, 4 * LEASE);
         let later = |after: Duration| {
-            registry.open(number_of("", 5, after.as_secs()), "", LEASE, after).expect("room");
+            registry.open(number_of("", 5, after.as_secs()), &CallerId::nobody(), "", LEASE, after).expect("room");
             registry.hear(id, after)
         };
         assert_eq!(later(4 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)));

@@ -20,10 +20,11 @@ use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::core::Shared;
 use crate::engine::queues::dequeue::Dequeued;
-use crate::engine::queues::error::QueueError;
+use crate::engine::queues::error::{QueueError, Slot};
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::registry::{Admitted, number_of};
 use crate::engine::queues::{Queues, unexpected};
+use crate::engine::shares::CallerId;
 use crate::ports::{ShardCommand, StoreError};
 
 /// A session that was opened.
@@ -72,8 +73,13 @@ impl Drop for InSession {
 }
 
 impl Queues {
-    /// Opens a session, and ends the one that had its label before.
-    pub async fn open_session(&self, label: &str, lease: Option<Duration>) -> Result<OpenedSession, QueueError> {
+    /// Opens a session of a caller, and ends the one that had its label before.
+    pub async fn open_session(
+        &self,
+        caller: &CallerId,
+        label: &str,
+        lease: Option<Duration>,
+    ) -> Result<OpenedSession, QueueError> {
         if label.len() > SESSION_LABEL_BYTES_MAX {
             let what = format!("label has {} bytes; at most {SESSION_LABEL_BYTES_MAX} are allowed", label.len());
             return Err(Reject::new(Reason::InvalidArgument, what).into());
@@ -88,8 +94,8 @@ impl Queues {
         let now = u64::try_from(self.shared.now().millis()).unwrap_or(0);
         let millis = now.max(self.shared.sessions.next_millis(label));
         let id = number_of(label, millis, u64::from_be_bytes(self.shared.random()));
-        let replaced = self.shared.sessions.open(id, label, lease, self.shared.clock.elapsed());
-        let Some(replaced) = replaced else { return Err(QueueError::RetryLater) };
+        let replaced = self.shared.sessions.open(id, caller, label, lease, self.shared.clock.elapsed());
+        let replaced = replaced.map_err(|why| QueueError::NoRoom { of: Slot::Session, why })?;
         for (old, shards) in replaced {
             let queues = self.clone();
             self.finish(async move { queues.end_in(old, shards, Ending::Replaced).await }).await?;
@@ -139,7 +145,7 @@ impl Queues {
         let command = Command::Heartbeat { session: id, received_up_to };
         match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply {
             Ok(Reply::Beaten { cancel_requested, .. }) => {
-                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0)).collect())
+                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0, &self.shared.lease_key)).collect())
             }
             Ok(other) => Err(unexpected("heartbeat", &other)),
             // It held nothing there for so long that the shard has forgotten it.

@@ -300,7 +300,7 @@ impl Queues {
 
     /// Reads a lease token; one of another queue is refused, one of a shard that never was is lost.
     fn lease_token(&self, queue: &LiveQueue, text: &str) -> Result<LeaseToken, QueueError> {
-        let token = LeaseToken::parse(text, queue.record.load().id.0)
+        let token = LeaseToken::parse(text, queue.record.load().id.0, &self.shared.lease_key)
             .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
     }

@@ -15,9 +15,10 @@ use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::queues::Queues;
 use crate::engine::queues::core::Shared;
 use crate::engine::queues::dequeue::{Ask, Blocked, Dequeued};
-use crate::engine::queues::error::QueueError;
+use crate::engine::queues::error::{QueueError, Slot};
 use crate::engine::queues::sessions::Beat;
 use crate::engine::queues::waiters::Place;
+use crate::engine::shares::{CallerId, Share};
 
 /// What a stream asks for.
 #[derive(Clone, Debug)]
@@ -52,6 +53,11 @@ impl Queues {
     /// Runs work that ends by itself beside the calls; it is joined when the server stops.
     pub fn run_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.shared.driver.start_once(work);
+    }
+
+    /// Takes a place for a work stream, which it holds as long as it is open.
+    pub fn place_for_stream(&self, caller: &CallerId) -> Result<Share, QueueError> {
+        self.shared.streams.take(caller).map_err(|why| QueueError::NoRoom { of: Slot::WorkStream, why })
     }
 
     /// The queue that a lease token names, if it is served.

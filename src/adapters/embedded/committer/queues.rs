@@ -4,8 +4,10 @@
 use super::group::{Group, Work};
 use super::{Committer, Sync};
 use crate::adapters::embedded::command::Command;
+use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::key::TIDIED;
 use crate::adapters::embedded::library::KeyspaceError;
+use crate::adapters::embedded::meta;
 use crate::adapters::embedded::queues::command::{Apply, Ask, is_intake};
 use crate::adapters::embedded::queues::recover::Recovered;
 use crate::adapters::embedded::queues::spaces::Spaces;
@@ -15,11 +17,13 @@ use crate::adapters::embedded::queues::time::Moment;
 use crate::adapters::embedded::queues::{catalog, key};
 use crate::adapters::embedded::read::rows;
 use crate::adapters::embedded::space::Room;
+use crate::adapters::stored::Damaged;
 use crate::adapters::stored::queues::encode_body;
 use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
 use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::command::arrivals;
 use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -82,6 +86,7 @@ impl Committer {
             | Ask::Drop(..)
             | Ask::Catalog(..)
             | Ask::Keep(..)
+            | Ask::LeaseKey(..)
             | Ask::ResetClock(..)
             | Ask::Tidy) => {
                 self.flush(group);
@@ -185,6 +190,7 @@ impl Committer {
             Ask::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
             Ask::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
             Ask::Keep(request, now, answer) => drop(answer.send(self.keep_request(*request, now))),
+            Ask::LeaseKey(made, answer) => drop(answer.send(self.lease_key(made))),
             Ask::ResetClock(moment, answer) => drop(answer.send(self.reset_queue_clock(moment))),
             Ask::Tidy => self.tidy_queues(),
             Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Clock(..) | Ask::Look => {
@@ -283,6 +289,21 @@ impl Committer {
         self.commit_alone(batch, OP)?;
         self.core.queues.catalog.keep(request, &gone);
         Ok(())
+    }
+
+    /// The key that seals lease tokens: this one if there is none. It is a row of `meta`, which is there from the start.
+    fn lease_key(&mut self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        const OP: &str = "lease key";
+        let read = self.writer.library().meta.get(meta::LEASE_KEY).map_err(ReadError::from);
+        if let Some(row) = read.map_err(|error| error.during(OP))? {
+            let known = row.as_ref().try_into().map(LeaseKey);
+            let other_length = || Damaged::new("lease key", "a value of another length");
+            return known.map_err(|_| ReadError::from(other_length()).during(OP));
+        }
+        let mut batch = self.writer.batch(1);
+        batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
+        self.commit_alone(batch, OP)?;
+        Ok(made)
     }
 
     /// Judges the age of tokens by wall time again, in one commit with what is refused for it.

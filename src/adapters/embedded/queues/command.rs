@@ -3,10 +3,11 @@
 use tokio::sync::oneshot;
 
 use super::time::Moment;
-use crate::adapters::embedded::command::{Answer, Class};
+use crate::adapters::embedded::command::{Answer, Class, Lane};
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -33,6 +34,8 @@ pub enum Ask {
     Keep(Box<QueueRequest>, Timestamp, Answer<()>),
     /// Reads the times of a step.
     Clock(Moment, Answer<StepTime>),
+    /// Reads the key that seals lease tokens; keeps this one if there is none.
+    LeaseKey(LeaseKey, Answer<LeaseKey>),
     /// Judges the age of tokens by wall time again.
     ResetClock(Moment, Answer<Option<Timestamp>>),
     /// Removes some rows of dropped queues; there may be more.
@@ -115,9 +118,51 @@ impl Ask {
             | Self::Catalog(..)
             | Self::Keep(..)
             | Self::Clock(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => Class::Upkeep,
+        }
+    }
+
+    /// What it goes before: commands that travel together go where the most urgent of them goes.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Apply(apply) => {
+                let has = |is: fn(&Command) -> bool| apply.commands.iter().any(|sent| is(&sent.command));
+                if has(holds_on) {
+                    Lane::Settlements
+                } else if has(is_bulk) && !has(|command| matches!(command, Command::Dequeue(_))) {
+                    Lane::Bulk
+                } else {
+                    Lane::Takers
+                }
+            }
+            Self::Create(..)
+            | Self::Drop(..)
+            | Self::Catalog(..)
+            | Self::Keep(..)
+            | Self::LeaseKey(..)
+            | Self::ResetClock(..) => Lane::Takers,
+            Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::Tidy | Self::Look => Lane::Bulk,
+        }
+    }
+
+    /// How many commands of shards it brings.
+    pub fn items(&self) -> usize {
+        match self {
+            Self::Apply(apply) => apply.commands.len(),
+            Self::Read(..)
+            | Self::Create(..)
+            | Self::Drop(..)
+            | Self::List(_)
+            | Self::Catalog(..)
+            | Self::Keep(..)
+            | Self::Clock(..)
+            | Self::LeaseKey(..)
+            | Self::ResetClock(..)
+            | Self::Tidy
+            | Self::Look => 1,
         }
     }
 
@@ -132,6 +177,7 @@ impl Ask {
             | Self::Catalog(..)
             | Self::Keep(..)
             | Self::Clock(..)
+            | Self::LeaseKey(..)
             | Self::ResetClock(..)
             | Self::Tidy
             | Self::Look => 0,
@@ -152,6 +198,7 @@ impl Ask {
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
             Self::Keep(_, _, answer) => drop(answer.send(Err(error("keep request")))),
             Self::Clock(_, answer) => drop(answer.send(Err(error("read queue clock")))),
+            Self::LeaseKey(_, answer) => drop(answer.send(Err(error("lease key")))),
             Self::ResetClock(_, answer) => drop(answer.send(Err(error("reset queue clock")))),
             Self::Tidy | Self::Look => {}
         }
@@ -161,6 +208,19 @@ impl Ask {
 /// Whether a command takes a message in.
 pub fn is_intake(command: &Command) -> bool {
     matches!(command, Command::Enqueue(_))
+}
+
+/// Whether a command settles work that is done, or keeps or ends the right to it.
+fn holds_on(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Settle { .. } | Command::Extend { .. } | Command::Heartbeat { .. } | Command::EndSession { .. }
+    )
+}
+
+/// Whether a command adds work, or walks over what there is.
+fn is_bulk(command: &Command) -> bool {
+    matches!(command, Command::Enqueue(_) | Command::Purge(_) | Command::RedriveAll(_))
 }
 
 /// What a head takes in memory while it waits, beside its texts.

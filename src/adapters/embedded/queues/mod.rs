@@ -35,6 +35,7 @@ use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::session::{Session, SessionId};
 use crate::domain::queue::{Durability, Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
 use crate::domain::time::Timestamp;
@@ -298,6 +299,10 @@ impl QueueCatalog for Queues {
 
     async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
         self.ask("keep request", |answer| Ask::Keep(Box::new(request), now, answer)).await
+    }
+
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        self.ask("lease key", |answer| Ask::LeaseKey(made, answer)).await
     }
 
     async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {

@@ -67,7 +67,7 @@ fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_000_000))
 }
 
-fn enqueue(id: &str) -> ShardCommand {
+pub fn enqueue(id: &str) -> ShardCommand {
     let message = NewMessage {
         id: MessageId::new(id).expect("a valid id"),
         token_time: None,
@@ -86,7 +86,7 @@ fn enqueue(id: &str) -> ShardCommand {
     ShardCommand { command: Command::Enqueue(Box::new(message)), body }
 }
 
-fn dequeue(max: usize) -> ShardCommand {
+pub fn dequeue(max: usize) -> ShardCommand {
     ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
 }
 

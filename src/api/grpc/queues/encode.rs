@@ -105,14 +105,13 @@ pub fn found(found: Found) -> wire::Message {
 }
 
 /// A lease.
-pub fn lease((id, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
-    let token = given.lease.token;
+pub fn lease((_, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
     wire::Lease {
         message: Some(message(given.message, given.at)),
-        lease_token: token.to_text(id.0),
+        lease_token: given.token,
         attempt_number: signed(given.lease.attempt_number),
         lease_expires_in: Some(time::write_duration(given.lease.expires_in)),
-        fence: token.fence.as_u64(),
+        fence: given.lease.token.fence.as_u64(),
         queue: name.as_str().to_owned(),
     }
 }

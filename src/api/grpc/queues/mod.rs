@@ -23,6 +23,7 @@ use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{Settlement, Verb};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::{ListCursor, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate};
+use crate::engine::shares::CallerId;
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -59,6 +60,11 @@ fn status(error: QueueError) -> Status {
 
 fn refused(refusal: impl Into<Refusal>) -> Status {
     refusal.into().into()
+}
+
+/// Who holds what the call takes: its peer's address.
+fn caller_of<T>(request: &Request<T>) -> CallerId {
+    request.remote_addr().map_or_else(CallerId::nobody, |address| CallerId::of_address(address.ip()))
 }
 
 fn plain(token: String, verb: Verb) -> SentSettlement {
@@ -143,29 +149,33 @@ impl QueueService for QueuesApi {
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> Answer<wire::PurgeQueueResponse> {
+        let caller = caller_of(&request);
         let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let id = decode::queue_id(&queue_id).map_err(status)?;
-        let done = self.queues.purge(&name, id, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
+        let done =
+            self.queues.purge(caller, &name, id, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
         let operation = encode::operation(done);
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
 
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> Answer<wire::EnqueueResponse> {
+        let caller = caller_of(&request);
         let wire::EnqueueRequest { queue, message } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let sent = decode::message(message).map_err(status)?;
-        let enqueued = self.queues.enqueue(&name, sent).await.map_err(status)?;
+        let enqueued = self.queues.enqueue(&caller, &name, sent).await.map_err(status)?;
         Ok(Response::new(encode::enqueued(&enqueued)))
     }
 
     async fn batch_enqueue(&self, request: Request<wire::BatchEnqueueRequest>) -> Answer<wire::BatchEnqueueResponse> {
+        let caller = caller_of(&request);
         let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         decode::batch_size("messages", messages.len()).map_err(status)?;
         let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
         let sent = messages.into_iter().map(|message| decode::message(Some(message))).collect();
-        let answers = self.queues.batch_enqueue(&name, sent).await.map_err(status)?;
+        let answers = self.queues.batch_enqueue(&caller, &name, sent).await.map_err(status)?;
         let results = ids.into_iter().zip(answers).map(|(id, answer)| encode::enqueue_result(id, answer));
         Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
     }
@@ -234,9 +244,10 @@ impl QueueService for QueuesApi {
     }
 
     async fn open_session(&self, request: Request<wire::OpenSessionRequest>) -> Answer<wire::OpenSessionResponse> {
+        let caller = caller_of(&request);
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
         let lease = decode::duration("session_lease", session_lease).map_err(status)?;
-        let opened = self.queues.open_session(&label, lease).await.map_err(status)?;
+        let opened = self.queues.open_session(&caller, &label, lease).await.map_err(status)?;
         let session_lease = Some(time::write_duration(opened.lease));
         Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
     }
@@ -351,10 +362,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::RedriveMessagesRequest>,
     ) -> Answer<wire::RedriveMessagesResponse> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let asked = decode::redrive(request).map_err(status)?;
-        let operation = self.queues.redrive(&name, asked).await.map_err(status)?;
+        let operation = self.queues.redrive(caller, &name, asked).await.map_err(status)?;
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -401,10 +413,11 @@ impl QueueService for QueuesApi {
     }
 
     async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> Answer<Self::WatchQueueStream> {
+        let caller = caller_of(&request);
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let looks = self.queues.watch(&name, interval).map_err(status)?;
+        let looks = self.queues.watch(&caller, &name, interval).map_err(status)?;
         let looks = looks.map(|look| look.map(|look| encode::look(&look)).map_err(status));
         let stopping = Refusal::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
@@ -412,7 +425,8 @@ impl QueueService for QueuesApi {
     }
 
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> Answer<Self::WorkStream> {
-        let answers = work::answers(self.queues.clone(), request.into_inner(), self.drain.clone());
+        let place = self.queues.place_for_stream(&caller_of(&request)).map_err(status)?;
+        let answers = work::answers(self.queues.clone(), place, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 }

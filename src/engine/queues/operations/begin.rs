@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Kind, Running, Work};
+use super::{Asked, Kind, Running, Work};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::{QueueId, State};
@@ -57,20 +57,14 @@ impl Work {
 
 impl Queues {
     /// Begins an operation, or finds the one that its token names.
-    pub(super) async fn begin(
-        &self,
-        queue: &Arc<LiveQueue>,
-        work: Work,
-        total: u64,
-        token: Option<String>,
-    ) -> Result<Arc<Running>, QueueError> {
-        check_token(token.as_deref())?;
-        match token {
-            Some(token) if work.outlives_its_server() => {
+    pub(super) async fn begin(&self, queue: &Arc<LiveQueue>, asked: Asked) -> Result<Arc<Running>, QueueError> {
+        check_token(asked.token.as_deref())?;
+        match asked.token.clone() {
+            Some(token) if asked.work.outlives_its_server() => {
                 let (queues, queue) = (self.clone(), Arc::clone(queue));
-                self.finish(async move { queues.begin_kept(&queue, work, total, token).await }).await
+                self.finish(async move { queues.begin_kept(&queue, asked, token).await }).await
             }
-            token => self.begin_now(queue, work, total, token, None),
+            Some(_) | None => self.begin_now(queue, asked, None),
         }
     }
 
@@ -78,20 +72,20 @@ impl Queues {
     async fn begin_kept(
         &self,
         queue: &Arc<LiveQueue>,
-        work: Work,
-        total: u64,
+        asked: Asked,
         token: String,
     ) -> Result<Arc<Running>, QueueError> {
         let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
         let (id, now) = (queue.record.load().id, self.shared.now());
         if self.shared.operations.get(&name_of(id, &token)).is_some() {
-            return self.begin_now(queue, work, total, Some(token), None);
+            return self.begin_now(queue, asked, None);
         }
+        let Asked { caller, work, total, .. } = &asked;
         let catalog = &self.shared.stores.catalog;
         let kept = catalog.kept(id, &token).await?.filter(|kept| kept.until > now);
         let kept = match kept {
             Some(kept) if kept.fingerprint != work.fingerprint() => return Err(reused()),
-            Some(kept) => self.left_of(queue, &work, kept).await?,
+            Some(kept) => self.left_of(queue, work, kept).await?,
             None => {
                 let through = match &work.message {
                     Some(message) => self.errored_version(queue, message).await?,
@@ -99,14 +93,15 @@ impl Queues {
                 };
                 // What is slow on purpose is known until it can be over, and then as long as anything else.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
-                let until = now + walk + kept_for(queue, &work);
+                let until = now + walk + kept_for(queue, work);
+                self.shared.operations.keep(caller, until, now)?;
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
                 let request = QueueRequest { queue: id, token, fingerprint, through, until };
                 catalog.keep(request.clone(), now).await?;
                 request
             }
         };
-        self.begin_now(queue, work, total, Some(token), Some(kept))
+        self.begin_now(queue, asked, Some(kept))
     }
 
     /// Keeps that nothing is left of an operation, so that no repeat does it again.
@@ -130,15 +125,14 @@ impl Queues {
     fn begin_now(
         &self,
         queue: &Arc<LiveQueue>,
-        work: Work,
-        total: u64,
-        token: Option<String>,
+        Asked { caller, work, total, token }: Asked,
         kept: Option<QueueRequest>,
     ) -> Result<Arc<Running>, QueueError> {
         let record = queue.record.load();
         let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
         let made = Running {
             id: name_of(record.id, &token.unwrap_or_else(unnamed)),
+            caller,
             queue: record.spec.name.clone(),
             work: work.clone(),
             kept,

@@ -6,17 +6,16 @@
 //! is left of it.
 
 mod begin;
+mod known;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hashbrown::HashMap;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::limits::{BULK_MESSAGES_MAX, OPERATION_KEPT, OPERATIONS_MAX, REQUEST_TOKEN_BYTES_MAX};
+use crate::domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::{Bulk, MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{Command, QueueId, QueueName, Reply, State};
@@ -24,9 +23,11 @@ use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::{Queues, unexpected};
+use crate::engine::shares::CallerId;
 use crate::ports::{QueueRequest, ShardCommand};
 
 pub(super) use begin::check_token;
+pub(super) use known::Operations;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,14 +106,17 @@ pub struct Redrive {
     pub queue: Option<QueueId>,
 }
 
-/// The operations of a server.
-#[derive(Default)]
-pub struct Operations {
-    by_id: Mutex<HashMap<String, Arc<Running>>>,
+/// What is asked for: by whom, about how many messages it is, and the caller's name of the request.
+struct Asked {
+    caller: CallerId,
+    work: Work,
+    total: u64,
+    token: Option<String>,
 }
 
 struct Running {
     id: String,
+    caller: CallerId,
     queue: QueueName,
     work: Work,
     /// What is kept of it, with the sequence of each shard when it began, or with the version of its one message; with none
@@ -123,14 +127,14 @@ struct Running {
     began: Timestamp,
     began_elapsed: Duration,
     cancel: CancellationToken,
-    end: watch::Sender<Option<(OperationState, Timestamp, Duration)>>,
+    end: watch::Sender<Option<(OperationState, Timestamp)>>,
 }
 
 impl Running {
     fn show(&self) -> Operation {
         let end = self.end.borrow().clone();
         let (state, ended) = match end {
-            Some((state, ended, _)) => (state, Some(ended)),
+            Some((state, ended)) => (state, Some(ended)),
             None => (OperationState::Running, None),
         };
         Operation {
@@ -149,33 +153,11 @@ impl Running {
     }
 }
 
-impl Operations {
-    fn get(&self, id: &str) -> Option<Arc<Running>> {
-        self.by_id.lock().get(id).cloned()
-    }
-
-    /// Keeps an operation; an earlier one of the same name is answered instead. Forgets those that ended long ago.
-    fn put(&self, made: Running, now: Duration) -> Result<(Arc<Running>, bool), QueueError> {
-        let mut by_id = self.by_id.lock();
-        if let Some(known) = by_id.get(&made.id) {
-            return Ok((Arc::clone(known), false));
-        }
-        by_id.retain(|_, known| {
-            known.end.borrow().as_ref().is_none_or(|(_, _, ended)| now.saturating_sub(*ended) < OPERATION_KEPT)
-        });
-        if by_id.len() >= OPERATIONS_MAX {
-            return Err(QueueError::RetryLater);
-        }
-        let made = Arc::new(made);
-        by_id.insert(made.id.clone(), Arc::clone(&made));
-        Ok((made, true))
-    }
-}
-
 impl Queues {
     /// Cancels what a queue holds; waits for the end so long.
     pub async fn purge(
         &self,
+        caller: CallerId,
         name: &QueueName,
         id: Option<QueueId>,
         token: Option<String>,
@@ -185,7 +167,7 @@ impl Queues {
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(State::Pending) + depth.of(State::Invisible);
         let work = Work { kind: Kind::Purge, message: None, filter: Filter::default(), dry_run: false, rate: 0 };
-        let running = self.begin(&queue, work, total, token).await?;
+        let running = self.begin(&queue, Asked { caller, work, total, token }).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
@@ -195,18 +177,18 @@ impl Queues {
     }
 
     /// Gives errored messages their attempts back.
-    pub async fn redrive(&self, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
+    pub async fn redrive(&self, caller: CallerId, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
         let queue = self.shared.queue_of(name, asked.queue)?;
         if let Some(message) = asked.message {
             return match asked.token {
                 None => self.redrive_message(name, message, asked.dry_run).await,
-                Some(token) => self.redrive_message_once(&queue, message, asked.dry_run, token).await,
+                Some(token) => self.redrive_message_once(caller, &queue, message, asked.dry_run, token).await,
             };
         }
         let total = self.errored(&queue, &asked.filter).await?;
         let Redrive { filter, dry_run, rate, token, .. } = asked;
         let work = Work { kind: Kind::Redrive, message: None, filter, dry_run, rate };
-        let running = self.begin(&queue, work, total, token).await?;
+        let running = self.begin(&queue, Asked { caller, work, total, token }).await?;
         if dry_run {
             // Nobody asks again how far a count is.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -265,25 +247,26 @@ impl Queues {
     /// The same for a call that may be repeated; one that was refused leaves its token free.
     async fn redrive_message_once(
         &self,
+        caller: CallerId,
         queue: &Arc<LiveQueue>,
         message: MessageRef,
         dry_run: bool,
         token: String,
     ) -> Result<Operation, QueueError> {
         let work = Work { kind: Kind::Redrive, message: Some(message), filter: Filter::default(), dry_run, rate: 0 };
-        let running = self.begin(queue, work, 1, Some(token)).await?;
+        let running = self.begin(queue, Asked { caller, work, total: 1, token: Some(token) }).await?;
         // The sender lives as long as the operation that is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
             Operation { state: OperationState::Failed(reason, what), id, .. } => {
-                self.shared.operations.by_id.lock().remove(&id);
+                self.shared.operations.remove(&id);
                 Err(Reject::new(reason, what).into())
             }
             shown => Ok(shown),
         }
     }
 
-    async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Running) {
+    async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Arc<Running>) {
         let walked = self.walk(queue, running).await;
         let was_refused = running.work.message.is_some() && matches!(walked, Err(QueueError::Refused(_)));
         let state = match walked {
@@ -303,7 +286,9 @@ impl Queues {
         if let (Some(kept), true) = (&running.kept, was_refused) {
             self.free_token(kept.clone()).await;
         }
-        running.end.send_replace(Some((state, self.shared.now(), self.shared.clock.elapsed())));
+        let elapsed = self.shared.clock.elapsed();
+        running.end.send_replace(Some((state, self.shared.now())));
+        self.shared.operations.ended(running, elapsed);
     }
 
     /// Walks over all shards; says whether it came to the end.

@@ -127,9 +127,12 @@ async fn stale_forged_and_foreign_lease_tokens_change_nothing() {
     let stale = lease(&server).await;
     server.done("Release", settle(&stale)).await;
     let held = lease(&server).await;
+    let token = held["leaseToken"].as_str().expect("a token");
     for verb in ["Complete", "Cancel", "Fail", "ExtendLease"] {
         server.refused(verb, settle(&stale), Reason::LeaseLost).await;
-        for forged in ["", "forged", "{}", "m.0.1.1"] {
+        let unsealed: String = token.chars().take(60).collect();
+        let other_seal = format!("{}{}", &token[..75], if token.ends_with('A') { 'B' } else { 'A' });
+        for forged in ["", "forged", "{}", "m.0.1.1", &unsealed, &other_seal] {
             server.refused(verb, json!({"queue": "mail", "lease_token": forged}), Reason::InvalidLeaseToken).await;
         }
         let foreign = json!({"queue": "other", "lease_token": held["leaseToken"]});

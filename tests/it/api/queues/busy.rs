@@ -1,129 +1,54 @@
-//! A worker whose settlements a busy store refuses.
+//! Stores that misbehave: a worker whose settlements a busy one refuses, and one that panics.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures_util::future::join_all;
 use serde_json::json;
 use tallystone::adapters::memory;
-use tallystone::adapters::system::SystemClock;
+use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::client::queues::{Job, Outcome, Shutdown, Tally, Worker};
 use tallystone::client::{Client, RetryPolicy};
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::MessageRef;
-use tallystone::domain::queue::explain::{Cause, Prospect};
-use tallystone::domain::queue::filter::Filter;
-use tallystone::domain::queue::pace::StepTime;
-use tallystone::domain::queue::session::{Session, SessionId};
-use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId, State};
-use tallystone::ports::{
-    FilteredDepth, MessagesAt, QueueListener, QueueStore, QueueStores, ShardAnswer, ShardCommand, ShardTotals,
-    StoreError, StoreErrorKind, StoredMessage,
-};
+use tallystone::domain::Reason;
+use tallystone::domain::queue::{Command, QueueName};
+use tallystone::engine::loops::driver::Driver;
+use tallystone::engine::namespaces::Author;
+use tallystone::engine::queues::{QueueDraft, Queues, SentMessage};
+use tallystone::engine::shares::CallerId;
+use tallystone::engine::stats::Stats;
+use tallystone::ports::QueueStores;
 use tokio::sync::watch;
 
 use super::super::{DRAIN_DEADLINE, Wire};
+use crate::judging::{Judged, Judging};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A store that refuses so many settlements before it takes one.
-struct Busy {
-    inner: Arc<dyn QueueStore>,
-    left: watch::Sender<u32>,
-}
-
-impl Busy {
-    fn refuses(&self, sent: &ShardCommand) -> bool {
-        let refused = |left: &mut u32| {
-            let some = *left > 0;
-            *left = left.saturating_sub(1);
-            some
-        };
-        matches!(sent.command, Command::Settle { .. }) && self.left.send_if_modified(refused)
-    }
-}
-
-#[async_trait]
-impl QueueStore for Busy {
-    fn durability(&self) -> Option<Durability> {
-        self.inner.durability()
-    }
-
-    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
-        let refused: Vec<bool> = commands.iter().map(|sent| self.refuses(sent)).collect();
-        let taken =
-            commands.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(sent, _)| sent).collect();
-        let mut answers = self.inner.apply(shard, taken).await.into_iter();
-        let busy = || Err(StoreError::not_applied(StoreErrorKind::Busy, "settle"));
-        refused.iter().map(|refused| if *refused { busy() } else { answers.next().expect("an answer each") }).collect()
-    }
-
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
-        self.inner.create(queue, shards, settings).await
-    }
-
-    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
-        self.inner.drop_queue(queue).await
-    }
-
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
-        self.inner.queues().await
-    }
-
-    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
-        self.inner.get(shard, message).await
-    }
-
-    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
-        self.inner.peek(shard, limit).await
-    }
-
-    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
-        self.inner.list(shard, state, after, limit).await
-    }
-
-    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
-        self.inner.totals(shard).await
-    }
-
-    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
-        self.inner.depth(shard, filter).await
-    }
-
-    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
-        self.inner.sessions(shard).await
-    }
-
-    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
-        self.inner.explain(shard, message).await
-    }
-
-    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
-        self.inner.prospect(shard, filter).await
-    }
-
-    async fn clock(&self) -> Result<StepTime, StoreError> {
-        self.inner.clock().await
-    }
-
-    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.inner.reset_clock().await
-    }
-
-    fn listen(&self, listener: Arc<dyn QueueListener>) {
-        self.inner.listen(listener);
-    }
+/// A server on such a store.
+async fn with_judge(judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> Wire {
+    let clock = Arc::new(SystemClock);
+    let QueueStores { shards, catalog } = memory::queue_stores(clock.clone());
+    let shards = Arc::new(Judging::new(shards, judge));
+    let mut server = Wire::bind_to(memory::stores(), QueueStores { shards, catalog }, DRAIN_DEADLINE, clock).await;
+    server.open().await;
+    server
 }
 
 /// A server with one message that has one attempt, on a store that refuses so many settlements; a worker of the queue whose
 /// calls are made once each, and how many refusals are left.
 async fn with_busy_store(refusals: u32) -> (Wire, Worker, watch::Receiver<u32>) {
     let (left, seen) = watch::channel(refusals);
-    let clock = Arc::new(SystemClock);
-    let stores = memory::queue_stores(clock.clone());
-    let busy = QueueStores { shards: Arc::new(Busy { inner: stores.shards, left }), catalog: stores.catalog };
-    let mut server = Wire::bind_to(memory::stores(), busy, DRAIN_DEADLINE, clock).await;
-    server.open().await;
+    let refuses = |left: &mut u32| {
+        let some = *left > 0;
+        *left = left.saturating_sub(1);
+        some
+    };
+    let server = with_judge(move |command| match command {
+        Command::Settle { .. } if left.send_if_modified(refuses) => Judged::Refused,
+        _ => Judged::Taken, // only settlements are refused
+    })
+    .await;
     let queue = json!({"name": "mail", "default_lease": "3600s", "default_max_attempts": 1});
     server.done("CreateQueue", json!({"queue": queue})).await;
     server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "a"}})).await;
@@ -161,4 +86,52 @@ async fn a_worker_that_is_ended_does_not_insist_on_a_settlement() {
     let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
     assert_eq!((&depth["completed"], &depth["errored"]), (&json!("0"), &json!("0")), "{depth}");
     assert_eq!(depth["pending"], "1", "given back with the session: {depth}");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_store_hangs_no_call_and_the_next_ones_go_on() {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_broken);
+    let server = with_judge(move |command| match command {
+        Command::Enqueue(_) if seen.load(Ordering::SeqCst) => Judged::Panics,
+        _ => Judged::Taken, // only enqueues meet the defect
+    })
+    .await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+    let enqueue = |id: &str| json!({"queue": "mail", "message": {"message_id": id}});
+    server.done("Enqueue", enqueue("a")).await;
+    is_broken.store(true, Ordering::SeqCst);
+    // One by one and together: neither the call that panicked nor one that travelled with it or waited behind it hangs.
+    let refused = server.refused("Enqueue", enqueue("b"), Reason::OutcomeUnknown).await;
+    assert!(refused["message"].as_str().is_some_and(|text| !text.contains("closing")), "{refused}");
+    let calls = (0..50).map(|number| {
+        let body = enqueue(&format!("c{number}"));
+        let server = &server;
+        async move { server.refused("Enqueue", body, Reason::OutcomeUnknown).await }
+    });
+    join_all(calls).await;
+    is_broken.store(false, Ordering::SeqCst);
+    server.done("Enqueue", enqueue("b")).await;
+    let leases = server.done("Dequeue", json!({"queue": "mail", "max_messages": 10})).await;
+    assert_eq!(leases["leases"].as_array().map(Vec::len), Some(2), "{leases}");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_store_is_counted() {
+    let clock = Arc::new(SystemClock);
+    let QueueStores { shards, catalog } = memory::queue_stores(clock.clone());
+    let shards = Arc::new(Judging::new(shards, |command| match command {
+        Command::Enqueue(_) => Judged::Panics,
+        _ => Judged::Taken, // only enqueues meet the defect
+    }));
+    let (driver, stats) = (Driver::new(clock.clone()), Arc::new(Stats::default()));
+    let stores = QueueStores { shards, catalog };
+    let queues = Queues::start(stores, clock, Arc::new(SystemEntropy), driver, Arc::clone(&stats)).await;
+    let (queues, name) = (queues.expect("an empty store"), QueueName::new("mail").expect("a name"));
+    let author = Author { actor: String::new(), reason: String::new() };
+    queues.create(QueueDraft::of(name.clone()), author).await.expect("a queue");
+    for panics in 1..=3 {
+        let refused = queues.enqueue(&CallerId::nobody(), &name, SentMessage::default()).await.expect_err("a panic");
+        assert_eq!((refused.reason(), stats.queue_panics.get()), (Reason::OutcomeUnknown, panics));
+    }
 }

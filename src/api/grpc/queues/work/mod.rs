@@ -30,15 +30,17 @@ use crate::domain::queue::QueueName;
 use crate::domain::queue::command::Verb;
 use crate::domain::queue::filter::Filter;
 use crate::engine::queues::{Beat, CancelNews, Dequeued, QueueError, Queues, SentSettlement, StreamAsk, StreamSession};
+use crate::engine::shares::Share;
 use crate::proto::queue::v1 as wire;
 use held::{Held, Sent};
 
 type Dequeuing = Pin<Box<dyn Future<Output = Result<Dequeued, QueueError>> + Send>>;
 type Beating = Pin<Box<dyn Future<Output = Result<Beat, QueueError>> + Send>>;
 
-/// The answers to a worker.
+/// The answers to a worker, whose stream takes a place as long as it is open.
 pub fn answers<S>(
     queues: Queues,
+    place: Share,
     requests: S,
     drain: CancellationToken,
 ) -> BoxStream<'static, Result<wire::WorkResponse, Status>>
@@ -60,6 +62,7 @@ where
         dequeuing: None,
         beating: None,
         draining: false,
+        _place: place,
     };
     queues.run_beside(worker.run(answers));
     ReceiverStream::new(taken).boxed()
@@ -81,6 +84,8 @@ struct Worker<S> {
     dequeuing: Option<Dequeuing>,
     beating: Option<Beating>,
     draining: bool,
+    /// Given back with the stream.
+    _place: Share,
 }
 
 /// What happens next.

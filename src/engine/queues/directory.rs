@@ -1,0 +1,181 @@
+//! The queues and templates that are served: by number, by name, in the order of names, and templates by their prefix.
+//!
+//! Any caller may name a queue that is not there, and list them page by page; so both cost the length of the name or of the
+//! page, however many queues there are.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+
+use crate::domain::queue::{QueueId, QueueName};
+use crate::engine::queues::live::LiveQueue;
+
+/// The queues of a server.
+#[derive(Default)]
+pub struct Directory {
+    by_name: DashMap<QueueName, Arc<LiveQueue>>,
+    by_id: DashMap<QueueId, Arc<LiveQueue>>,
+    order: RwLock<Order>,
+}
+
+#[derive(Default)]
+struct Order {
+    by_name: BTreeMap<Box<str>, Arc<LiveQueue>>,
+    /// The templates of each prefix: one, but where an older build took more.
+    templates: HashMap<Box<str>, Vec<Arc<LiveQueue>>>,
+}
+
+impl Directory {
+    /// Takes a queue or template in. O(log n).
+    pub fn put(&self, queue: &Arc<LiveQueue>) {
+        let record = queue.record.load();
+        let spec = &record.spec;
+        let mut order = self.order.write();
+        order.by_name.insert(spec.name.as_str().into(), Arc::clone(queue));
+        if let Some(prefix) = &spec.template_for {
+            order.templates.entry(Box::from(&**prefix)).or_default().push(Arc::clone(queue));
+        }
+        self.by_id.insert(record.id, Arc::clone(queue));
+        self.by_name.insert(spec.name.clone(), Arc::clone(queue));
+    }
+
+    /// Takes a queue or template out. O(log n).
+    pub fn remove(&self, queue: &LiveQueue) {
+        let record = queue.record.load();
+        let spec = &record.spec;
+        let mut order = self.order.write();
+        order.by_name.remove(spec.name.as_str());
+        if let Some(prefix) = &spec.template_for
+            && let Some(same) = order.templates.get_mut(&**prefix)
+        {
+            same.retain(|other| other.record.load().id != record.id);
+            if same.is_empty() {
+                order.templates.remove(&**prefix);
+            }
+        }
+        self.by_name.remove(&spec.name);
+        self.by_id.remove(&record.id);
+    }
+
+    /// Finds a queue or template by its name.
+    pub fn find(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
+        self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
+    }
+
+    /// Finds a queue by its number.
+    pub fn by_id(&self, id: QueueId) -> Option<Arc<LiveQueue>> {
+        self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// All, by name. O(n).
+    pub fn all(&self) -> Vec<Arc<LiveQueue>> {
+        self.order.read().by_name.values().map(Arc::clone).collect()
+    }
+
+    /// Those above a name whose names begin so, by name. O(log n + what is answered).
+    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<LiveQueue>> {
+        let from = match above {
+            Some(above) if above.as_str() >= prefix => Bound::Excluded(above.as_str()),
+            Some(_) | None => Bound::Included(prefix),
+        };
+        let order = self.order.read();
+        let listed = order.by_name.range::<str, _>((from, Bound::Unbounded));
+        listed
+            .take_while(|(name, _)| name.starts_with(prefix))
+            .take(limit)
+            .map(|(_, queue)| Arc::clone(queue))
+            .collect()
+    }
+
+    /// The template with this prefix.
+    pub fn template_for(&self, prefix: &str) -> Option<Arc<LiveQueue>> {
+        let order = self.order.read();
+        order.templates.get(prefix).and_then(|same| same.last()).map(Arc::clone)
+    }
+
+    /// The template with the longest prefix of a name. O(length of the name).
+    pub fn template_of(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
+        let name = name.as_str();
+        let order = self.order.read();
+        let ends = (1..=name.len()).rev().filter(|end| name.is_char_boundary(*end));
+        let mut of_prefix = ends.filter_map(|end| order.templates.get(&name[..end]));
+        of_prefix.next().and_then(|same| same.last()).map(Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+    use crate::domain::limits::QUEUES_MAX;
+    use crate::domain::queue::{Queue, QueueSpec};
+    use crate::engine::queues::QueueDraft;
+
+    fn name(text: &str) -> QueueName {
+        QueueName::new(text).expect("a name")
+    }
+
+    fn queue(id: u128, text: &str, template_for: Option<&str>) -> Arc<LiveQueue> {
+        let spec = QueueDraft::of(name(text)).resolve_new(None).expect("defaults are valid");
+        let spec = QueueSpec { template_for: template_for.map(Into::into), ..spec };
+        let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
+        Arc::new(LiveQueue::new(Queue { id: QueueId(id), spec, version: 1, created, updated }))
+    }
+
+    fn names(listed: Vec<Arc<LiveQueue>>) -> Vec<String> {
+        listed.iter().map(|queue| queue.record.load().spec.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_page_begins_above_its_name_and_ends_with_its_prefix() {
+        let directory = Directory::default();
+        for (id, text) in (1..).zip(["b", "a/2", "a", "a/1", "a/3", "b/1"]) {
+            directory.put(&queue(id, text, None));
+        }
+        assert_eq!(names(directory.list("", None, 9)), ["a", "a/1", "a/2", "a/3", "b", "b/1"]);
+        assert_eq!(names(directory.list("a/", None, 2)), ["a/1", "a/2"]);
+        assert_eq!(names(directory.list("a/", Some(&name("a/2")), 2)), ["a/3"]);
+        assert_eq!(names(directory.list("a/", Some(&name("a")), 1)), ["a/1"], "below the prefix is before all");
+        assert!(directory.list("a/", Some(&name("b")), 9).is_empty());
+        directory.remove(&directory.find(&name("a/2")).expect("it is there"));
+        assert_eq!(names(directory.list("a/", None, 9)), ["a/1", "a/3"]);
+        assert_eq!((directory.len(), directory.by_id(QueueId(2)).is_none()), (5, true));
+    }
+
+    #[test]
+    fn the_longest_prefix_of_a_template_counts_until_the_template_is_gone() {
+        let directory = Directory::default();
+        for (id, text, prefix) in [(1, "any", "t"), (2, "timed", "timed/"), (3, "daily", "timed/day/")] {
+            directory.put(&queue(id, text, Some(prefix)));
+        }
+        let of = |text: &str| directory.template_of(&name(text)).map(|found| found.record.load().id.0);
+        let texts = ["timed/day/1", "timed/day/", "timed/da", "timed", "t", "s"];
+        assert_eq!(texts.map(of), [Some(3), Some(3), Some(2), Some(1), Some(1), None]);
+        assert!(directory.template_for("timed/").is_some() && directory.template_for("timed").is_none());
+        directory.remove(&directory.find(&name("daily")).expect("it is there"));
+        assert_eq!(of("timed/day/1"), Some(2));
+    }
+
+    /// Names that are not there once took 5 ms each among so many, in an optimized build: a minute for all of these.
+    #[test]
+    fn a_name_that_is_not_there_costs_the_same_among_the_most_queues() {
+        let directory = Directory::default();
+        for id in 0..QUEUES_MAX {
+            let prefix = format!("p{id}/");
+            directory.put(&queue(id as u128, &format!("t{id}"), Some(&prefix).filter(|_| id % 2 == 0).map(|p| &**p)));
+        }
+        for id in 0..QUEUES_MAX {
+            assert_eq!(directory.template_of(&name(&format!("p{id}/x"))).is_some(), id % 2 == 0);
+            assert!(directory.list("x", None, 100).is_empty());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A store of queues that refuses what a test says, panics where it says so, and counts reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use tallystone::domain::Timestamp;
+use tallystone::domain::queue::command::MessageRef;
+use tallystone::domain::queue::explain::{Cause, Prospect};
+use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::pace::StepTime;
+use tallystone::domain::queue::session::{Session, SessionId};
+use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId, State};
+use tallystone::ports::{
+    FilteredDepth, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError,
+    StoreErrorKind, StoredMessage,
+};
+
+/// What becomes of a command.
+pub enum Judged {
+    Taken,
+    Refused,
+    Panics,
+}
+
+/// A store that judges each command before it takes it.
+pub struct Judging {
+    inner: Arc<dyn QueueStore>,
+    judge: Box<dyn Fn(&Command) -> Judged + Send + Sync>,
+    totals_read: AtomicU64,
+}
+
+impl Judging {
+    /// A store in front of another one.
+    pub fn new(inner: Arc<dyn QueueStore>, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> Self {
+        Self { inner, judge: Box::new(judge), totals_read: AtomicU64::new(0) }
+    }
+
+    /// How often the totals of a shard were read.
+    pub fn totals_read(&self) -> u64 {
+        self.totals_read.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl QueueStore for Judging {
+    fn durability(&self) -> Option<Durability> {
+        self.inner.durability()
+    }
+
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let is_refused = |sent: &ShardCommand| match (self.judge)(&sent.command) {
+            Judged::Taken => false,
+            Judged::Refused => true,
+            Judged::Panics => panic!("a defect of the store"),
+        };
+        let refused: Vec<bool> = commands.iter().map(is_refused).collect();
+        let taken =
+            commands.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(sent, _)| sent).collect();
+        let mut answers = self.inner.apply(shard, taken).await.into_iter();
+        let busy = || Err(StoreError::not_applied(StoreErrorKind::Busy, "settle"));
+        refused.iter().map(|refused| if *refused { busy() } else { answers.next().expect("an answer each") }).collect()
+    }
+
+    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+        self.inner.create(queue, shards, settings).await
+    }
+
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
+        self.inner.drop_queue(queue).await
+    }
+
+    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+        self.inner.queues().await
+    }
+
+    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
+        self.inner.get(shard, message).await
+    }
+
+    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.inner.peek(shard, limit).await
+    }
+
+    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.inner.list(shard, state, after, limit).await
+    }
+
+    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
+        self.totals_read.fetch_add(1, Ordering::SeqCst);
+        self.inner.totals(shard).await
+    }
+
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
+        self.inner.depth(shard, filter).await
+    }
+
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+        self.inner.sessions(shard).await
+    }
+
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        self.inner.explain(shard, message).await
+    }
+
+    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
+        self.inner.prospect(shard, filter).await
+    }
+
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        self.inner.clock().await
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.inner.reset_clock().await
+    }
+
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.inner.listen(listener);
+    }
+}
