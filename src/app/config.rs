@@ -70,6 +70,8 @@ pub struct ServerConfig {
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
     pub worker_threads: usize,
+    /// What requests and answers under way may take; 0 takes a quarter of the memory.
+    pub buffer_bytes: u64,
     /// What the server does, where several share a store.
     pub roles: ServerRoles,
 }

@@ -30,6 +30,7 @@ use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
 use crate::app::metrics::Measures;
 use crate::app::notices::{for_shell, say};
+use crate::app::resources;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
@@ -74,6 +75,7 @@ const TIMED_TASK_ATTEMPTS: u32 = 16;
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     refuse_huge_pages();
+    resources::raise_descriptors();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {
         builder.worker_threads(config.server.worker_threads);
@@ -111,7 +113,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     gateway.set_phase(Phase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();
-    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2));
+    let bounds = resources::bounds(&config);
+    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
     let advertised = config.server.advertise.of(address);
     // Boxed, because it is large and done once.
     let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, advertised, Arc::clone(&clock))));
