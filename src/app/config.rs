@@ -593,7 +593,10 @@ mod tests {
             ("server.drain_ms", "did you mean server.drain_deadline_ms?"),
             ("server.drain", "did you mean server.drain_deadline_ms?"),
             ("server.lisen", "did you mean server.listen?"),
-            ("server.xyzzy", "the settings of server are advertise, drain_deadline_ms, listen, roles, worker_threads"),
+            (
+                "server.xyzzy",
+                "the settings of server are advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
+            ),
             ("server", "server is a section; it holds advertise, drain_deadline_ms, listen, roles, worker_threads"),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),

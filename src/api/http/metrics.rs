@@ -112,7 +112,7 @@ impl CallMetrics {
         );
         // Shown from the start, so that a first refusal is a rise.
         for full in [Refused::Server, Refused::Address] {
-            metrics.refused.get_or_create(&RefusedLabels { full });
+            drop(metrics.refused.get_or_create(&RefusedLabels { full }));
         }
         metrics
     }
