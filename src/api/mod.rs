@@ -10,4 +10,5 @@ pub mod grpc;
 pub mod http;
 pub mod paging;
 pub mod serve;
+mod shares;
 pub mod time;

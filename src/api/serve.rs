@@ -6,27 +6,46 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::gathered::Gathered;
-use crate::api::http::Gateway;
+use crate::api::http::{Buffers, Caller, Gateway, Refused, Streams, Watched};
+use crate::api::shares::Shares;
 use crate::domain::limits::{
-    CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX, HEADERS_BYTES_MAX, HEADERS_TIMEOUT,
-    KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES,
+    ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
+    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES,
 };
 
 /// After an accept that failed (too many open files), the next one waits this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Warnings of connections that are not taken come no more often.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// What the connections of a server may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// The connections.
+    pub connections: usize,
+    /// The bytes of requests and answers under way, half each.
+    pub buffer_bytes: usize,
+    /// How long a large answer may go untaken.
+    pub untaken_max: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { connections: CONNECTIONS_MAX, buffer_bytes: BUFFER_BYTES_DEFAULT, untaken_max: ANSWER_UNTAKEN_MAX }
+    }
+}
 
 /// How the connections ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,32 +57,56 @@ pub struct Ended {
 }
 
 /// Serves connections until the stop, then ends them within the deadline.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: CancellationToken, deadline: Duration) -> Ended {
-    let builder = Arc::new(builder());
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+pub async fn serve(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    stop: CancellationToken,
+    deadline: Duration,
+    bounds: Bounds,
+) -> Ended {
+    let resets = gateway.metrics().answers_reset.clone();
+    let streams = Streams { pieces_within: bounds.untaken_max, resets };
+    let buffers = Arc::new(Buffers::new(bounds.buffer_bytes, gateway.metrics()));
+    let builder = Arc::new(builder(streams.clone()));
+    let shares = Arc::new(Shares::new(bounds.connections));
     let mut connections = JoinSet::new();
+    let mut refusals = Refusals::default();
     loop {
         let accepted = tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        match accepted {
-            Ok((stream, peer, place)) => {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                refusals.tell(gateway.clock().elapsed(), format_args!("a connection cannot be taken: {error}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        match shares.seat(peer.ip()) {
+            Ok(seat) => {
                 let open = gateway.metrics().connections_open.clone();
                 gateway.metrics().connections.inc();
                 open.inc();
-                let connection = connect(stream, peer, Arc::clone(&gateway), Arc::clone(&builder), stop.clone());
+                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers)));
+                let served = Served { gateway: Arc::clone(&gateway), builder: Arc::clone(&builder), caller };
+                let connection = connect(stream, served, streams.clone(), stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     open.dec();
-                    drop(place);
+                    drop(seat);
                 });
             }
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be taken");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+            Err(full) => {
+                gateway.metrics().refused(full);
+                let who = match full {
+                    Refused::Server => "the server has as many connections as it may".to_owned(),
+                    Refused::Address => format!("{} has as many connections as one address may", peer.ip()),
+                };
+                refusals.tell(gateway.clock().elapsed(), format_args!("a connection is refused: {who}"));
             }
         }
     }
@@ -71,14 +114,28 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, stop: Cancellat
     end(connections, deadline).await
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+/// Warnings of connections that were not taken, one a second at most.
+#[derive(Debug, Default)]
+struct Refusals {
+    told: Option<Duration>,
+    left_out: u64,
+}
+
+impl Refusals {
+    fn tell(&mut self, now: Duration, what: std::fmt::Arguments<'_>) {
+        if self.told.is_some_and(|told| now.saturating_sub(told) < REFUSALS_TOLD_EVERY) {
+            self.left_out += 1;
+            return;
+        }
+        tracing::warn!(left_out = self.left_out, "{what}");
+        *self = Self { told: Some(now), left_out: 0 };
+    }
+}
+
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, peer, place))
+    Ok((stream, peer))
 }
 
 async fn end(mut connections: JoinSet<()>, deadline: Duration) -> Ended {
@@ -91,8 +148,8 @@ async fn end(mut connections: JoinSet<()>, deadline: Duration) -> Ended {
     Ended { open, cut_off }
 }
 
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(streams: Streams) -> Builder<Streams> {
+    let mut builder = Builder::new(streams);
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     builder
         .http2()
@@ -106,13 +163,14 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn connect(
-    stream: TcpStream,
-    peer: SocketAddr,
+/// What a connection is served with.
+struct Served {
     gateway: Arc<Gateway>,
-    builder: Arc<Builder<TokioExecutor>>,
-    stop: CancellationToken,
-) {
+    builder: Arc<Builder<Streams>>,
+    caller: Arc<Caller>,
+}
+
+async fn connect(stream: TcpStream, served: Served, streams: Streams, stop: CancellationToken) {
     let first_byte = tokio::time::timeout(HEADERS_TIMEOUT, stream.readable());
     tokio::select! {
         readable = first_byte => if !matches!(readable, Ok(Ok(()))) {
@@ -120,21 +178,25 @@ async fn connect(
         },
         () = stop.cancelled() => return,
     }
+    let Served { gateway, builder, caller } = served;
+    let peer = caller.peer;
     let service = service_fn(move |request| {
-        let gateway = Arc::clone(&gateway);
+        let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
         // Boxed, because the libraries move the tasks of calls around, and a large task is slow to make.
-        Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, peer).await) })
+        Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, caller).await) })
     });
-    let connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    // An HTTP/1.1 connection is the task of its one answer; those of HTTP/2 have tasks of their own.
+    let connection = Watched::new(connection, streams.pieces_within, streams.resets);
     let mut connection = Gathered::new(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = stop.cancelled() => {
-            connection.inner().as_mut().graceful_shutdown();
+            connection.inner().inner().graceful_shutdown();
             connection.await
         }
     };
-    if let Err(error) = ended {
+    if let Some(Err(error)) = ended {
         tracing::debug!(%peer, error, "a connection ended early");
     }
 }

@@ -70,6 +70,8 @@ pub struct ServerConfig {
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
     pub worker_threads: usize,
+    /// What requests and answers under way may take; 0 takes a quarter of the memory.
+    pub buffer_bytes: u64,
     /// What the server does, where several share a store.
     pub roles: ServerRoles,
 }
@@ -594,7 +596,10 @@ mod tests {
             ("server.drain_ms", "did you mean server.drain_deadline_ms?"),
             ("server.drain", "did you mean server.drain_deadline_ms?"),
             ("server.lisen", "did you mean server.listen?"),
-            ("server.xyzzy", "the settings of server are advertise, drain_deadline_ms, listen, roles, worker_threads"),
+            (
+                "server.xyzzy",
+                "the settings of server are advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
+            ),
             ("server", "server is a section; it holds advertise, drain_deadline_ms, listen, roles, worker_threads"),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),

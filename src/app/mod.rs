@@ -8,6 +8,7 @@ mod keyspace;
 pub mod metrics;
 mod migrate;
 pub mod notices;
+mod resources;
 pub mod run;
 mod suggestions;
 pub mod telemetry;

@@ -30,6 +30,7 @@ use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
 use crate::app::metrics::Measures;
 use crate::app::notices::{for_shell, say};
+use crate::app::resources;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
@@ -80,6 +81,7 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     refuse_huge_pages();
     // Data and exports hold payloads and names, so they belong to the user of the server alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    resources::raise_descriptors();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {
         builder.worker_threads(config.server.worker_threads);
@@ -117,7 +119,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     gateway.set_phase(Phase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();
-    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2));
+    let bounds = resources::bounds(&config);
+    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
     let advertised = config.server.advertise.of(address);
     // Boxed, because it is large and done once.
     let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, advertised, Arc::clone(&clock))));

@@ -3,10 +3,13 @@
 //! A suggestion that misleads is worse than none: a name is suggested when what was written is a part of it, or is
 //! hardly different from it, and else the caller lists what there is.
 
+use crate::domain::limits::SIMILAR_NAME_BYTES_MAX;
+
 /// The one of these names that was most likely meant, if any was.
 pub fn meant<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = folded(written);
-    if written.is_empty() {
+    // The comparison takes the product of both lengths.
+    if written.is_empty() || written.len() > SIMILAR_NAME_BYTES_MAX {
         return None;
     }
     let errors_max = (written.chars().count() / 3).max(1);
@@ -44,6 +47,7 @@ mod tests {
             ("port", None),
             ("lst", None),
             ("", None),
+            (&"listen".repeat(1_000_000), None),
         ] {
             assert_eq!(meant(written, names), name, "{written}");
         }

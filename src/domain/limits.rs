@@ -19,10 +19,32 @@ pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
 /// The most items of one batch or stream message.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
+/// The most entries of one map of a request. Of lists and maps, up to twice the bound is decoded, to be refused in detail.
+pub const MAP_ENTRIES_MAX: usize = 64;
+/// The most items of all lists and maps of one request message together, at every depth.
+pub const REQUEST_ITEMS_MAX: usize = 10_000;
+/// The longest name that an error repeats in full, or that is compared with known ones, in bytes.
+pub const SIMILAR_NAME_BYTES_MAX: usize = 256;
 /// The largest request body or gRPC message, in bytes.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What is read and thrown away of a body that is too large, in bytes, so that every client gets to hear why.
 pub const BODY_BYTES_DISCARDED_MAX: usize = 32 * 1024 * 1024;
+/// The unfinished requests of one connection, in bytes; a further one waits for a second, then it is told RETRY_LATER.
+pub const CONNECTION_REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The answers of one connection that are made or not yet taken, in bytes; a further call waits before it makes its own.
+pub const CONNECTION_ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The requests and answers of a server under way, half each, in bytes, where nothing says how much memory there is.
+pub const BUFFER_BYTES_DEFAULT: usize = 512 * 1024 * 1024;
+/// What is set aside for an answer with payloads before it is made, in bytes.
+pub const ANSWER_PAYLOADS_BYTES: u32 = 4 * 1024 * 1024;
+/// What is set aside for an answer with a list before it is made, in bytes.
+pub const ANSWER_LIST_BYTES: u32 = 256 * 1024;
+/// An answer of at least so many bytes is handed on in pieces of so many, and counted until it is taken.
+pub const ANSWER_PIECE_BYTES: usize = 16 * 1024;
+/// An answer of which nothing is taken, and a message of which nothing more comes, ends after this time.
+pub const ANSWER_UNTAKEN_MAX: Duration = Duration::from_secs(30);
+/// How long a request waits for room for its bytes.
+pub const REQUEST_ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// The longest message of an error, in bytes; it travels in a header, and clients take 8 KiB of those.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 1_024;
 /// The longest cursor inside a page token, in bytes; it holds a counter name, or an event's key.
@@ -256,10 +278,14 @@ pub const FUTURE_LIMIT_FLOOR: Duration = Duration::from_secs(5);
 pub const INLINE_ROLL_BUDGET: Duration = Duration::from_millis(20);
 /// The deadline of a call that brings none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(2);
+/// The longest deadline of a call that is no stream; a longer one is cut to it.
+pub const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
 /// A call that brings a deadline nearer than this is refused at once: no work can be finished in it.
 pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
-/// The connections of one server.
+/// The connections of one server, where the limit of descriptors leaves so many; half of them from one address.
 pub const CONNECTIONS_MAX: usize = 16_384;
+/// The descriptors that are left to the store and to outgoing connections, whatever the limit of the system is.
+pub const DESCRIPTORS_RESERVED: usize = 256;
 /// The calls under way on one HTTP/2 connection.
 pub const CONNECTION_CALLS_MAX: u32 = 1_024;
 /// What one HTTP/2 stream may send before it is read, in bytes.

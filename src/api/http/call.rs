@@ -4,25 +4,31 @@
 //! happens inside, the caller gets an answer with a reason and the server stays up.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
 use crate::api::errors::{Refusal, with_reason};
 use crate::api::grpc::CallTime;
+use crate::api::http::answer_body::AnswerBody;
+use crate::api::http::buffers::{Caller, Place};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::methods::Method;
+use crate::api::http::request_body::{RequestBody, Room, RoomWanted};
 use crate::api::http::stream_body::StreamBody;
 use crate::api::http::trace;
 use crate::domain::Reason;
-use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEQUEUE_WAIT_MAX};
+use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX};
 
 /// Calls a method of a mounted service.
-pub async fn call(gateway: &Gateway, method: &Method, mut request: Request<Body>) -> Response<Body> {
+pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
     let began = gateway.clock().elapsed();
     let asked = match deadline(request.headers()) {
         Ok(asked) => asked,
@@ -37,6 +43,13 @@ pub async fn call(gateway: &Gateway, method: &Method, mut request: Request<Body>
         return Status::from(refusal).into_http();
     };
     let time = asked.unwrap_or(if method.waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT });
+    let time = time.min(DEADLINE_MAX);
+    // What waits for something to come holds no room meanwhile.
+    let bytes = (!method.waits).then_some(method.answer_bytes);
+    let room = Room::default();
+    let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| RoomWanted::new(bytes, &room));
+    let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
+    let mut request = request.map(|body| Body::new(watched(body)));
     if method.waits {
         request.extensions_mut().insert(CallTime(time));
     }
@@ -50,16 +63,40 @@ pub async fn call(gateway: &Gateway, method: &Method, mut request: Request<Body>
             return response;
         }
         let watch = gateway.watch_stream(method, began, asked);
-        return response.map(|body| Body::new(StreamBody::new(body, watch)));
+        return response.map(|body| {
+            let body = Body::new(StreamBody::new(body, watch));
+            Body::new(AnswerBody::stream(body, Arc::clone(caller)))
+        });
     }
     let response = match tokio::time::timeout(time, work).await {
-        Ok(outcome) => finished(outcome, method),
+        Ok(outcome) if method.answer_bytes == 0 => finished(outcome, method),
+        Ok(outcome) => {
+            let place = room.lock().take();
+            made(finished(outcome, method), place, caller).await
+        }
         Err(_elapsed) => Status::from(expired(method, time)).into_http(),
     };
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, gateway.clock().elapsed().saturating_sub(began));
     trace::answered(&span, code);
     response
+}
+
+/// Takes an answer out of its encoder, so that its bytes are known and counted.
+async fn made(response: Response<Body>, place: Option<Place>, caller: &Caller) -> Response<Body> {
+    let (parts, mut body) = response.into_parts();
+    let body = match body.frame().await.map(|first| first.map(Frame::into_data)) {
+        Some(Ok(Ok(bytes))) => Body::new(AnswerBody::made(bytes, place, caller, body)),
+        // An error that came after the head.
+        Some(Ok(Err(frame))) => {
+            let trailers = frame.into_trailers().ok();
+            let status = trailers.as_ref().and_then(Status::from_header_map);
+            return status.unwrap_or_else(|| Status::internal("an answer without a message")).into_http();
+        }
+        Some(Err(status)) => return status.into_http(),
+        None => Body::empty(),
+    };
+    Response::from_parts(parts, body)
 }
 
 type Outcome = Result<Result<Response<Body>, std::convert::Infallible>, Box<dyn std::any::Any + Send>>;

@@ -28,6 +28,7 @@ use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
+use crate::api::http::buffers::Caller;
 use crate::api::http::call::{call, expired, panicked};
 use crate::api::http::methods::{Answering, Method, Methods};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
@@ -77,7 +78,7 @@ pub struct Gateway {
     metrics: CallMetrics,
     /// Calls of methods that do not exist.
     unknown: MethodMetrics,
-    registry: RwLock<Registry>,
+    registry: Arc<RwLock<Registry>>,
     clock: Arc<dyn Clock>,
     health: HealthReporter,
     phase: watch::Sender<Phase>,
@@ -96,7 +97,7 @@ impl Gateway {
         methods.mount(REFLECTION, v1);
         let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect("descriptors of this build decode");
         methods.mount(REFLECTION_ALPHA, v1alpha);
-        let registry = RwLock::new(registry);
+        let registry = Arc::new(RwLock::new(registry));
         let unknown = metrics.method("unknown");
         Self { methods, metrics, unknown, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
     }
@@ -146,20 +147,20 @@ impl Gateway {
     }
 
     /// Answers a request.
-    pub async fn answer(self: Arc<Self>, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+    pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         match Protocol::of(request.headers().get(header::CONTENT_TYPE)) {
-            Protocol::Grpc => self.answer_grpc(request.map(Body::new), peer).await,
+            Protocol::Grpc => self.answer_grpc(request.map(Body::new), &caller).await,
             Protocol::GrpcWeb => {
-                let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, peer });
+                let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, caller });
                 let Ok(response) = Box::pin(service.call(request.map(Body::new))).await;
                 response
             }
             // Boxed, so that calls of the other kind, which are more, do not reserve its space.
-            Protocol::Other => Box::pin(self.answer_http(request.map(Body::new), peer)).await,
+            Protocol::Other => Box::pin(self.answer_http(request.map(Body::new), &caller)).await,
         }
     }
 
-    async fn answer_grpc(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
+    async fn answer_grpc(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
         if request.version() != Version::HTTP_2 {
             let what = "gRPC needs HTTP/2; over HTTP/1.1 send application/json or application/grpc-web";
             return Status::from(Refusal::new(Reason::InvalidContentType, what)).into_http();
@@ -167,21 +168,22 @@ impl Gateway {
         match self.method(request.uri().path()) {
             Ok(method) => {
                 if method.wants_peer {
-                    request.extensions_mut().insert(connect_info(peer));
+                    request.extensions_mut().insert(connect_info(caller.peer));
                 }
-                call(self, method, request).await
+                call(self, method, request, caller).await
             }
             Err(refusal) => Status::from(refusal).into_http(),
         }
     }
 
-    async fn answer_http(&self, mut request: Request<Body>, peer: SocketAddr) -> Response<Body> {
+    async fn answer_http(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
         if pages::exists(request.uri().path()) {
             let phase = *self.phase.borrow();
-            return pages::answer(&request, phase, &self.registry.read());
+            let request = Request::from_parts(request.into_parts().0, ());
+            return pages::answer(&request, phase, &self.registry, caller).await;
         }
-        request.extensions_mut().insert(connect_info(peer));
-        json::answer(self, request).await
+        request.extensions_mut().insert(connect_info(caller.peer));
+        json::answer(self, request, caller).await
     }
 
     /// Finds a method by its path.
@@ -246,7 +248,7 @@ impl Protocol {
 /// Calls that came as gRPC-Web and go on as gRPC.
 struct WebCalls {
     gateway: Arc<Gateway>,
-    peer: SocketAddr,
+    caller: Arc<Caller>,
 }
 
 impl Service<Request<Body>> for WebCalls {
@@ -260,10 +262,10 @@ impl Service<Request<Body>> for WebCalls {
 
     fn call(&mut self, mut request: Request<Body>) -> Answering {
         let gateway = Arc::clone(&self.gateway);
-        let peer = self.peer;
+        let caller = Arc::clone(&self.caller);
         // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.
         *request.version_mut() = Version::HTTP_2;
-        Box::pin(async move { Ok(gateway.answer_grpc(request, peer).await) })
+        Box::pin(async move { Ok(gateway.answer_grpc(request, &caller).await) })
     }
 }
 

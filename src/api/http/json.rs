@@ -4,10 +4,12 @@
 //! in lowerCamelCase, 64-bit numbers as texts; errors are `{code, message, details[]}` with the HTTP status of their
 //! reason. Nothing here knows a method by name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method as HttpMethod, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
@@ -17,27 +19,33 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::api::errors::Refusal;
+use crate::api::http::answer_body::AnswerBody;
+use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
 use crate::api::http::call::{call, deadline};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::json_read;
 use crate::api::http::methods::Method;
 use crate::api::http::pages::with_type;
 use crate::domain::Reason;
-use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX, DEADLINE_DEFAULT};
+use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX, DEADLINE_DEFAULT, DEADLINE_MAX};
 
 const JSON_TYPE: &str = "application/json";
-/// A gRPC frame begins with a compression flag and a length.
-const FRAME_HEADER_BYTES: usize = 5;
+/// A larger body is read and written on a thread of its own.
+const JSON_ON_RUNTIME_BYTES: usize = 64 * 1024;
 
 /// Answers a request that is not gRPC.
-pub async fn answer(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
-    match transcoded(gateway, request).await {
+pub async fn answer(gateway: &Gateway, request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
+    match transcoded(gateway, request, caller).await {
         Ok(response) => response,
         Err(refusal) => refused(&Status::from(refusal)),
     }
 }
 
-async fn transcoded(gateway: &Gateway, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+async fn transcoded(
+    gateway: &Gateway,
+    request: Request<Body>,
+    caller: &Arc<Caller>,
+) -> Result<Response<Body>, Refusal> {
     let method = gateway.method(request.uri().path())?;
     if request.method() != HttpMethod::POST {
         let what = format!("{} is not allowed here; call the path with POST", request.method());
@@ -54,15 +62,32 @@ async fn transcoded(gateway: &Gateway, request: Request<Body>) -> Result<Respons
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
     let (mut parts, body) = request.into_parts();
-    let time = deadline(&parts.headers).map_err(counted)?.unwrap_or(DEADLINE_DEFAULT);
-    let body = tokio::time::timeout(time, read_body(body)).await;
-    let body = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
-    let message = json_read::read(&method.descriptor.input(), &body).map_err(counted)?;
+    let time = deadline(&parts.headers).map_err(counted)?.unwrap_or(DEADLINE_DEFAULT).min(DEADLINE_MAX);
+    let body = tokio::time::timeout(time, read_body(body, caller)).await;
+    let (body, place) = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
+    let input = method.descriptor.input();
+    let message = off_the_runtime(body.len(), move || json_read::read(&input, &body).map(|message| frame(&message)));
+    let message = message.await.and_then(|read| read).map_err(counted)?;
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    let framed = Body::new(Full::new(frame(&message)));
-    let response = call(gateway, method, Request::from_parts(parts, framed)).await;
-    Ok(read_answer(method, response).await)
+    let framed = Body::new(Full::new(message));
+    let response = call(gateway, method, Request::from_parts(parts, framed), caller).await;
+    drop(place);
+    Ok(read_answer(method, response, caller).await)
+}
+
+/// Reads or writes a body; a large one where it holds up no other call.
+pub async fn off_the_runtime<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    if bytes <= JSON_ON_RUNTIME_BYTES {
+        return Ok(work());
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_panic| {
+        Refusal::new(Reason::Internal, "reading or writing the JSON failed by a defect of the service")
+    })
 }
 
 fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
@@ -101,7 +126,9 @@ fn late_body(time: Duration) -> Refusal {
 
 /// Reads a body. One that is too large is read on for a while and thrown away: some clients, once their upload is cut
 /// off, do not look at the answer.
-async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, Place), Refusal> {
+    let told = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(BODY_BYTES_MAX);
+    let place = caller.request_place(told.min(BODY_BYTES_MAX)).await?;
     let mut collected = BytesMut::new();
     let mut bytes = 0_usize;
     while let Some(frame) = body.frame().await {
@@ -120,7 +147,7 @@ async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
         let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
         return Err(Refusal::new(Reason::InvalidBodyTooLarge, what));
     }
-    Ok(collected.freeze())
+    Ok((collected.freeze(), place))
 }
 
 fn frame(message: &DynamicMessage) -> Bytes {
@@ -132,7 +159,7 @@ fn frame(message: &DynamicMessage) -> Bytes {
     frame.freeze()
 }
 
-async fn read_answer(method: &Method, response: Response<Body>) -> Response<Body> {
+async fn read_answer(method: &Method, response: Response<Body>, caller: &Caller) -> Response<Body> {
     if let Some(status) = response.extensions().get::<Status>() {
         return refused(status);
     }
@@ -144,9 +171,16 @@ async fn read_answer(method: &Method, response: Response<Body>) -> Response<Body
     if let Some(status) = status.filter(|status| status.code() != Code::Ok) {
         return refused(&status);
     }
-    match to_json(&method.descriptor.output(), collected.to_bytes()) {
-        Ok(body) => with_type(StatusCode::OK, JSON_TYPE, body),
-        Err(error) => {
+    let (output, frame) = (method.descriptor.output(), collected.to_bytes());
+    let place = caller.answer_place_now(frame.len());
+    let written = off_the_runtime(frame.len(), move || to_json(&output, frame).map_err(|error| error.to_string()));
+    match written.await {
+        Err(refusal) => refused(&refusal.into()),
+        Ok(Ok(body)) => {
+            let body = AnswerBody::made(body.into(), place, caller, Body::empty());
+            with_type(StatusCode::OK, JSON_TYPE, Bytes::new()).map(|_| Body::new(body))
+        }
+        Ok(Err(error)) => {
             tracing::error!(method = method.descriptor.full_name(), %error, "an answer cannot be written as JSON");
             refused(&Refusal::new(Reason::Internal, "the answer cannot be written as JSON").into())
         }

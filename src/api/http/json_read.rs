@@ -3,6 +3,7 @@
 //! Field names are taken in camelCase and snake_case; an unknown or repeated field is refused; null leaves a field out.
 //! Every refusal names the field by its path (`items[3].delta`) and the place in the text.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write as _};
 
@@ -11,21 +12,33 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::error::Category;
 
 use crate::api::errors::Refusal;
+use crate::api::http::counts::{decoded_most, most_of, too_many, too_many_in_all};
 use crate::api::http::json_values::{ScalarSeed, duration, timestamp};
 use crate::domain::Reason;
+use crate::domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
 
 /// Reads a body as a message.
 pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, Refusal> {
-    let trail = Trail { path: RefCell::default(), reason: Cell::new(Reason::InvalidJson) };
+    let trail = Trail { path: RefCell::default(), reason: Cell::new(Reason::InvalidJson), items: Cell::new(0) };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let read = MessageSeed { descriptor, trail: &trail }.deserialize(&mut deserializer);
     read.and_then(|message| deserializer.end().map(|()| message)).map_err(|error| trail.refuse(&error))
+}
+
+/// What a caller wrote, cut to what an error repeats.
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= SIMILAR_NAME_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SIMILAR_NAME_BYTES_MAX)]))
 }
 
 /// Where the reader is; after a failure, where it failed.
 struct Trail {
     path: RefCell<Vec<Step>>,
     reason: Cell<Reason>,
+    /// The items of all lists so far.
+    items: Cell<usize>,
 }
 
 enum Step {
@@ -45,9 +58,21 @@ impl Trail {
 
     /// Refuses a field by its name, whatever its value is.
     fn bad_field<E: Error>(&self, name: &str, what: impl fmt::Display) -> E {
-        self.path.borrow_mut().push(Step::Field(name.to_owned()));
+        self.path.borrow_mut().push(Step::Field(shortened(name).into_owned()));
         self.reason.set(Reason::InvalidField);
         E::custom(what)
+    }
+
+    /// Counts one more item of a list, before it is built.
+    fn count<E: Error>(&self, before: usize, most: usize) -> Result<(), E> {
+        self.items.set(self.items.get() + 1);
+        let what = match () {
+            () if before >= decoded_most(most) => too_many(most),
+            () if self.items.get() > REQUEST_ITEMS_MAX => too_many_in_all(),
+            () => return Ok(()),
+        };
+        self.reason.set(Reason::InvalidBatchSize);
+        Err(E::custom(what))
     }
 
     fn path(&self) -> String {
@@ -146,6 +171,7 @@ fn find(descriptor: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
 fn unknown(descriptor: &MessageDescriptor, name: &str) -> String {
     let fields = || descriptor.fields().map(|field| field.name().to_owned());
     let similar = fields()
+        .filter(|_| name.len() <= SIMILAR_NAME_BYTES_MAX)
         .map(|field| (strsim::jaro_winkler(&field, name), field))
         .filter(|(score, _)| *score > 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0));
@@ -187,9 +213,11 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         let kind = self.field.kind();
         if self.field.is_list() {
-            deserializer.deserialize_any(ListVisitor { kind: &kind, trail: self.trail }).map(Some)
+            let most = most_of(self.field);
+            deserializer.deserialize_any(ListVisitor { kind: &kind, most, trail: self.trail }).map(Some)
         } else if let (true, Kind::Message(entry)) = (self.field.is_map(), &kind) {
-            deserializer.deserialize_any(MapVisitor { entry, trail: self.trail }).map(Some)
+            let most = most_of(self.field);
+            deserializer.deserialize_any(MapVisitor { entry, most, trail: self.trail }).map(Some)
         } else {
             ValueSeed { kind: &kind, trail: self.trail }.deserialize(deserializer).map(Some)
         }
@@ -217,6 +245,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
 
 struct ListVisitor<'a> {
     kind: &'a Kind,
+    most: usize,
     trail: &'a Trail,
 }
 
@@ -230,7 +259,8 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
         loop {
-            let seed = ValueSeed { kind: self.kind, trail: self.trail };
+            let seed =
+                ItemSeed { value: ValueSeed { kind: self.kind, trail: self.trail }, before: values.len(), list: &self };
             match self.trail.below(Step::Item(values.len()), || list.next_element_seed(seed))? {
                 Some(value) => values.push(value),
                 None => return Ok(Value::List(values)),
@@ -239,8 +269,28 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
     }
 }
 
+/// Reads one more item of a list, if there may be one.
+struct ItemSeed<'a> {
+    value: ValueSeed<'a>,
+    before: usize,
+    list: &'a ListVisitor<'a>,
+}
+
+impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.list.trail.count(self.before, self.list.most).inspect_err(|_| {
+            // The list is at fault, not its item.
+            self.list.trail.path.borrow_mut().pop();
+        })?;
+        self.value.deserialize(deserializer)
+    }
+}
+
 struct MapVisitor<'a> {
     entry: &'a MessageDescriptor,
+    most: usize,
     trail: &'a Trail,
 }
 
@@ -256,12 +306,13 @@ impl<'de> Visitor<'de> for MapVisitor<'_> {
             (self.entry.map_entry_key_field().kind(), self.entry.map_entry_value_field().kind());
         let mut values = std::collections::HashMap::new();
         while let Some(name) = map.next_key::<String>()? {
+            self.trail.count(values.len(), self.most)?;
             let Some(key) = map_key(&key_kind, &name) else {
                 let _ = map.next_value::<IgnoredAny>(); // the key decides; the value is not looked at
-                return Err(A::Error::custom(format!("the key {name:?} does not fit its type")));
+                return Err(A::Error::custom(format!("the key {:?} does not fit its type", shortened(&name))));
             };
             let seed = ValueSeed { kind: &value_kind, trail: self.trail };
-            let value = self.trail.below(Step::Key(name), || map.next_value_seed(seed))?;
+            let value = self.trail.below(Step::Key(shortened(&name).into_owned()), || map.next_value_seed(seed))?;
             values.insert(key, value);
         }
         Ok(Value::Map(values))

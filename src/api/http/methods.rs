@@ -6,11 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 use prost_reflect::prost_types::method_options::IdempotencyLevel;
-use prost_reflect::{DescriptorPool, MethodDescriptor};
+use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, MethodDescriptor};
 use tonic::body::Body;
 use tonic::codegen::Service;
 
+use crate::api::http::counts::Lists;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
+use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
 
 /// How alike two paths must be for one to be suggested for the other.
@@ -56,6 +58,10 @@ pub struct Method {
     pub service: Mount,
     /// What is measured.
     pub metrics: MethodMetrics,
+    /// The lists of its requests, if they have any.
+    pub lists: Option<Arc<Lists>>,
+    /// What is set aside for an answer before it is made, in bytes; nothing for those that are always small.
+    pub answer_bytes: u32,
     /// Whether either side is a stream.
     pub streaming: bool,
     /// Whether it belongs to this service, not to health or reflection.
@@ -101,6 +107,8 @@ impl Methods {
                 streaming: descriptor.is_client_streaming() || descriptor.is_server_streaming(),
                 service: Arc::clone(&mount),
                 metrics: metrics.method(&name),
+                answer_bytes: if own { answer_bytes(&descriptor.output()) } else { ANSWER_LIST_BYTES },
+                lists: Some(descriptor.input()).filter(|_| own).and_then(|input| Lists::of(&input)).map(Arc::new),
                 own,
                 changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && wants_peer(descriptor.full_name()),
@@ -125,6 +133,9 @@ impl Methods {
 
     /// The path most like one that does not exist, if any is: a method of the same service, else any.
     pub fn most_like(&self, path: &str) -> Option<&str> {
+        if path.len() > SIMILAR_NAME_BYTES_MAX {
+            return None;
+        }
         let service = path.rsplit_once('/').map_or("", |(service, _)| service);
         let known_service = service.strip_prefix('/').is_some_and(|service| self.mounts.contains_key(service));
         let alike =
@@ -139,6 +150,30 @@ impl Methods {
             .filter(|(score, _)| *score >= LIKE_MIN)
             .max_by(|left, right| left.0.total_cmp(&right.0))
             .map(|(_, known)| known)
+    }
+}
+
+/// What an answer may take: some have lists of messages with payloads, some other lists or a payload.
+fn answer_bytes(output: &MessageDescriptor) -> u32 {
+    let is_many = |field: &FieldDescriptor| field.is_list() || field.is_map();
+    let inner = |field: &FieldDescriptor| match field.kind() {
+        Kind::Message(message) => Some(message),
+        _ => None, // no other kind holds fields
+    };
+    let has_payload = |message: &MessageDescriptor| {
+        let below = message.fields().filter_map(|field| inner(&field));
+        message
+            .fields()
+            .chain(below.flat_map(|below| below.fields().collect::<Vec<_>>()))
+            .any(|field| field.kind() == Kind::Bytes)
+    };
+    let fields: Vec<FieldDescriptor> = output.fields().collect();
+    match () {
+        () if fields.iter().filter(|field| is_many(field)).filter_map(inner).any(|item| has_payload(&item)) => {
+            ANSWER_PAYLOADS_BYTES
+        }
+        () if fields.iter().any(is_many) || has_payload(output) => ANSWER_LIST_BYTES,
+        () => 0,
     }
 }
 
@@ -179,6 +214,24 @@ mod tests {
             let service = if name == "WatchCounts" { "counter.v1.CounterService" } else { "queue.v1.QueueService" };
             let path = format!("/tallystone.{service}/{name}");
             assert!(methods.find(&path).is_some_and(|method| method.wants_peer), "{path}");
+        }
+    }
+
+    #[test]
+    fn answers_with_lists_and_payloads_need_room_and_small_ones_none() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let room = |name: &str| {
+            let found = methods.by_path.values().find(|method| method.own && method.descriptor.name() == name);
+            found.expect("the method exists").answer_bytes
+        };
+        for name in ["PeekMessages", "ListMessages", "Dequeue"] {
+            assert_eq!(room(name), ANSWER_PAYLOADS_BYTES, "{name}");
+        }
+        for name in ["BatchAddCounts", "BatchGetCounts", "BatchEnqueue", "GetMessage", "ListQueues", "TopCounters"] {
+            assert_eq!(room(name), ANSWER_LIST_BYTES, "{name}");
+        }
+        for name in ["AddCount", "GetCount", "Enqueue", "Complete"] {
+            assert_eq!(room(name), 0, "{name}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -42,6 +42,27 @@ pub struct CallMetrics {
     pub connections: Counter,
     /// Connections that are open.
     pub connections_open: Gauge,
+    /// Bytes set aside for requests that are not read to their end.
+    pub request_bytes: Gauge,
+    /// Bytes of answers that are being made or not yet taken.
+    pub answer_bytes: Gauge,
+    /// Answers that nobody took in time.
+    pub answers_reset: Counter,
+    refused: Family<RefusedLabels, Counter>,
+}
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub enum Refused {
+    /// The server holds as many as it may.
+    Server,
+    /// The address at its other end does.
+    Address,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct RefusedLabels {
+    full: Refused,
 }
 
 impl CallMetrics {
@@ -52,6 +73,10 @@ impl CallMetrics {
             panics: Counter::default(),
             connections: Counter::default(),
             connections_open: Gauge::default(),
+            request_bytes: Gauge::default(),
+            answer_bytes: Gauge::default(),
+            answers_reset: Counter::default(),
+            refused: Family::default(),
         };
         registry.register(
             "tallystone_call_duration_seconds",
@@ -65,7 +90,36 @@ impl CallMetrics {
         );
         registry.register("tallystone_connections", "Connections that were taken", metrics.connections.clone());
         registry.register("tallystone_connections_open", "Connections that are open", metrics.connections_open.clone());
+        registry.register(
+            "tallystone_connections_refused",
+            "Connections that were closed at once, because the server or the address held as many as it may",
+            metrics.refused.clone(),
+        );
+        registry.register(
+            "tallystone_request_buffer_bytes",
+            "Bytes set aside for requests that have not come in full",
+            metrics.request_bytes.clone(),
+        );
+        registry.register(
+            "tallystone_answer_buffer_bytes",
+            "Bytes of large answers that are being made, or that their clients have not taken",
+            metrics.answer_bytes.clone(),
+        );
+        registry.register(
+            "tallystone_answers_reset",
+            "Answers that were reset because their clients took nothing of them",
+            metrics.answers_reset.clone(),
+        );
+        // Shown from the start, so that a first refusal is a rise.
+        for full in [Refused::Server, Refused::Address] {
+            drop(metrics.refused.get_or_create(&RefusedLabels { full }));
+        }
         metrics
+    }
+
+    /// Counts a connection that was refused.
+    pub fn refused(&self, full: Refused) {
+        self.refused.get_or_create(&RefusedLabels { full }).inc();
     }
 
     /// The metrics of one method.

@@ -2,10 +2,13 @@
 //!
 //! `gateway` looks at a request and sends it to one of: `call` (gRPC, and everything else in the end), `json`
 //! (transcodes to gRPC and back by descriptor), `pages`. `methods` is the table of all methods, made of the descriptors
-//! once. Invariant: every call of a method, on whatever protocol, passes `call`: there it gets its deadline, there a
+//! once. `request_body` and `answer_body` bound what a call holds on its way in and out. Invariant: every call of a method, on whatever protocol, passes `call`: there it gets its deadline, there a
 //! panic ends, there it is measured.
 
+mod answer_body;
+mod buffers;
 mod call;
+mod counts;
 mod gateway;
 mod json;
 mod json_read;
@@ -13,7 +16,11 @@ mod json_values;
 mod methods;
 mod metrics;
 mod pages;
+mod request_body;
 mod stream_body;
 mod trace;
 
+pub use answer_body::{Streams, Watched};
+pub use buffers::{Buffers, Caller};
 pub use gateway::{Gateway, Phase};
+pub use metrics::Refused;

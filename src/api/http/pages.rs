@@ -1,16 +1,23 @@
 //! The pages of operations: `/` (what this is), `/healthz` (the process answers), `/readyz` (the stores answer),
 //! `/metrics`. They are read with GET or HEAD; every other path belongs to the methods.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tonic::body::Body;
 
+use parking_lot::RwLock;
+
 use crate::api::errors::Refusal;
+use crate::api::http::answer_body::AnswerBody;
+use crate::api::http::buffers::Caller;
 use crate::api::http::gateway::Phase;
 use crate::api::http::json;
 use crate::domain::Reason;
+use crate::domain::limits::ANSWER_LIST_BYTES;
 
 /// What Prometheus expects of the text format.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -23,7 +30,12 @@ pub fn exists(path: &str) -> bool {
 }
 
 /// Answers a page.
-pub fn answer(request: &Request<Body>, phase: Phase, registry: &Registry) -> Response<Body> {
+pub async fn answer(
+    request: &Request<()>,
+    phase: Phase,
+    registry: &Arc<RwLock<Registry>>,
+    caller: &Caller,
+) -> Response<Body> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let what = format!("{} is not allowed here; read the page with GET", request.method());
         let mut response = json::refused(&Refusal::new(Reason::MethodNotAllowed, what).into());
@@ -37,7 +49,7 @@ pub fn answer(request: &Request<Body>, phase: Phase, registry: &Registry) -> Res
             Phase::Ready => plain(StatusCode::OK, "ready\n"),
             Phase::Draining => plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
         },
-        "/metrics" => metrics(registry),
+        "/metrics" => metrics(Arc::clone(registry), caller).await,
         _ => plain(StatusCode::OK, front(&host_of(request))), // the front page, the only one left
     }
 }
@@ -64,18 +76,27 @@ fn front(host: &str) -> String {
 }
 
 /// The host that the caller named, if it is one that a shell can be given.
-fn host_of(request: &Request<Body>) -> String {
+fn host_of(request: &Request<()>) -> String {
     let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let named = request.uri().authority().map(http::uri::Authority::as_str).or(header);
     let is_plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
     named.filter(is_plain).unwrap_or("127.0.0.1:7450").to_owned()
 }
 
-fn metrics(registry: &Registry) -> Response<Body> {
-    let mut page = String::new();
-    match text::encode(&mut page, registry) {
-        Ok(()) => with_type(StatusCode::OK, METRICS_TYPE, page),
-        Err(error) => {
+/// The metrics. They are many where datasets and queues are: written off the runtime, and counted like any large answer.
+async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
+    let place = caller.answer_place(ANSWER_LIST_BYTES as usize).await;
+    let written = json::off_the_runtime(usize::MAX, move || {
+        let mut page = String::new();
+        text::encode(&mut page, &registry.read()).map(|()| page)
+    });
+    match written.await {
+        Err(refusal) => json::refused(&refusal.into()),
+        Ok(Ok(page)) => {
+            let body = AnswerBody::made(page.into(), Some(place), caller, Body::empty());
+            with_type(StatusCode::OK, METRICS_TYPE, bytes::Bytes::new()).map(|_| Body::new(body))
+        }
+        Ok(Err(error)) => {
             tracing::error!(%error, "the metrics cannot be written");
             plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written; see the log\n")
         }

@@ -1,6 +1,7 @@
 //! The wire, through real sockets: what callers send, well or badly, and what they hear.
 
 mod bad_input;
+mod bounds;
 mod grpc;
 mod json;
 mod life;
@@ -19,7 +20,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::api::http::{Gateway, Phase};
-use tallystone::api::serve::{Ended, serve};
+use tallystone::api::serve::{Bounds, Ended, serve};
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::Rules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
@@ -57,6 +58,15 @@ impl Wire {
         Self::with_drain_deadline(DRAIN_DEADLINE).await
     }
 
+    /// A server whose connections are bounded as the test says.
+    async fn bounded(bounds: Bounds) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let queue_stores = memory::queue_stores(Arc::clone(&clock));
+        let mut wire = Self::bind_within(memory::stores(), queue_stores, DRAIN_DEADLINE, clock, bounds).await;
+        wire.open().await;
+        wire
+    }
+
     async fn with_drain_deadline(deadline: Duration) -> Self {
         let mut wire = Self::bind(memory::stores(), deadline).await;
         wire.open().await;
@@ -81,13 +91,23 @@ impl Wire {
     }
 
     async fn bind_to(stores: Stores, queue_stores: QueueStores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
+        Self::bind_within(stores, queue_stores, deadline, clock, Bounds::default()).await
+    }
+
+    async fn bind_within(
+        stores: Stores,
+        queue_stores: QueueStores,
+        deadline: Duration,
+        clock: Arc<dyn Clock>,
+        bounds: Bounds,
+    ) -> Self {
         let (stores, gate) = gated(stores);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let stop = CancellationToken::new();
         let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
         gateway.set_phase(Phase::Starting).await;
-        let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), deadline));
+        let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), deadline, bounds));
         let namespaces = Namespaces::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("memory opens");
         for spec in specs() {
             namespaces.create(spec, Author::default()).await.expect("a valid namespace");

@@ -87,6 +87,7 @@ fn every_task_has_an_owner() {
         Except("src/adapters/embedded/committer", "the one writer thread; joined when the store closes"),
         Except("src/adapters/embedded/background", "starts threads; whoever asks for one joins it"),
         Except("src/adapters/embedded/blocking", "reads of the store library block; joined by the caller"),
+        Except("src/api/http/json", "reads and writes large bodies off the runtime; joined by the call"),
         Except("src/app/", "the composition root owns what it starts"),
         Except("loadtest/", "joins what it starts"),
     ];

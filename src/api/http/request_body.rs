@@ -1,0 +1,231 @@
+//! The body of a gRPC request on its way to the decoder: whole messages only, counted before they are built.
+//!
+//! A message that comes in one piece passes as it is. One that comes in several takes a place for all its bytes as soon as
+//! its length is known, and must go on coming. Invariant: the decoder never sees a message with too many items.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as _, Frame};
+use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::api::errors::Refusal;
+use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
+use crate::api::http::counts::Lists;
+use crate::domain::Reason;
+use crate::domain::limits::{ANSWER_UNTAKEN_MAX, BODY_BYTES_MAX};
+
+/// Where the room for an answer is left, once it is there.
+pub type Room = Arc<Mutex<Option<Place>>>;
+
+/// Room for an answer that is still to be taken: after the request has come, so that one that never comes holds none.
+pub struct RoomWanted {
+    bytes: Option<u32>,
+    room: Room,
+    waiting: Option<Pin<Box<dyn Future<Output = Option<Place>> + Send>>>,
+}
+
+impl RoomWanted {
+    /// Wants room for so many bytes; or none but that the connection may hold more, where an answer may be long in coming.
+    pub fn new(bytes: Option<u32>, room: &Room) -> Self {
+        Self { bytes, room: Arc::clone(room), waiting: None }
+    }
+
+    fn poll(&mut self, caller: &Arc<Caller>, cx: &mut Context<'_>) -> Poll<()> {
+        let bytes = self.bytes;
+        let waiting = self.waiting.get_or_insert_with(|| {
+            let caller = Arc::clone(caller);
+            Box::pin(async move {
+                match bytes {
+                    Some(bytes) => Some(caller.answer_place(bytes as usize).await),
+                    None => {
+                        caller.answers_are_taken().await;
+                        None
+                    }
+                }
+            })
+        });
+        let place = ready!(waiting.as_mut().poll(cx));
+        *self.room.lock() = place;
+        Poll::Ready(())
+    }
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<Place, Refusal>> + Send>>;
+
+/// The body.
+pub struct RequestBody {
+    inner: Body,
+    caller: Arc<Caller>,
+    lists: Option<Arc<Lists>>,
+    /// What came of messages that are not whole.
+    part: BytesMut,
+    /// Room for the message in `part`, or for the one that was handed on last.
+    place: Option<Place>,
+    waiting: Option<Waiting>,
+    /// Ends what stopped in the middle of a message.
+    silence: Option<Pin<Box<Sleep>>>,
+    /// The rest is handed on as it comes, for the decoder to refuse.
+    unread: bool,
+    /// Of a call with one answer: the room for it, taken before its request is handed on.
+    wanted: Option<RoomWanted>,
+    /// The request that waits for that room.
+    ready: Option<Bytes>,
+}
+
+impl RequestBody {
+    /// Counts the messages of a body.
+    pub fn new(inner: Body, caller: Arc<Caller>, lists: Option<Arc<Lists>>, wanted: Option<RoomWanted>) -> Self {
+        let part = BytesMut::new();
+        let (place, waiting, silence, ready) = (None, None, None, None);
+        Self { inner, caller, lists, part, place, waiting, silence, unread: false, wanted, ready }
+    }
+
+    fn check(&self, message: &[u8]) -> Result<(), Status> {
+        self.lists.as_ref().map_or(Ok(()), |lists| lists.check(message)).map_err(Status::from)
+    }
+
+    /// The bytes of the whole messages at the beginning, all checked.
+    fn whole(&self, data: &[u8]) -> Result<usize, Status> {
+        let mut at = 0;
+        while let Some(bytes) = frame_bytes(&data[at..]).filter(|bytes| *bytes <= data.len() - at) {
+            self.check(&data[at + FRAME_HEADER_BYTES..at + bytes])?;
+            at += bytes;
+        }
+        Ok(at)
+    }
+
+    /// Takes more bytes; answers whole messages, if there are some now.
+    fn take(&mut self, mut data: Bytes) -> Result<Option<Bytes>, Status> {
+        if self.unread {
+            return Ok(Some(data));
+        }
+        if !self.part.is_empty() {
+            self.part.extend_from_slice(&data);
+            return self.next();
+        }
+        let whole = self.whole(&data)?;
+        if whole < data.len() {
+            self.part.extend_from_slice(&data.split_off(whole));
+        }
+        if whole == 0 { self.next() } else { Ok(Some(data)) }
+    }
+
+    /// The next whole message of what came in parts.
+    fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(bytes) = frame_bytes(&self.part) else { return Ok(None) };
+        if bytes > BODY_BYTES_MAX + FRAME_HEADER_BYTES {
+            self.unread = true;
+            return Ok(Some(self.part.split().freeze()));
+        }
+        if self.part.len() < bytes {
+            return Ok(None);
+        }
+        self.check(&self.part[FRAME_HEADER_BYTES..bytes])?;
+        Ok(Some(self.part.split_to(bytes).freeze()))
+    }
+
+    /// Takes the room that the message in parts needs.
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let Some(bytes) = frame_bytes(&self.part).filter(|_| self.place.is_none() && !self.unread) else {
+            return Poll::Ready(Ok(()));
+        };
+        let caller = &self.caller;
+        let waiting = self.waiting.get_or_insert_with(|| {
+            let caller = Arc::clone(caller);
+            Box::pin(async move { caller.request_place(bytes).await })
+        });
+        let taken = ready!(waiting.as_mut().poll(cx));
+        self.waiting = None;
+        self.place = Some(taken?);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the rest of a message has been waited for too long.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.part.is_empty() {
+            return false;
+        }
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(ANSWER_UNTAKEN_MAX)));
+        silence.as_mut().poll(cx).is_ready()
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        // The decoder is done with the message before.
+        if self.waiting.is_none() && self.part.len() < FRAME_HEADER_BYTES {
+            self.place = None;
+        }
+        if let Some(data) = self.next()? {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        loop {
+            ready!(self.poll_place(cx))?;
+            let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
+                Poll::Ready(Some(frame)) => frame?,
+                Poll::Ready(None) => {
+                    // Cut short: the decoder says so.
+                    let rest = self.part.split().freeze();
+                    let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
+                    return Poll::Ready(rest);
+                }
+                Poll::Pending if self.is_silent(cx) => return Poll::Ready(Some(Err(silent().into()))),
+                Poll::Pending => return Poll::Pending,
+            };
+            self.silence = None;
+            match frame.into_data() {
+                Ok(data) => {
+                    if let Some(data) = self.take(data)? {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                }
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+    }
+}
+
+/// The bytes of the frame that begins here, if its length is there.
+fn frame_bytes(data: &[u8]) -> Option<usize> {
+    let length = data.get(1..FRAME_HEADER_BYTES)?.try_into().ok().map(u32::from_be_bytes)?;
+    Some(FRAME_HEADER_BYTES + length as usize)
+}
+
+fn silent() -> Refusal {
+    let what =
+        format!("nothing more of the message came for {ANSWER_UNTAKEN_MAX:?}; nothing was started: send it again");
+    Refusal::new(Reason::DeadlineExceeded, what).without_effect()
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        let data = match this.ready.take() {
+            Some(data) => data,
+            None => match ready!(this.poll_data(cx)).transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => data,
+                Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
+                None => return Poll::Ready(None),
+            },
+        };
+        if let Some(wanted) = &mut this.wanted
+            && wanted.poll(&this.caller, cx).is_pending()
+        {
+            this.ready = Some(data);
+            return Poll::Pending;
+        }
+        this.wanted = None;
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.part.is_empty() && self.ready.is_none() && self.inner.is_end_stream()
+    }
+}

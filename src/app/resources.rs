@@ -1,0 +1,92 @@
+//! What the system gives this process, descriptors and memory, and what of it the connections may take.
+//!
+//! The store has files to open whatever clients do: a reserve of descriptors is not given to connections.
+
+use std::fs;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::api::serve::Bounds;
+use crate::app::config::Config;
+use crate::domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
+
+/// What of the memory requests and answers under way may take.
+const BUFFERS_OF_MEMORY: u64 = 4;
+
+/// Raises the soft limit of descriptors to the hard one: the soft one is for programs that still use `select`.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "the limit of descriptors is raised"),
+        Err(error) => tracing::warn!(%error, limit = limit.current, "the limit of descriptors cannot be raised"),
+    }
+}
+
+/// What the connections of this process may take.
+pub fn bounds(config: &Config) -> Bounds {
+    let connections = connections(getrlimit(Resource::Nofile).current, open_descriptors());
+    if connections < CONNECTIONS_MAX {
+        tracing::info!(
+            connections,
+            reserved = DESCRIPTORS_RESERVED,
+            "the limit of descriptors bounds the connections; raise it (ulimit -Hn, LimitNOFILE) to take more"
+        );
+    }
+    let buffer_bytes = match config.server.buffer_bytes {
+        0 => memory_bytes().map_or(BUFFER_BYTES_DEFAULT, |memory| as_size(memory / BUFFERS_OF_MEMORY)),
+        set => as_size(set),
+    };
+    Bounds { connections, buffer_bytes, ..Bounds::default() }
+}
+
+fn as_size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// The connections that a limit of descriptors leaves, beside those that are open and those that the store may need.
+fn connections(limit: Option<u64>, open: usize) -> usize {
+    let left = limit.map_or(usize::MAX, as_size).saturating_sub(DESCRIPTORS_RESERVED).saturating_sub(open);
+    left.clamp(1, CONNECTIONS_MAX)
+}
+
+/// The descriptors that are open; 0 where the system does not tell.
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// The memory that this process may take: of the machine, or of its control group if that is less.
+fn memory_bytes() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = group.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
+    [machine, group].into_iter().flatten().min()
+}
+
+/// The total of `/proc/meminfo`, which counts in KiB.
+fn total_of(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_get_what_the_reserve_leaves() {
+        assert_eq!(connections(Some(1_024), 20), 748);
+        assert_eq!(connections(Some(256), 20), 1, "one call at a time, rather than none");
+        assert_eq!(connections(Some(1_048_576), 20), CONNECTIONS_MAX);
+        assert_eq!(connections(None, 20), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn memory_is_read_in_kibibytes() {
+        assert_eq!(total_of("MemFree:  1 kB\nMemTotal:       8 kB\n"), Some(8_192));
+        assert_eq!(total_of("MemTotal: many"), None);
+    }
+}
