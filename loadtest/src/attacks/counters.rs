@@ -190,7 +190,6 @@ pub async fn watches(site: &Site, watches: usize) -> Result<()> {
             let request = WatchCountsRequest {
                 namespace: NAMESPACE.to_owned(),
                 counter_names: (0..WATCHED).map(counter_name).collect(),
-                ..WatchCountsRequest::default()
             };
             let opened = timeout_at(site.until(), client.watch_counts(request)).await.ok()?;
             match opened {
@@ -243,7 +242,7 @@ pub async fn datasets(site: &Site, datasets: usize) -> Result<()> {
                 site.tell("datasets");
                 made.push(name);
             }
-            Err(error) => site.tell(format!("{}", error.root_cause().to_string().chars().take(60).collect::<String>())),
+            Err(error) => site.tell(error.root_cause().to_string().chars().take(60).collect::<String>()),
         }
     }
     let made = &made;

@@ -199,9 +199,10 @@ async fn one(attack: Attack, address: SocketAddr, pid: Option<u32>, scale: &Scal
     let peak = watched.peak();
     sleep(Duration::from_secs(scale.settle_seconds)).await;
     let memory = watched.end(peak).await;
+    let answers_after = probe::health(address).await.iter().all(|(_, answer)| answer.is_ok());
     let told = site.told.lock().expect("no teller panics").clone();
     let name = attack.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    Ok(Row { name, seen, memory, told, printed_bytes: None })
+    Ok(Row { name, seen, memory, answers_after, told, printed_bytes: None })
 }
 
 /// What has to be there first.

@@ -65,7 +65,7 @@ impl Probe {
 }
 
 /// Each call of one turn: how long it took, and why it failed.
-type Turn = Vec<(Duration, Result<u64, String>)>;
+pub type Turn = Vec<(Duration, Result<u64, String>)>;
 
 /// Takes a turn each `period` until it is stopped, then waits for those under way.
 async fn each<F>(period: Duration, mut stopped: watch::Receiver<bool>, turn: impl Fn() -> F) -> Report
@@ -125,24 +125,20 @@ async fn once(channel: Channel) -> Turn {
         ..AddCountRequest::default()
     };
     timed(&mut turn, counters.add_count(add)).await;
-    let message = pb::Message { payload: b"probe".to_vec().into(), ..pb::Message::default() };
+    let message = pb::Message { payload: b"probe".to_vec(), ..pb::Message::default() };
     let enqueue = pb::EnqueueRequest { queue: QUEUE.to_owned(), message: Some(message) };
     timed(&mut turn, queues.enqueue(enqueue)).await;
     let dequeue = pb::DequeueRequest { queue: QUEUE.to_owned(), max_messages: 1, ..pb::DequeueRequest::default() };
     let leased = timed(&mut turn, queues.dequeue(dequeue)).await;
     if let Some(lease) = leased.and_then(|answer| answer.into_inner().leases.into_iter().next()) {
-        let complete = pb::CompleteRequest {
-            queue: QUEUE.to_owned(),
-            lease_token: lease.lease_token,
-            ..pb::CompleteRequest::default()
-        };
+        let complete = pb::CompleteRequest { queue: QUEUE.to_owned(), lease_token: lease.lease_token };
         timed(&mut turn, queues.complete(complete)).await;
     }
     turn
 }
 
 /// `/healthz` over a connection of its own.
-async fn health(address: SocketAddr) -> Turn {
+pub async fn health(address: SocketAddr) -> Turn {
     let began = Instant::now();
     let asked = timeout(ANSWERED_WITHIN, async {
         let mut stream = TcpStream::connect(address).await?;

@@ -33,7 +33,7 @@ pub async fn fill_for_peeks(site: &Site) -> Result<()> {
     make(site, NAME, 1).await?;
     let mut client = QueueServiceClient::new(site.connections(1).await?.channel(0));
     for _ in 0..PEEKED / 20 {
-        let message = || pb::Message { payload: vec![b'x'; PEEKED_BYTES].into(), ..pb::Message::default() };
+        let message = || pb::Message { payload: vec![b'x'; PEEKED_BYTES], ..pb::Message::default() };
         let messages = std::iter::repeat_with(message).take(20).collect();
         let answer = client.batch_enqueue(pb::BatchEnqueueRequest { queue: NAME.to_owned(), messages }).await?;
         ensure!(answer.into_inner().results.iter().all(|result| result.error.is_none()), "a message was refused");
@@ -84,7 +84,7 @@ pub async fn templates(site: &Site, count: u64) -> Result<()> {
     flood(site, 16, count, |number| {
         let mut client = QueueServiceClient::new(connections.channel(number as usize));
         async move {
-            let message = pb::Message { payload: b"x".to_vec().into(), ..pb::Message::default() };
+            let message = pb::Message { payload: b"x".to_vec(), ..pb::Message::default() };
             let request = pb::EnqueueRequest { queue: format!("timed/{number}"), message: Some(message) };
             client.enqueue(request).await.map(|_answer| ()).map_err(|status| reason_of(&status))
         }

@@ -19,6 +19,8 @@ pub struct Row {
     pub seen: Seen,
     /// What the server held.
     pub memory: Memory,
+    /// Whether `/healthz` answers after it.
+    pub answers_after: bool,
     /// How often each outcome of the attack's own calls came.
     pub told: BTreeMap<String, u64>,
     /// What the server printed, of one that was started here.
@@ -32,7 +34,11 @@ impl Row {
             Some(bytes) => bytes.map(|bytes| (bytes >> 20).to_string()),
             None => ["-"; 3].map(str::to_owned),
         };
-        let life = if self.memory.is_gone { "ENDED" } else { "runs" };
+        let life = match (self.memory.is_gone, self.answers_after) {
+            (true, _) => "ENDED",
+            (false, true) => "runs",
+            (false, false) => "MUTE",
+        };
         let printed = self.printed_bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes >> 10).to_string());
         format!(
             "{:<18} {} {} {before:>6} {peak:>6} {after:>6} {life:>5} {printed:>8}  {}",
@@ -58,6 +64,7 @@ impl Row {
             "resident_bytes": self.memory.resident.map(|[before, peak, after]| {
                 json!({ "before": before, "peak": peak, "after": after })
             }),
+            "answers_after": self.answers_after,
             "server_ended": self.memory.is_gone,
             "server_printed_bytes": self.printed_bytes,
             "outcomes": self.told,
@@ -127,7 +134,8 @@ mod tests {
         let memory = Memory { resident: Some([32 << 20, 3_000 << 20, 40 << 20]), is_gone: true };
         let told = [("ok".to_owned(), 7), ("RETRY_LATER".to_owned(), 9)].into();
         let seen = Seen { calls, health: Report::new() };
-        let row = Row { name: "unread".to_owned(), seen, memory, told, printed_bytes: Some(2_048) };
+        let row =
+            Row { name: "unread".to_owned(), seen, memory, answers_after: false, told, printed_bytes: Some(2_048) };
         let line = row.line();
         for part in ["unread", "900", "3000", "ENDED", "RETRY_LATER 9, ok 7"] {
             assert!(line.contains(part), "{part} is missing in {line}");

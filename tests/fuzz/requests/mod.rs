@@ -102,7 +102,7 @@ impl Target {
     /// Checks now and then, because a check costs more than a call.
     fn check_sometimes(&self) {
         const CALLS_BETWEEN: u64 = 100;
-        if self.calls.fetch_add(1, Ordering::Relaxed) % CALLS_BETWEEN == 0 {
+        if self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(CALLS_BETWEEN) {
             self.check();
         }
     }
