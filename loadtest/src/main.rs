@@ -5,6 +5,7 @@
 //! `docs/benchmarks.md`. Figures of a debug build mean nothing: `cargo build --release --workspace` first.
 
 mod adds;
+mod attacks;
 mod cassandra;
 mod client;
 mod converge;
@@ -195,6 +196,8 @@ enum Command {
         #[arg(long, default_value_t = 1_000)]
         messages: u32,
     },
+    /// Attacks on a server, each beside a well-behaved caller, as a table
+    Attacks(attacks::Scale),
     /// Counters on Cassandra beside the node itself, as a table
     Cassandra(cassandra::Scale),
     /// Queues beside their ceilings, as a table
@@ -272,6 +275,9 @@ async fn main() -> Result<()> {
             let span = Span { warm_up: Duration::from_secs(2), measure: Duration::from_secs(seconds) };
             let plan = memcached::Plan { memcached, counters, rate, rounds, span };
             memcached::run(&place.binary()?, folder.path(), &plan).await
+        }
+        Command::Attacks(scale) => {
+            attacks::run(place.server.as_deref(), &place.binary()?, || place.folder(), scale).await
         }
         Command::Cassandra(scale) => cassandra::run(&place.binary()?, scale).await,
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,

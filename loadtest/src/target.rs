@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ const POLL_EVERY: Duration = Duration::from_millis(1);
 pub struct Target {
     child: Child,
     readers: Vec<JoinHandle<()>>,
+    printed_bytes: Arc<AtomicU64>,
     /// Where it listens.
     pub address: SocketAddr,
     /// From the start of the process until it was ready.
@@ -36,11 +39,25 @@ impl Target {
         Self::dev(binary, &[&["--data", data], arguments].concat())
     }
 
+    /// Starts `tallystone dev` on a data directory with so many descriptors at most, soft and hard.
+    pub fn server_with_descriptors(binary: &Path, data: &Path, descriptors: u32) -> Result<Self> {
+        ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]).arg(binary);
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        Self::ready(command)
+    }
+
     /// Starts `tallystone dev` with these arguments.
     pub fn dev(binary: &Path, arguments: &[&str]) -> Result<Self> {
         ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
         let mut command = Command::new(binary);
         command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments);
+        Self::ready(command)
+    }
+
+    /// Starts a server and waits until it is ready.
+    fn ready(command: Command) -> Result<Self> {
         let mut target = Self::start(command)?;
         let begun = Instant::now();
         while !http_get(target.address, "/readyz").is_ok_and(|(status, _)| status == 200) {
@@ -68,7 +85,11 @@ impl Target {
         let (found, lines) = std::sync::mpsc::sync_channel(64);
         let stdout = child.stdout.take().context("stdout is piped")?;
         let stderr = child.stderr.take().context("stderr is piped")?;
-        let readers = vec![follow(stdout, found.clone()), follow(stderr, found)];
+        let printed_bytes = Arc::new(AtomicU64::new(0));
+        let readers = vec![
+            follow(stdout, found.clone(), Arc::clone(&printed_bytes)),
+            follow(stderr, found, Arc::clone(&printed_bytes)),
+        ];
         let mut printed = Vec::new();
         let address = loop {
             let Ok(line) = lines.recv_timeout(READY_WITHIN) else {
@@ -80,7 +101,7 @@ impl Target {
                 None => printed.push(line),
             }
         };
-        Ok(Self { child, readers, address, ready_after: begun.elapsed() })
+        Ok(Self { child, readers, printed_bytes, address, ready_after: begun.elapsed() })
     }
 
     /// The base address for clients.
@@ -91,6 +112,11 @@ impl Target {
     /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The bytes that it has printed.
+    pub fn printed_bytes(&self) -> u64 {
+        self.printed_bytes.load(Ordering::Relaxed)
     }
 
     /// Its metrics, in the text form.
@@ -111,11 +137,23 @@ impl Drop for Target {
     }
 }
 
+/// Lines of trouble that are shown of one server; the rest is counted only.
+const TROUBLE_LINES_MAX: usize = 50;
+
 /// Passes on what is printed, and shows what tells of trouble.
-fn follow(stream: impl Read + Send + 'static, found: std::sync::mpsc::SyncSender<String>) -> JoinHandle<()> {
+fn follow(
+    stream: impl Read + Send + 'static,
+    found: std::sync::mpsc::SyncSender<String>,
+    printed_bytes: Arc<AtomicU64>,
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
+        let mut shown = 0;
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            if line.contains("ERROR") || line.contains("WARN") || line.contains("panicked") {
+            printed_bytes.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
+            if shown < TROUBLE_LINES_MAX
+                && (line.contains("ERROR") || line.contains("WARN") || line.contains("panicked"))
+            {
+                shown += 1;
                 eprintln!("server: {line}");
             }
             let _ = found.try_send(line); // nobody listens any more once the address has come

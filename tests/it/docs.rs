@@ -79,7 +79,7 @@ fn code(code: Code) -> String {
 
 #[test]
 fn the_page_of_limits_is_the_list() {
-    let source = include_str!("../../src/domain/limits.rs");
+    let source = concat!(include_str!("../../src/domain/limits.rs"), include_str!("../../src/domain/limits/queues.rs"));
     let mut page = String::from(
         "# Limits\n\n\
          Every hard bound of the service. What lies beyond one is refused with a [reason](errors.md), waits, or is cut as its row says; nothing \

@@ -21,8 +21,8 @@ mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
 mod hot_counters;
-mod late_slices;
 mod judging;
+mod late_slices;
 mod licences;
 #[path = "../linear/mod.rs"]
 mod linear;

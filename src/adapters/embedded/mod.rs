@@ -20,13 +20,13 @@ mod command;
 mod committer;
 mod core;
 mod error;
-mod key;
+pub mod key;
 mod library;
 mod log;
 mod manifest;
 mod mark;
 mod memory;
-mod meta;
+pub mod meta;
 mod private;
 mod queue;
 mod queues;
@@ -70,6 +70,7 @@ use space::Space;
 use writer::Writer;
 
 pub use error::OpenError;
+pub use queues::key as queue_key;
 
 /// Where the store is and what it may take.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -230,11 +230,12 @@ impl Faults {
 
     fn duration(&mut self, field: impl Display, sent: Option<prost_types::Duration>) -> Option<Duration> {
         let sent = sent?;
-        let read = Duration::try_from(sent);
-        if read.is_err() {
+        // The library negates what is negative, which the least number of seconds has no room for.
+        let read = (sent.seconds >= 0 && sent.nanos >= 0).then(|| Duration::try_from(sent).ok()).flatten();
+        if read.is_none() {
             self.add(field, "must not be negative");
         }
-        read.ok()
+        read
     }
 
     fn whole_seconds(&mut self, field: impl Display, sent: Option<prost_types::Duration>) -> Option<u32> {
@@ -386,6 +387,13 @@ mod tests {
         ] {
             assert!(reject.message.contains(fault), "{fault} is missing of {}", reject.message);
         }
+    }
+
+    #[test]
+    fn the_least_duration_is_negative_like_any_other() {
+        let sent = pb::Namespace { name: "shop".to_owned(), ttl: seconds(i64::MIN), ..pb::Namespace::default() };
+        let reject = draft_of(sent).expect_err("a negative duration");
+        assert!(reject.message.contains("ttl must not be negative"), "{}", reject.message);
     }
 
     #[test]

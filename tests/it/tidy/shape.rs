@@ -94,6 +94,7 @@ fn tests_are_named_for_laws() {
 fn every_bound_stands_in_one_file() {
     const EXCEPT: &[Except] = &[
         Except("src/domain/limits.rs", "it is the file"),
+        Except("src/domain/limits/queues.rs", "its part for queues"),
         Except("src/client/", "a library for applications, built without the domain"),
         Except("src/api/time.rs", "what the wire's type of a duration can say"),
         Except("src/api/http/json_values.rs", "what a JSON number can say exactly"),
