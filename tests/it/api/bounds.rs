@@ -162,7 +162,7 @@ async fn with_large_messages(address: SocketAddr) -> QueueServiceClient<tonic::t
 
 /// 1,000 calls on each connection, each for 3 MB that nobody takes. Answers what must be kept for them to stay open.
 async fn take_nothing(address: SocketAddr, connections: usize, tasks: &mut JoinSet<()>) -> Vec<ResponseFuture> {
-    let peek = queue::PeekMessagesRequest { queue: "large".to_owned(), max_messages: 100, ..Default::default() };
+    let peek = queue::PeekMessagesRequest { queue: "large".to_owned(), max_messages: 100 };
     let peek = framed(&peek.encode_to_vec());
     let mut open = Vec::new();
     for _ in 0..connections {
@@ -207,7 +207,7 @@ async fn answers_that_nobody_takes_are_bounded_and_reset() {
 async fn an_answer_that_is_taken_piece_by_piece_comes_whole() {
     let server = Wire::start().await;
     let mut queues = with_large_messages(server.address).await;
-    let peek = queue::PeekMessagesRequest { queue: "large".to_owned(), max_messages: 100, ..Default::default() };
+    let peek = queue::PeekMessagesRequest { queue: "large".to_owned(), max_messages: 100 };
     let messages = queues.peek_messages(peek.clone()).await.expect("an answer").into_inner().messages;
     assert!(messages.len() >= 80 && messages.iter().all(|message| message.payload == vec![7; 30 * 1_024]));
     let mut tasks = JoinSet::new();
@@ -264,7 +264,7 @@ async fn messages_that_come_byte_by_byte_and_together_are_read_alike() {
     let mut calls = raw(server.address, 1 << 20, &mut tasks).await;
     let message = |token: &str| {
         let items = vec![item("views", 1, token)];
-        framed(&StreamAddCountsRequest { namespace: "exact".to_owned(), items, ..Default::default() }.encode_to_vec())
+        framed(&StreamAddCountsRequest { namespace: "exact".to_owned(), items }.encode_to_vec())
     };
     let (response, mut body) = begin(&mut calls, &format!("{COUNTERS}/StreamAddCounts"));
     for byte in message("a") {

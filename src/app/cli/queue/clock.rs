@@ -23,12 +23,9 @@ const CLOCKS: &[&str] = &["queue_time", "server_time", "judged_by", "tokens_from
 
 impl Session {
     pub(super) async fn reset_clock(&self, args: ResetClockArgs) -> Result<(), Failure> {
-        if !args.dry_run {
-            if confirm(args.yes, "refuse every message whose token was made before now, and take those of from now on")?
-                == Confirmed::No
-            {
-                return Ok(());
-            }
+        let what = "refuse every message whose token was made before now, and take those of from now on";
+        if !args.dry_run && confirm(args.yes, what)? == Confirmed::No {
+            return Ok(());
         }
         let request = pb::ResetQueueClockRequest { dry_run: args.dry_run };
         let clocks = call!(self, queues.reset_queue_clock, &request)?;
