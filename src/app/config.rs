@@ -600,7 +600,10 @@ mod tests {
                 "server.xyzzy",
                 "the settings of server are advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
             ),
-            ("server", "server is a section; it holds advertise, drain_deadline_ms, listen, roles, worker_threads"),
+            (
+                "server",
+                "server is a section; it holds advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
+            ),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
