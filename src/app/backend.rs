@@ -17,8 +17,8 @@ use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::app::keyspace::Keyspaces;
 use crate::domain::counter::NamespaceName;
 use crate::ports::{
-    CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError, StoreErrorKind,
-    Stores,
+    Backups, CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError,
+    StoreErrorKind, Stores,
 };
 
 /// How often the store is asked whether it has failed.
@@ -139,6 +139,11 @@ impl Backend {
     /// The embedded store, if it is the one.
     pub fn embedded(&self) -> Option<Arc<Embedded>> {
         self.embedded.clone()
+    }
+
+    /// The way to back the store up, if it is the embedded one.
+    pub fn backups(&self) -> Option<Arc<dyn Backups>> {
+        self.embedded.as_ref().map(|embedded| embedded.backups(Arc::clone(&self.clock)))
     }
 
     /// The opened keyspaces.

@@ -138,6 +138,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             let (backend, engine) = opened?;
             measure(&gateway, &backend, &engine);
             gateway.open(&engine);
+            gateway.open_backups(backend.backups());
             gateway.set_phase(Phase::Ready).await;
             tracing::info!("ready");
             announce(&config, preset, address);

@@ -30,6 +30,7 @@ use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
+use crate::proto::admin::v1::backup_service_client::BackupServiceClient;
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
@@ -107,6 +108,12 @@ impl Client {
     /// The namespace service of the server that is asked first, call by call without retries.
     pub fn namespaces(&self) -> NamespaceServiceClient<Channel> {
         namespaces_on(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
+    /// The backup service of the server that is asked first, call by call without retries.
+    pub fn backups(&self) -> BackupServiceClient<Channel> {
+        let channel = self.endpoints.channel(self.endpoints.preferred());
+        BackupServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// The queue service of the server that is asked first, call by call without retries.

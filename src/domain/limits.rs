@@ -140,6 +140,10 @@ pub const COMMIT_LANE_PART: usize = 8;
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
 pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// The rows of one piece of a backup, in bytes; a row that is longer is a piece of its own.
+pub const BACKUP_PIECE_BYTES_MAX: usize = 256 * 1024;
+/// The bytes of one block of a backup file that is read, far above the longest row.
+pub const BACKUP_BLOCK_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Memory tables of the embedded store of which the thread that frees them was not told yet.
 pub const RETIRED_NEWS_MAX: usize = 1_024;
 /// The newest events of a counter lie in memory in chunks of at most this many.

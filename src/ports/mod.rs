@@ -4,6 +4,7 @@
 //! No type of a vendor crosses a port. Every method may be called at once from any task; none blocks the caller for
 //! longer than a point read of local storage unless it is async and says so.
 
+mod backup;
 mod catalog;
 mod clock;
 mod count_cache;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use crate::domain::counter::NamespaceName;
 
+pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
 pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};

@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 use fjall::Slice;
 use tokio::sync::oneshot;
 
+use super::backup::Frozen;
 use super::key;
 use super::queues::command::Ask;
 use crate::adapters::stored::encode_event;
@@ -43,6 +44,8 @@ pub enum Command {
     Forget(NamespaceId, Answer<()>),
     /// Removes rows of a forgotten namespace, at most so many; answers whether there may be more.
     Tidy(NamespaceId, usize, Answer<bool>),
+    /// Fixes the present state for a backup.
+    Snapshot(Answer<Frozen>),
     /// Whatever is asked of queues.
     Queue(Ask),
 }
@@ -162,7 +165,8 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..) => Class::Upkeep,
+            | Self::Tidy(..)
+            | Self::Snapshot(_) => Class::Upkeep,
         }
     }
 
@@ -181,7 +185,8 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..) => Lane::Takers,
+            | Self::Tidy(..)
+            | Self::Snapshot(_) => Lane::Takers,
         }
     }
 
@@ -199,7 +204,8 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..) => 1,
+            | Self::Tidy(..)
+            | Self::Snapshot(_) => 1,
         }
     }
 
@@ -217,7 +223,8 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..) => 0,
+            | Self::Tidy(..)
+            | Self::Snapshot(_) => 0,
         };
         let bytes = COMMAND_BYTES + more;
         match self.class() {
@@ -244,6 +251,7 @@ impl Command {
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::Tidy(_, _, answer) => drop(answer.send(Err(error("forget")))),
+            Self::Snapshot(answer) => drop(answer.send(Err(error("back up")))),
             Self::Queue(ask) => ask.fail(error),
         }
     }

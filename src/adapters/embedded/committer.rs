@@ -111,7 +111,8 @@ impl Committer {
             | Command::Catalog(..)
             | Command::TrimSeries(..)
             | Command::Forget(..)
-            | Command::Tidy(..)) => {
+            | Command::Tidy(..)
+            | Command::Snapshot(_)) => {
                 self.flush(group);
                 self.do_alone(alone);
             }
@@ -125,6 +126,8 @@ impl Committer {
         let frees = matches!(
             command,
             Command::SetStatus(..) | Command::TrimSeries(..) | Command::Forget(..) | Command::Tidy(..)
+                // Takes no room.
+                | Command::Snapshot(_)
                 // Commands of queues are judged one by one.
                 | Command::Queue(_)
         );

@@ -12,6 +12,22 @@ pub enum OpenError {
     /// Another process has it.
     #[error("the data directory {0} is in use by another process; stop it, or choose another directory")]
     InUse(PathBuf),
+    /// A backup was not restored to its end.
+    #[error("the restore into {0} was cut off; delete the directory and restore the backup again")]
+    HalfRestored(PathBuf),
+    /// A newer release has written it.
+    #[error(
+        "{path} has format {found}, and this release (tallystone {release}) reads format {known}; use the release that \
+         wrote it or a newer one, or restore a backup that this release reads", release = env!("CARGO_PKG_VERSION")
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that this release reads.
+        known: u32,
+    },
     /// A file is not as it was written.
     #[error("{path} is damaged: {detail}; restore the data directory from a copy")]
     Damaged {

@@ -178,6 +178,12 @@ impl Library {
         self.for_each(|keyspace| keyspace.tree.get_highest_persisted_seqno())
     }
 
+    /// The listed keyspaces with their names, in the order in which they were made.
+    pub fn all(&self) -> Result<Vec<(String, Keyspace)>, fjall::Error> {
+        let found = self.for_each(|keyspace| (keyspace.name().to_string(), keyspace.clone()))?;
+        Ok(found.into_iter().map(|(_, named)| named).collect())
+    }
+
     fn for_each<T>(&self, ask: impl Fn(&Keyspace) -> T) -> Result<Vec<(u64, T)>, fjall::Error> {
         let manifest = self.manifest.lock();
         let asked = |(id, name): (&u64, &String)| {

@@ -19,7 +19,25 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+/// The format of the data directory, and the newest that this release reads.
+pub const FORMAT: u32 = 1;
 const HEAD: &str = "tallystone keyspaces 1";
+const NAME: &str = "tallystone keyspaces ";
+
+/// Why a list cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    /// It is not as it was written.
+    Damaged(String),
+    /// A newer release wrote it, in this format.
+    Newer(u32),
+}
+
+impl<T: Into<String>> From<T> for Unusable {
+    fn from(detail: T) -> Self {
+        Self::Damaged(detail.into())
+    }
+}
 
 /// The list of keyspaces: their names by their numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,11 +55,11 @@ impl Manifest {
     }
 
     /// Reads the list; nothing if there is no file.
-    pub fn read(dir: &Path) -> io::Result<Option<Result<Self, String>>> {
+    pub fn read(dir: &Path) -> io::Result<Option<Result<Self, Unusable>>> {
         match fs::read_to_string(Self::path(dir)) {
             Ok(text) => Ok(Some(Self::parse(&text))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Err("not text".to_owned()))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Err("not text".into()))),
             Err(error) => Err(error),
         }
     }
@@ -64,20 +82,25 @@ impl Manifest {
         format!("{body}checksum {checksum:016x}\n")
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, Unusable> {
+        // First, because only its own release knows where its checksum is.
+        let format = text.lines().next().and_then(|line| line.strip_prefix(NAME)?.parse().ok());
+        if let Some(newer) = format.filter(|format| *format > FORMAT) {
+            return Err(Unusable::Newer(newer));
+        }
         let at = text.rfind("checksum ").ok_or("no checksum")?;
         let (body, checksum) = text.split_at(at);
         if checksum != format!("checksum {:016x}\n", xxh3_64(body.as_bytes())) {
-            return Err("wrong checksum".to_owned());
+            return Err("wrong checksum".into());
         }
         let mut lines = body.lines();
         if lines.next() != Some(HEAD) {
-            return Err(format!("does not begin with {HEAD:?}"));
+            return Err(format!("does not begin with {HEAD:?}").into());
         }
         let live = match lines.next() {
             Some("state live") => true,
             Some("state unfinished") => false,
-            Some(_) | None => return Err("no state".to_owned()),
+            Some(_) | None => return Err("no state".into()),
         };
         let row = |line: &str| {
             let (id, name) = line.split_once(' ')?;
@@ -111,6 +134,14 @@ mod tests {
             manifest.write(dir.path()).expect("writable");
             assert_eq!(Manifest::read(dir.path()).expect("readable"), Some(Ok(manifest)));
         }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage() {
+        let newer = manifest().text().replacen(HEAD, "tallystone keyspaces 2", 1);
+        assert_eq!(Manifest::parse(&newer), Err(Unusable::Newer(2)));
+        let older = manifest().text().replacen(HEAD, "tallystone keyspaces 0", 1);
+        assert!(matches!(Manifest::parse(&older), Err(Unusable::Damaged(_))));
     }
 
     #[test]

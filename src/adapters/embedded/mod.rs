@@ -9,10 +9,12 @@
 //! DIR/keyspaces       which keyspaces there are          (manifest)
 //! DIR/acknowledged    the last acknowledged commit       (mark)
 //! DIR/store/          the folder of the store library    (library)
+//! DIR/restoring       there until a backup is restored   (backup)
 //! ```
 
 mod ahead;
 mod background;
+pub mod backup;
 mod blocking;
 mod book;
 mod catalog;
@@ -54,12 +56,12 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
-use crate::ports::{Clock, FastCounts, QueueStores, Stores};
+use crate::ports::{Backups, Clock, FastCounts, QueueStores, Stores};
 use committer::Committer;
 use core::Core;
 use library::Library;
 use log::Store;
-use manifest::Manifest;
+use manifest::{Manifest, Unusable};
 use mark::Mark;
 use memory::Memory;
 use queues::Queues;
@@ -153,7 +155,16 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let dir = options.dir.as_path();
     fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
     let lock = lock(dir)?;
+    if backup::is_unfinished(dir) {
+        return Err(OpenError::HalfRestored(dir.to_owned()));
+    }
     private::keep_private(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
+    open_locked(&options, lock)
+}
+
+/// Opens the store of a directory that this process has.
+fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
+    let dir = options.dir.as_path();
     let (manifest, mark, acknowledged) = admit(dir)?;
     let verified = if manifest.live {
         verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?
@@ -163,7 +174,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     if verified.bytes_unread > 0 {
         tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
     }
-    let library = Arc::new(Library::open(manifest, &options)?);
+    let library = Arc::new(Library::open(manifest, options)?);
     let unreadable = |error| recover::unreadable(dir, error);
     let last = read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
@@ -209,7 +220,10 @@ fn admit(dir: &Path) -> Result<(Manifest, Mark, u64), OpenError> {
     let manifest_path = Manifest::path(dir);
     let folder = library::folder(dir);
     let found = Manifest::read(dir).map_err(OpenError::io(&manifest_path))?;
-    let manifest = found.transpose().map_err(|detail| OpenError::damaged(&manifest_path, detail))?;
+    let manifest = found.transpose().map_err(|unusable| match unusable {
+        Unusable::Damaged(detail) => OpenError::damaged(&manifest_path, detail),
+        Unusable::Newer(found) => OpenError::Newer { path: manifest_path.clone(), found, known: manifest::FORMAT },
+    })?;
     match manifest {
         Some(manifest) if manifest.live => {
             let mark = Mark::open(dir).map_err(OpenError::io(Mark::path(dir)))?;
@@ -253,6 +267,11 @@ impl Embedded {
         let time = StoreTime::new(clock, self.queue_moment);
         let queues = Arc::new(Queues::new(Arc::clone(&self.core), time));
         QueueStores { shards: queues.clone(), catalog: queues }
+    }
+
+    /// The way to back the store up while it is written; backups carry the time of this clock.
+    pub fn backups(&self, clock: Arc<dyn Clock>) -> Arc<dyn Backups> {
+        Arc::new(backup::Source::new(Store { core: Arc::clone(&self.core) }, clock))
     }
 
     /// Why the store has failed and takes nothing any more; the process should end then. Cheap.

@@ -20,11 +20,11 @@ use crate::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, Settled, Sto
 const DATASET: DatasetId = DatasetId(1);
 const NAMESPACE: NamespaceId = NamespaceId(7);
 
-fn at(seconds: i64) -> Timestamp {
+pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-fn counter(name: &str) -> Counter {
+pub(super) fn counter(name: &str) -> Counter {
     Counter::new(NAMESPACE, CounterName::new(name).expect("a valid name"))
 }
 
@@ -32,22 +32,22 @@ fn event(seconds: i64, token: &str, change: Change) -> Event {
     Event { key: EventKey { time: at(seconds), id: EventId::text(token) }, change, provenance: Provenance::default() }
 }
 
-fn add(name: &str, seconds: i64, token: &str, delta: i64) -> NewEvent {
+pub(super) fn add(name: &str, seconds: i64, token: &str, delta: i64) -> NewEvent {
     NewEvent { counter: counter(name), event: event(seconds, token, Change::Add(delta)) }
 }
 
-fn small(dir: &Path) -> Options {
+pub(super) fn small(dir: &Path) -> Options {
     Options { reserve_bytes: 0, row_bytes: 0, tail_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir) }
 }
 
-fn open_small(dir: &Path) -> (Embedded, Stores) {
+pub(super) fn open_small(dir: &Path) -> (Embedded, Stores) {
     let store = open(small(dir)).expect("the store opens");
     let fast = Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20));
     let stores = store.stores(fast);
     (store, stores)
 }
 
-async fn make_slice(stores: &Stores, start: i64, end: i64) {
+pub(super) async fn make_slice(stores: &Stores, start: i64, end: i64) {
     let slice = TimeSlice {
         dataset: DATASET,
         start: at(start),
@@ -58,12 +58,12 @@ async fn make_slice(stores: &Stores, start: i64, end: i64) {
     stores.slices.create(slice).await.expect("the slice is made");
 }
 
-async fn append(stores: &Stores, events: Vec<NewEvent>) -> Vec<Appended> {
+pub(super) async fn append(stores: &Stores, events: Vec<NewEvent>) -> Vec<Appended> {
     let outcomes = stores.log.append(DATASET, events, Box::new(())).await;
     outcomes.into_iter().map(|outcome| outcome.expect("the append is taken")).collect()
 }
 
-fn all() -> ScanRange {
+pub(super) fn all() -> ScanRange {
     ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: Order::OldestFirst, beyond: None, limit: 1_000 }
 }
 

@@ -24,6 +24,7 @@ use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
 use crate::api::errors::Refusal;
+use crate::api::grpc::backups::BackupsApi;
 use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
@@ -37,7 +38,8 @@ use crate::api::http::{json, pages};
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
-use crate::ports::Clock;
+use crate::ports::{Backups, Clock};
+use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
 use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
 use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
@@ -45,6 +47,7 @@ use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
 
 const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
+const BACKUPS: &str = backup_service_server::SERVICE_NAME;
 const QUEUES: &str = queue_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
@@ -116,6 +119,12 @@ impl Gateway {
             RollupSignalServiceServer::new(RollupSignalsApi::new(engine.signalled()))
                 .max_decoding_message_size(BODY_BYTES_MAX),
         );
+    }
+
+    /// Opens the service of backups, for a store that can be backed up. Call it once.
+    pub fn open_backups(&self, backups: Option<Arc<dyn Backups>>) {
+        let backups = BackupsApi::new(backups, self.drain.clone());
+        self.methods.mount(BACKUPS, BackupServiceServer::new(backups).max_decoding_message_size(BODY_BYTES_MAX));
     }
 
     /// Shows what a collector reads on the metrics page as well.

@@ -24,6 +24,7 @@ macro_rules! call {
 
 mod apply;
 mod arguments;
+mod backup;
 mod counter;
 mod dead_letters;
 mod failure;
@@ -89,6 +90,8 @@ enum Command {
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(sessions::SessionArgs),
     Work(Box<work::WorkArgs>),
+    Backup(Box<backup::BackupArgs>),
+    Restore(backup::RestoreArgs),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
@@ -259,6 +262,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Dlq(args) => on_a_runtime(args.run(&before)),
         Command::Session(args) => on_a_runtime(args.run(&before)),
         Command::Work(args) => on_a_runtime(args.run(&before)),
+        Command::Backup(args) => args.run(&before),
+        Command::Restore(args) => args.run(&before),
         Command::Plan(args) => {
             before.only("plan", &["--output"])?;
             args.run(&before.output())

@@ -6,6 +6,7 @@
 //! the next one.
 
 mod asking;
+mod backups;
 mod changing;
 mod cut_off_cache;
 mod history;

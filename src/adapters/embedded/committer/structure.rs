@@ -4,6 +4,7 @@
 use fjall::Keyspace;
 
 use super::{Committer, Sync};
+use crate::adapters::embedded::backup::Frozen;
 use crate::adapters::embedded::command::{Answer, Command};
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::key::{self, KeyRange};
@@ -29,6 +30,7 @@ impl Committer {
             Command::TrimSeries(step_seconds, before, answer) => reply(answer, self.trim_series(step_seconds, before)),
             Command::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
             Command::Tidy(namespace, rows_max, answer) => reply(answer, self.tidy(namespace, rows_max)),
+            Command::Snapshot(answer) => reply(answer, self.freeze()),
             Command::Append(_)
             | Command::Settle(_)
             | Command::Publish(..)
@@ -38,6 +40,12 @@ impl Committer {
                 unreachable!("this command is staged with others")
             }
         }
+    }
+
+    /// The state between two commits, with whatever keyspaces there are; those that are dropped later stay readable.
+    fn freeze(&self) -> Result<Frozen, StoreError> {
+        let frozen = Frozen::take(self.writer.library(), self.writer.number());
+        frozen.map_err(|error| ReadError::from(error).during("back up"))
     }
 
     fn create_slice(&mut self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {

@@ -1,0 +1,268 @@
+//! A backup into a new data directory.
+//!
+//! The whole backup is checked before anything is made. A file `restoring` stands in the directory from its first moment
+//! to the last, and no store opens beside it. When all rows are durable the store is opened once, with every check that an
+//! open makes; only then does the file go.
+//!
+//! Queues get a new epoch. A restore goes back in time, so the serials of leases and messages given after the backup come
+//! again; their fence and their key begin with the epoch, so they are other ones all the same.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufReader, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::format::{Block, Decoder, Fault, Header};
+use crate::adapters::embedded::error::{OpenError, ReadError};
+use crate::adapters::embedded::library::{KeyspaceError, Kind, Library};
+use crate::adapters::embedded::manifest::{Manifest, sync_folder};
+use crate::adapters::embedded::mark::Mark;
+use crate::adapters::embedded::retired::Retired;
+use crate::adapters::embedded::space::Space;
+use crate::adapters::embedded::writer::{Sync, Writer};
+use crate::adapters::embedded::{Options, library, lock, meta, open_locked};
+use crate::adapters::stored::queues::settings::{decode_header, encode_header};
+use crate::domain::Timestamp;
+use crate::domain::limits::COMMIT_BYTES_MAX;
+
+/// What a backup holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// What it says of itself.
+    pub header: Header,
+    /// Its keyspaces.
+    pub keyspaces: u64,
+    /// Their rows.
+    pub rows: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Why a backup was not checked or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be used.
+    #[error("the backup {path} {fault}")]
+    Backup {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// The directory is in use for something.
+    #[error("{0} is not empty; name a directory that is not there yet")]
+    NotEmpty(PathBuf),
+    /// The file system is too small.
+    #[error(
+        "{path} has {free} bytes free, and the restored store takes about {wanted}; free some, or choose another disk"
+    )]
+    NoRoom {
+        /// The directory.
+        path: PathBuf,
+        /// The bytes that are free.
+        free: u64,
+        /// The bytes that are wanted.
+        wanted: u64,
+    },
+    /// A newer release made something that this one does not know.
+    #[error("the backup holds {0:?}, which this release does not know; restore it with the release that wrote it")]
+    Unknown(String),
+    /// The new store could not be made, or does not open.
+    #[error("cannot make the store")]
+    Store(#[from] OpenError),
+}
+
+/// Reads a backup to its end and holds it to its checksums and counts.
+pub fn check(path: &Path) -> Result<Summary, RestoreError> {
+    let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
+    let mut decoder = begin(path)?;
+    let mut found = None;
+    while let Some(block) = decoder.next().map_err(of)? {
+        if let Block::Header(header) = block {
+            found = Some(header);
+        }
+    }
+    let header = found.ok_or_else(|| of(Fault::Damaged("it has no header".to_owned())))?;
+    Ok(Summary { header, keyspaces: decoder.keyspaces, rows: decoder.rows, bytes: decoder.bytes })
+}
+
+/// What the first piece of a backup says of the whole.
+pub fn header_of(piece: &[u8]) -> Option<Header> {
+    match Decoder::begin(piece).and_then(|mut decoder| decoder.next()) {
+        Ok(Some(Block::Header(header))) => Some(header),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+fn begin(path: &Path) -> Result<Decoder<BufReader<File>>, RestoreError> {
+    let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
+    let file = File::open(path).map_err(|error| of(error.into()))?;
+    Decoder::begin(BufReader::with_capacity(1 << 20, file)).map_err(of)
+}
+
+/// Whether a restore into the directory was not finished.
+pub fn is_unfinished(dir: &Path) -> bool {
+    marker(dir).exists()
+}
+
+fn marker(dir: &Path) -> PathBuf {
+    dir.join("restoring")
+}
+
+/// Restores a backup into a directory that is empty or not there. `now` becomes the epoch of the queues.
+pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<Summary, RestoreError> {
+    let summary = check(path)?;
+    let dir = options.dir.as_path();
+    let lock = claim(dir)?;
+    let free = Space::of(dir, 0).free_bytes().map_err(OpenError::io(dir))?;
+    let wanted = summary.bytes.saturating_add(options.journal_bytes);
+    if free < wanted {
+        give_back(dir).map_err(OpenError::io(dir))?;
+        return Err(RestoreError::NoRoom { path: dir.to_owned(), free, wanted });
+    }
+    let manifest = Manifest::default();
+    manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
+    let mark = Mark::create(dir).map_err(OpenError::io(Mark::path(dir)))?;
+    let library = Arc::new(Library::open(manifest, options)?);
+    // The numbers go on, because rows of queues name commits.
+    let writer = Writer::new(dir, Arc::clone(&library), mark, summary.header.commit, Retired::start()?);
+    let mut loading = Loading { writer: writer.map_err(OpenError::library(library::folder(dir)))?, library, dir, now };
+    loading.load(path)?;
+    loading.writer.finish().map_err(OpenError::library(library::folder(dir)))?;
+    drop(loading);
+    // Every check of an open; what it lacks would show here and not at the next start.
+    open_locked(options, lock)?.close();
+    fs::remove_file(marker(dir)).and_then(|()| sync_folder(dir)).map_err(OpenError::io(marker(dir)))?;
+    Ok(summary)
+}
+
+/// Takes an empty directory and marks it as unfinished, durably.
+fn claim(dir: &Path) -> Result<File, RestoreError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(OpenError::io(dir))?;
+    if fs::read_dir(dir).map_err(OpenError::io(dir))?.next().is_some() {
+        return Err(RestoreError::NotEmpty(dir.to_owned()));
+    }
+    let marked = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(marker(dir))?;
+        file.write_all(b"a backup is being restored here; while this file is here nothing opens the directory\n")?;
+        file.sync_all()?;
+        sync_folder(dir)?;
+        dir.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_folder)
+    };
+    marked().map_err(OpenError::io(marker(dir)))?;
+    Ok(lock(dir)?)
+}
+
+/// Leaves an empty directory, as it was found.
+fn give_back(dir: &Path) -> io::Result<()> {
+    fs::remove_file(dir.join("lock"))?;
+    fs::remove_file(marker(dir))
+}
+
+/// Rows on their way into a new store.
+struct Loading<'a> {
+    writer: Writer,
+    library: Arc<Library>,
+    dir: &'a Path,
+    now: Timestamp,
+}
+
+impl Loading<'_> {
+    fn load(&mut self, path: &Path) -> Result<(), RestoreError> {
+        let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
+        let mut decoder = begin(path)?;
+        let mut keyspace = None;
+        let mut batch = self.writer.batch(0);
+        while let Some(block) = decoder.next().map_err(of)? {
+            match block {
+                Block::Keyspace(name) => {
+                    let kind = kind_of(&name).ok_or_else(|| RestoreError::Unknown(name.clone()))?;
+                    let made = self.library.make(&name, kind).map_err(|error| self.failed(error))?;
+                    keyspace = Some((name, made));
+                }
+                Block::Rows(rows) => {
+                    let (name, keyspace) = keyspace.as_ref().expect("the decoder lets rows follow a keyspace only");
+                    for (key, value) in rows {
+                        if let Some(value) = self.as_restored(name, &key, value)? {
+                            batch.put(keyspace, key, value);
+                        }
+                    }
+                }
+                Block::Header(_) | Block::KeyspaceEnd | Block::End => {}
+            }
+            if batch.bytes() >= COMMIT_BYTES_MAX {
+                let full = std::mem::replace(&mut batch, self.writer.batch(0));
+                self.writer.commit(full, Sync::No).map_err(OpenError::library(library::folder(self.dir)))?;
+            }
+        }
+        // Also an empty one, which carries the number.
+        Ok(self.writer.commit(batch, Sync::Yes).map_err(OpenError::library(library::folder(self.dir)))?)
+    }
+
+    /// What becomes of a row; nothing where the new store has one of its own.
+    fn as_restored(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<Option<Vec<u8>>, OpenError> {
+        match (keyspace, key.first()) {
+            ("meta", _) if key == meta::COMMIT || key == meta::NEWEST_ROWS => Ok(None),
+            ("queue.shards", Some(b'h')) => {
+                // The number of the shard is in the key and not in the value.
+                let damaged = |error: crate::adapters::stored::Damaged| {
+                    crate::adapters::embedded::recover::unreadable(self.dir, ReadError::from(error))
+                };
+                let mut header = decode_header(0, &value).map_err(damaged)?;
+                header.epoch = epoch_after(header.epoch, self.now);
+                Ok(Some(encode_header(&header)))
+            }
+            _ => Ok(Some(value)), // every other row is as it was
+        }
+    }
+
+    fn failed(&self, error: KeyspaceError) -> OpenError {
+        let folder = library::folder(self.dir);
+        match error {
+            KeyspaceError::Library(error) => OpenError::library(folder)(error),
+            KeyspaceError::Manifest(error) => OpenError::io(Manifest::path(self.dir))(error),
+        }
+    }
+}
+
+/// An epoch that no earlier restore of any backup had, if restores are a minute apart: the minutes since 2025 began. They
+/// stay below 2^24, which a fence has room for, until the year 2056.
+fn epoch_after(epoch: u32, now: Timestamp) -> u32 {
+    const YEAR_2025: i64 = 1_735_689_600;
+    let minutes = (now.micros().div_euclid(1_000_000) - YEAR_2025).div_euclid(60);
+    u32::try_from(minutes).unwrap_or(0).max(epoch + 1)
+}
+
+/// The settings of a keyspace, by its name.
+fn kind_of(name: &str) -> Option<Kind> {
+    let begins = |start: &str| name.starts_with(start);
+    Some(match name {
+        "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" => Kind::Small,
+        "names" | "rollups" => Kind::Rows,
+        "queue.heads" | "queue.outbox" => Kind::QueueRanges,
+        "queue.bodies" => Kind::QueueRows,
+        _ if begins("queue.answers.") => Kind::QueueRanges,
+        _ if begins("events.") => Kind::Events,
+        _ if begins("touches.") || begins("buckets.") || begins("series.") => Kind::Ranges,
+        _ => return None, // of a newer release
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn no_restore_gives_an_epoch_again_that_it_or_an_earlier_one_gave() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let minute = Duration::from_secs(60);
+        let (first, second) = (epoch_after(1, now), epoch_after(1, now + minute));
+        assert!(first > 1 && second > first, "two restores of one backup: {first} and {second}");
+        assert!(epoch_after(first, now) > first, "a backup of a restored store, with a clock that stands still");
+        assert_eq!(epoch_after(7, Timestamp::from_secs(0)), 8, "a clock before its time");
+        let last = Timestamp::from_secs(2_713_910_400); // the year 2056
+        assert!(epoch_after(1, last) < 1 << 24, "a fence has room for it");
+    }
+}

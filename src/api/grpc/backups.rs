@@ -1,0 +1,86 @@
+//! `tallystone.admin.v1.BackupService`: the bytes of a backup to a caller, who writes them down.
+//!
+//! The server writes no file for anyone. A backup holds everything there is, so until callers are authenticated only those
+//! of the same machine get one; and one at a time, because each holds back what the store could free.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::api::errors::Refusal;
+use crate::domain::Reason;
+use crate::ports::Backups;
+use crate::proto::admin::v1::backup_service_server::BackupService;
+use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
+
+/// The service.
+pub struct BackupsApi {
+    backups: Option<Arc<dyn Backups>>,
+    one_at_a_time: Arc<Semaphore>,
+    drain: CancellationToken,
+}
+
+impl BackupsApi {
+    /// Serves backups of a store, if it can be backed up. They end when `drain` is cancelled.
+    pub fn new(backups: Option<Arc<dyn Backups>>, drain: CancellationToken) -> Self {
+        Self { backups, one_at_a_time: Arc::new(Semaphore::new(1)), drain }
+    }
+}
+
+#[tonic::async_trait]
+impl BackupService for BackupsApi {
+    type CreateBackupStream = BoxStream<'static, Result<CreateBackupResponse, Status>>;
+
+    async fn create_backup(
+        &self,
+        request: Request<CreateBackupRequest>,
+    ) -> Result<Response<Self::CreateBackupStream>, Status> {
+        if !request.remote_addr().is_some_and(|address| is_of_this_machine(address.ip())) {
+            let what = "backups are for callers of the server's own machine: run `tallystone backup` there";
+            return Err(Refusal::new(Reason::UnknownMethod, what).into());
+        }
+        let Some(backups) = &self.backups else {
+            let what = "this server keeps nothing in an embedded store; back up the store that it is configured with";
+            return Err(Refusal::new(Reason::UnknownMethod, what).into());
+        };
+        let permit = Arc::clone(&self.one_at_a_time).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            Refusal::new(Reason::RetryLater, "another backup is being made; wait for its end, then try again")
+        })?;
+        let pieces = backups.begin().await.map_err(Refusal::from)?;
+        let answers = stream::try_unfold((pieces, permit), |(mut pieces, permit)| async move {
+            match pieces.next().await {
+                Ok(Some(piece)) => Ok(Some((CreateBackupResponse { piece }, (pieces, permit)))),
+                Ok(None) => Ok(None),
+                Err(error) => Err(Status::from(Refusal::from(error))),
+            }
+        });
+        let stopping = || Err(Refusal::new(Reason::ShuttingDown, "the server stops; the backup is not whole").into());
+        let told = self.drain.clone().cancelled_owned().map(move |()| stopping()).into_stream();
+        // Whichever comes first; nothing follows an error.
+        let ends = stream::select(answers.map(Some).chain(stream::once(async { None })), told.map(Some));
+        let answers = ends.take_while(|answer| std::future::ready(answer.is_some())).filter_map(std::future::ready);
+        Ok(Response::new(answers.boxed()))
+    }
+}
+
+fn is_of_this_machine(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_alone_is_of_this_machine() {
+        let is = |text: &str| is_of_this_machine(text.parse().expect("an address"));
+        assert!(is("127.0.0.1") && is("127.8.0.1") && is("::1") && is("::ffff:127.0.0.1"));
+        assert!(!is("192.0.2.1") && !is("0.0.0.0") && !is("::ffff:192.0.2.1") && !is("2001:db8::1"));
+    }
+}

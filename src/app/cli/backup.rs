@@ -1,0 +1,219 @@
+//! `backup` and `restore`: a server's embedded store into a directory, and back.
+//!
+//! The server sends the bytes, this command writes them: into `DIR.partial`, durable and checked to the last byte before it
+//! is called DIR. So what is called DIR is a backup.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tonic::{Code, Request, Streaming};
+
+use crate::adapters::embedded::backup::{self, RestoreError, Summary};
+use crate::adapters::embedded::{OpenError, Options};
+use crate::adapters::system::SystemClock;
+use crate::api::time;
+use crate::app::cli::output::{Output, Parts, Rows, progress};
+use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
+use crate::ports::Clock as _;
+use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
+
+/// The file of a backup in its directory.
+const FILE: &str = "backup.tly";
+/// How often progress is told, in bytes.
+const TELL_EVERY: u64 = 64 * 1024 * 1024;
+
+/// Back up the embedded store of a running server, on its machine, while it is in use; or check a backup.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true,
+    after_help = "Example:\n  tallystone backup nightly"
+)]
+pub struct BackupArgs {
+    #[command(subcommand)]
+    command: Option<BackupCommand>,
+    /// The directory to make; it must not be there.
+    #[arg(required = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum BackupCommand {
+    /// Read a backup to its end and hold it to its checksums and counts; asks no server.
+    #[command(after_help = "Example:\n  tallystone backup verify nightly")]
+    Verify(VerifyArgs),
+}
+
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    /// The backup.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Restore a backup into a new data directory; asks no server.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone restore nightly --data restored")]
+pub struct RestoreArgs {
+    /// The backup.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The data directory to make; empty, or not there.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl BackupArgs {
+    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
+        match (&self.command, &self.dir) {
+            (Some(BackupCommand::Verify(args)), _) => {
+                let summary = backup::check(&args.dir.join(FILE)).map_err(refused)?;
+                print(self.client.output.or(&before.output()), &args.dir, &summary)
+            }
+            (None, Some(dir)) => on_a_runtime(self.create(dir, before)),
+            (None, None) => Err(Failure::usage("name the directory to make, as in `tallystone backup nightly`")),
+        }
+    }
+
+    async fn create(&self, dir: &Path, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
+        let mut partial = dir.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        refuse_existing(dir)?;
+        let mut client = session.client.backups();
+        let asked = tokio::time::timeout(session.timeout, client.create_backup(Request::new(CreateBackupRequest {})));
+        let late = |_| Failure::new(Exit::Unavailable, format!("{} did not begin in time", session.server));
+        let pieces = asked.await.map_err(late)?.map_err(|status| failed(&session, &status))?.into_inner();
+        let made = DirBuilder::new().mode(0o700).create(&partial);
+        made.map_err(|error| {
+            let failure = cannot("make", &partial, &error);
+            let is_left = error.kind() == io::ErrorKind::AlreadyExists;
+            if is_left {
+                failure.hint("a backup was cut off, or is being made; delete what was cut off")
+            } else {
+                failure
+            }
+        })?;
+        let written = write(&session, pieces, dir, &partial).await;
+        if written.is_err() {
+            // What is left of it is no backup, by its name and by its content.
+            let _ = fs::remove_dir_all(&partial);
+        }
+        print(session.output, dir, &written?)
+    }
+}
+
+impl RestoreArgs {
+    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
+        before.only("restore", &["--output"])?;
+        progress(&format!("restoring {} into {}", self.dir.display(), self.data.display()));
+        let options = Options::new(&self.data);
+        let summary = backup::restore(&self.dir.join(FILE), &options, SystemClock.now()).map_err(refused)?;
+        print(self.output.or(&before.output()), &self.data, &summary)
+    }
+}
+
+/// Writes a backup, checks it, and gives it its name.
+async fn write(
+    session: &Session,
+    mut pieces: Streaming<CreateBackupResponse>,
+    dir: &Path,
+    partial: &Path,
+) -> Result<Summary, Failure> {
+    let path = partial.join(FILE);
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let mut file = opened.map_err(|error| cannot("make", &path, &error))?;
+    let (mut bytes, mut told) = (0, 0);
+    while let Some(next) = pieces.message().await.map_err(|status| failed(session, &status))? {
+        if bytes == 0 {
+            refuse_small_disk(&next.piece, partial)?;
+        }
+        file.write_all(&next.piece).map_err(|error| cannot("write", &path, &error))?;
+        bytes += next.piece.len() as u64;
+        if bytes - told >= TELL_EVERY {
+            told = bytes;
+            progress(&format!("{} MiB", bytes >> 20));
+        }
+    }
+    file.sync_all().map_err(|error| cannot("write", &path, &error))?;
+    drop(file);
+    let summary = backup::check(&path).map_err(refused)?;
+    refuse_existing(dir)?;
+    let named = || -> io::Result<()> {
+        File::open(partial)?.sync_all()?;
+        fs::rename(partial, dir)?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent)?.sync_all()
+    };
+    named().map_err(|error| cannot("make", dir, &error))?;
+    Ok(summary)
+}
+
+/// A backup takes about what the files of the store take.
+fn refuse_small_disk(first: &[u8], partial: &Path) -> Result<(), Failure> {
+    let Some(header) = backup::header_of(first) else { return Ok(()) };
+    let disk = rustix::fs::statvfs(partial).map_err(|error| cannot("look at", partial, &error.into()))?;
+    let (free, wanted) = (disk.f_bavail.saturating_mul(disk.f_frsize), header.disk_bytes);
+    if free >= wanted {
+        return Ok(());
+    }
+    let what = format!("{} has {free} bytes free, and the store takes {wanted}", partial.display());
+    Err(Failure::other(what).hint("free some, or name a directory on another disk"))
+}
+
+fn refuse_existing(dir: &Path) -> Result<(), Failure> {
+    if fs::symlink_metadata(dir).is_err() {
+        return Ok(());
+    }
+    let what = format!("{} is there already; a backup never replaces anything", dir.display());
+    Err(Failure::new(Exit::Precondition, what).hint("name a directory that is not there yet"))
+}
+
+fn failed(session: &Session, status: &tonic::Status) -> Failure {
+    let what = format!("the server at {} made no backup: {}", session.server, status.message());
+    let exit = match status.code() {
+        Code::Unimplemented => Exit::Precondition,
+        code => failure::exit_of(code), // as for every call
+    };
+    Failure::new(exit, what)
+}
+
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::other(format!("cannot {verb} {}: {error}", path.display()))
+}
+
+fn refused(error: RestoreError) -> Failure {
+    let exit = match &error {
+        RestoreError::NotEmpty(_)
+        | RestoreError::Unknown(_)
+        | RestoreError::Backup { fault: backup::Fault::Newer(_), .. }
+        | RestoreError::Store(OpenError::InUse(_)) => Exit::Precondition,
+        RestoreError::Backup { .. } | RestoreError::NoRoom { .. } | RestoreError::Store(_) => Exit::Failure,
+    };
+    Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
+}
+
+fn print(output: Output, dir: &Path, summary: &Summary) -> Result<(), Failure> {
+    let Summary { header, keyspaces, rows, bytes } = summary;
+    let (dir, taken) = (dir.display().to_string(), time::text(header.time));
+    let columns = &["directory", "release", "commit", "taken", "keyspaces", "rows", "bytes"];
+    let numbers = [*keyspaces, *rows, *bytes].map(|number| number.to_string());
+    let mut cells = vec![dir.clone(), header.release.clone(), header.commit.to_string(), taken.clone()];
+    cells.extend(numbers.iter().cloned());
+    let item = json!({
+        "directory": dir, "release": header.release, "commit": header.commit.to_string(), "taken": taken,
+        "keyspaces": numbers[0], "rows": numbers[1], "bytes": numbers[2],
+    });
+    let mut parts = Parts::list(output);
+    parts.print(&[item], &Rows { columns, cells: vec![cells] })?;
+    parts.end(columns)
+}

@@ -1,0 +1,237 @@
+//! Backups of a server under load, with kills: each one, restored, is the state of one moment; one that was cut off is none.
+//!
+//! Each writer adds 1 to its counter and, once that is acknowledged, enqueues a message into its queue. So at any one moment
+//! its queue holds as many messages as its counter says, or one less: rows of different moments would break that.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tallystone::client::{Client, RetryPolicy};
+use tallystone::proto::counter::v1::AddCountRequest;
+use tallystone::proto::queue::v1::{EnqueueRequest, Message};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+use super::queues::connect;
+use super::{World, rounds};
+use crate::harness::{Launch, Server, eventually};
+
+const WRITERS: usize = 4;
+/// What anything may take on a busy machine.
+const WITHIN: Duration = Duration::from_secs(120);
+/// What each writer has to get acknowledged before a backup begins, and after it.
+const MORE: u64 = 30;
+
+/// What a writer has sent, and of what it knows that it is there.
+#[derive(Default)]
+struct Written {
+    adds: Fate,
+    messages: Fate,
+}
+
+#[derive(Default)]
+struct Fate {
+    sent: AtomicU64,
+    acknowledged: AtomicU64,
+}
+
+impl Fate {
+    fn sent(&self) -> u64 {
+        self.sent.load(Ordering::SeqCst)
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::SeqCst)
+    }
+}
+
+type Bounds = Vec<[u64; 2]>;
+
+fn counter(writer: usize) -> String {
+    format!("w{writer}")
+}
+
+fn tool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a name that is text")
+}
+
+fn backup(server: &Server, dir: &Path) -> Child {
+    let address = server.address.to_string();
+    tool(&["backup", path(dir), "--server", &address]).spawn().expect("the tool starts")
+}
+
+fn ended(command: &mut Command) -> Output {
+    command.output().expect("the tool starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn ask(server: &Server, service: &str, body: &Value) -> Value {
+    server.post(service, &body.to_string()).json()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_str().unwrap_or_else(|| panic!("a number: {value}")).parse().expect("a number that is not negative")
+}
+
+/// Adds and enqueues in turn until the server is gone.
+fn write(server: &Server, writer: usize, written: &Written) {
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        // Nothing is repeated, so what is sent once is there once at most.
+        let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
+        let Ok(adds) = Client::of(&[&server.address.to_string()], policy) else { return };
+        let Ok(mut messages) = connect(server).await else { return };
+        loop {
+            let add = AddCountRequest {
+                namespace: "default".to_owned(),
+                counter_name: counter(writer),
+                delta: 1,
+                ..AddCountRequest::default()
+            };
+            written.adds.sent.fetch_add(1, Ordering::SeqCst);
+            if adds.add_count(add).await.is_err() {
+                return;
+            }
+            written.adds.acknowledged.fetch_add(1, Ordering::SeqCst);
+            let message = Message { message_id: Uuid::now_v7().to_string(), payload: vec![7], ..Message::default() };
+            written.messages.sent.fetch_add(1, Ordering::SeqCst);
+            let request = EnqueueRequest { queue: counter(writer), message: Some(message) };
+            if messages.enqueue(request).await.is_err() {
+                return;
+            }
+            written.messages.acknowledged.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+}
+
+/// Waits until every writer has got more acknowledged.
+fn wait_for_more(written: &[Written]) {
+    let wanted: Vec<u64> = written.iter().map(|one| one.messages.acknowledged() + MORE).collect();
+    let all = || written.iter().zip(&wanted).all(|(one, wanted)| one.messages.acknowledged() >= *wanted);
+    assert!(eventually(WITHIN, all), "the load goes on");
+}
+
+/// The counts and depths that a server shows, after it has shown that its log says the same.
+fn shown(server: &Server) -> Bounds {
+    let one = |writer: usize| {
+        let name = counter(writer);
+        let of_counter = json!({"namespace": "default", "counterName": name, "freshness": "FRESHNESS_UP_TO_DATE"});
+        let count = number(&ask(server, "/tallystone.counter.v1.CounterService/GetCount", &of_counter)["count"]);
+        let is_rolled_up = || {
+            let of_counter = json!({"namespace": "default", "counterName": name});
+            let recount = ask(server, "/tallystone.counter.v1.CounterService/RecountCounter", &of_counter);
+            assert_eq!(recount["countBefore"], recount["countAfter"], "{recount}");
+            number(&recount["countAfter"]) == count
+        };
+        assert!(eventually(WITHIN, is_rolled_up), "the log of {name} says {count}");
+        let depth = ask(server, "/tallystone.queue.v1.QueueService/GetDepth", &json!({"queue": name}));
+        [count, number(&depth["pending"])]
+    };
+    (0..WRITERS).map(one).collect()
+}
+
+/// Restores a backup and looks at it through a server of its own.
+fn restored(dir: &Path, data: &Path) -> Bounds {
+    let verified = ended(&mut tool(&["backup", "verify", path(dir)]));
+    assert!(verified.status.success(), "{}", said(&verified));
+    let output = ended(&mut tool(&["restore", path(dir), "--data", path(data)]));
+    assert!(output.status.success(), "{}", said(&output));
+    let server = Launch::dev(data).start();
+    let found = shown(&server);
+    assert!(server.stop().success(), "an orderly stop");
+    let again = Launch::dev(data).start();
+    assert_eq!(shown(&again), found, "after a restart");
+    again.kill();
+    found
+}
+
+/// Whatever bytes are wrong, a backup is refused, and nothing is restored from it.
+fn refuses_what_is_damaged(dir: &Path, data: &Path) {
+    let file = dir.join("backup.tly");
+    let whole = fs::read(&file).expect("readable");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 0x10;
+    for bytes in [&flipped[..], &whole[..whole.len() / 2], &whole[..whole.len() - 1]] {
+        fs::write(&file, bytes).expect("writable");
+        for arguments in [&["backup", "verify", path(dir)][..], &["restore", path(dir), "--data", path(data)][..]] {
+            let refused = ended(&mut tool(arguments));
+            assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {}", said(&refused));
+            assert!(said(&refused).contains("is damaged"), "{}", said(&refused));
+        }
+        assert!(!data.exists(), "nothing was restored");
+    }
+}
+
+#[test]
+fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
+    let mut world = World::new("a_backup_under_load_with_kills_is_the_state_of_one_moment");
+    let written: Vec<Written> = (0..WRITERS).map(|_| Written::default()).collect();
+    for round in 0..rounds(4, 40) {
+        world.round = round;
+        let server = Launch::dev(&world.data).start();
+        for writer in 0..WRITERS {
+            let queue = json!({"queue": {"name": counter(writer)}});
+            ask(&server, "/tallystone.queue.v1.QueueService/CreateQueue", &queue);
+        }
+        let dir = world.folder.path().join(format!("backup-{round}"));
+        let cut = world.folder.path().join(format!("cut-{round}"));
+        let (before, after) = thread::scope(|scope| {
+            for (writer, written) in written.iter().enumerate() {
+                let server = &server;
+                scope.spawn(move || write(server, writer, written));
+            }
+            wait_for_more(&written);
+            let before: Bounds =
+                written.iter().map(|one| [one.adds.acknowledged(), one.messages.acknowledged()]).collect();
+            let made = backup(&server, &dir).wait_with_output().expect("the tool ends");
+            let after: Bounds = written.iter().map(|one| [one.adds.sent(), one.messages.sent()]).collect();
+            assert!(made.status.success(), "{}", said(&made));
+            wait_for_more(&written);
+            // Whenever the kill comes, what has the name of a backup is one.
+            let cut_off = backup(&server, &cut);
+            if round % 2 == 1 {
+                let begun = cut.with_extension("partial");
+                eventually(Duration::from_secs(2), || begun.exists() || cut.exists());
+            }
+            server.signal(libc::SIGKILL);
+            cut_off.wait_with_output().expect("the tool ends");
+            (before, after)
+        });
+        server.kill();
+        let data = world.folder.path().join(format!("restored-{round}"));
+        let found = restored(&dir, &data);
+        for ((found, before), after) in found.iter().zip(&before).zip(&after) {
+            for at in 0..2 {
+                assert!((before[at]..=after[at]).contains(&found[at]), "{before:?} {found:?} {after:?}");
+            }
+        }
+        // Adds that were sent and not answered by a killed server may be there without a message.
+        let one_moment = |[count, depth]: [u64; 2]| (depth..=depth + 1 + u64::from(round)).contains(&count);
+        assert!(found.iter().all(|found| one_moment(*found)), "{found:?}");
+        if cut.exists() {
+            let verified = ended(&mut tool(&["backup", "verify", path(&cut)]));
+            assert!(verified.status.success(), "{}", said(&verified));
+        }
+        refuses_what_is_damaged(&dir, &world.folder.path().join("refused"));
+    }
+    let server = Launch::dev(&world.data).start();
+    let kept = shown(&server);
+    for (kept, written) in kept.iter().zip(&written) {
+        assert!(kept[0] >= written.adds.acknowledged() && kept[0] <= written.adds.sent(), "backups change nothing");
+    }
+    assert!(server.stop().success(), "an orderly stop");
+}
