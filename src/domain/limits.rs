@@ -88,6 +88,8 @@ pub const DOCUMENT_DEPTH_MAX: usize = 32;
 pub const DOCUMENT_FIELDS_MAX: usize = 256;
 /// The longest name of a field of a namespace document, in bytes.
 pub const DOCUMENT_KEY_BYTES_MAX: usize = 256;
+/// The longest text that a refused namespace document is answered with, in bytes; what is longer is cut.
+pub const DOCUMENT_REFUSAL_BYTES_MAX: usize = 2_048;
 /// The most things of a namespace document that cannot be mapped; a document with more is of another kind.
 pub const DOCUMENT_UNMAPPED_MAX: usize = 1_000;
 /// How often a change of the catalog is tried again when another server changed it in between.

@@ -12,7 +12,7 @@ mod ours;
 mod published;
 
 use crate::domain::counter::NamespaceName;
-use crate::domain::limits::BATCH_ITEMS_MAX;
+use crate::domain::limits::{BATCH_ITEMS_MAX, DOCUMENT_REFUSAL_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{Etag, NamespaceDraft};
 
@@ -121,7 +121,12 @@ fn at(place: &str, what: &str) -> Reject {
     }
 }
 
-fn invalid(message: String) -> Reject {
+/// Refuses a document. What is said quotes values of the document, which may be long.
+fn invalid(mut message: String) -> Reject {
+    if message.len() > DOCUMENT_REFUSAL_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(DOCUMENT_REFUSAL_BYTES_MAX));
+        message.push_str("...");
+    }
     Reject::new(Reason::InvalidDocument, message)
 }
 

@@ -321,3 +321,14 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_refusal_does_not_echo_a_long_document() {
+    let long = "7".repeat(50_000);
+    for text in
+        [format!("ttl = \"{long}\""), format!("{{\"ttl\": \"{}\"}}", "\u{e9}".repeat(20_000)), format!("{long} = 1")]
+    {
+        let message = fault(&text);
+        assert!(message.len() <= DOCUMENT_REFUSAL_BYTES_MAX + 3, "{} bytes", message.len());
+    }
+}
