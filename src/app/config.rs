@@ -64,6 +64,8 @@ pub struct Config {
 pub struct ServerConfig {
     /// Where everything is served.
     pub listen: ListenAddress,
+    /// Host names under which the development server answers.
+    pub hosts: String,
     /// Where the other servers of a fleet reach this one.
     pub advertise: Advertised,
     /// How long a stop may take.
@@ -598,11 +600,11 @@ mod tests {
             ("server.lisen", "did you mean server.listen?"),
             (
                 "server.xyzzy",
-                "the settings of server are advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
+                "the settings of server are advertise, buffer_bytes, drain_deadline_ms, hosts, listen, roles, worker_threads",
             ),
             (
                 "server",
-                "server is a section; it holds advertise, buffer_bytes, drain_deadline_ms, listen, roles, worker_threads",
+                "server is a section; it holds advertise, buffer_bytes, drain_deadline_ms, hosts, listen, roles, worker_threads",
             ),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),

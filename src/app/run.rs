@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::cassandra::Patience;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
-use crate::api::http::{Gateway, Phase};
+use crate::api::http::{Gateway, Hosts, Phase};
 use crate::api::serve::Ended;
 use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
@@ -115,7 +115,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
-    let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
+    let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
+    let gateway = Arc::new(gateway.under(hosts(&config, preset)));
     gateway.set_phase(Phase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();
@@ -162,6 +163,16 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     // What the connections left of the time goes to the rollups.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
+}
+
+/// The names that the server answers browsers under. A development server has no other guard against pages of strangers.
+fn hosts(config: &Config, preset: Preset) -> Hosts {
+    let listen = config.server.listen.as_str();
+    let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    match preset {
+        Preset::Dev => Hosts::only(config.server.hosts.split(',').chain([own]).map(str::to_owned)),
+        Preset::Server => Hosts::default(),
+    }
 }
 
 /// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.

@@ -9,13 +9,14 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::client::call::Hedge;
-use crate::client::error::{may_be_applied, reason_of};
+use crate::client::error::{is_retryable, may_be_applied};
 use crate::client::retry::{Progress, RetryPolicy, Work};
 use crate::client::{Client, namespaces_on};
 use crate::proto::admin::v1::{CounterType, GetNamespaceRequest};
 
 impl Client {
     /// Whether a namespace recognises a repeated write by its token. None: no server answered within the budget of a call.
+    /// A caller that may not read the settings of the namespace is answered `Some(true)`, as are all types but one.
     ///
     /// `Some(false)` for a best-effort namespace: a write there whose outcome is unknown cannot be settled, and sending it
     /// again may count it twice.
@@ -38,10 +39,9 @@ impl Client {
         let answer = self.repeated_with(progress, Hedge::May, &request, call).await;
         let counter_type = match answer {
             Ok(answer) => answer.namespace?.counter_type(),
-            // The write itself is told what is wrong with the namespace, and has no effect there.
-            Err(error) if reason_of(&error.status).is_some_and(|reason| is_about_the_namespace(&reason)) => {
-                return Some(true);
-            }
+            // Nobody says that it is best effort: the namespace is missing, which the write is told, or the caller may not
+            // read its settings.
+            Err(error) if !is_retryable(&error.status) => return Some(true),
             Err(_) => return None,
         };
         let recognises = counter_type != CounterType::BestEffort;
@@ -50,8 +50,4 @@ impl Client {
         }
         Some(recognises)
     }
-}
-
-fn is_about_the_namespace(reason: &str) -> bool {
-    matches!(reason, "NAMESPACE_NOT_FOUND" | "INVALID_NAMESPACE")
 }

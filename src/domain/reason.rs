@@ -213,6 +213,8 @@ pub enum Reason {
     QueuesNotKept,
     /// `DURABILITY_NOT_OFFERED`
     DurabilityNotOffered,
+    /// `INVALID_HOST`
+    InvalidHost,
 }
 
 impl Reason {
@@ -285,6 +287,7 @@ impl Reason {
         Self::TryBarred,
         Self::QueuesNotKept,
         Self::DurabilityNotOffered,
+        Self::InvalidHost,
     ];
 
     /// What the reason means.

@@ -137,6 +137,11 @@ impl Engine {
         self.queues.clone()
     }
 
+    /// Whether other servers may share the store of this one.
+    pub fn is_in_fleet(&self) -> bool {
+        self.core.fleet.is_some()
+    }
+
     /// Takes rollup signals of other servers in.
     pub fn signalled(&self) -> Signalled {
         Signalled::new(Arc::clone(&self.core))

@@ -20,6 +20,7 @@ mod fleet;
 mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
+mod hosts;
 mod hot_counters;
 mod judging;
 mod late_slices;

@@ -31,6 +31,7 @@ use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{call, expired, panicked};
+use crate::api::http::hosts::Hosts;
 use crate::api::http::methods::{Answering, Method, Methods};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::api::http::stream_body::Watch;
@@ -86,6 +87,7 @@ pub struct Gateway {
     health: HealthReporter,
     phase: watch::Sender<Phase>,
     drain: CancellationToken,
+    hosts: Hosts,
 }
 
 impl Gateway {
@@ -102,7 +104,24 @@ impl Gateway {
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
         let unknown = metrics.method("unknown");
-        Self { methods, metrics, unknown, registry, clock, health, phase: watch::Sender::new(Phase::Starting), drain }
+        Self {
+            methods,
+            metrics,
+            unknown,
+            registry,
+            clock,
+            health,
+            phase: watch::Sender::new(Phase::Starting),
+            drain,
+            hosts: Hosts::default(),
+        }
+    }
+
+    /// Answers JSON, gRPC-Web and pages under these names only.
+    #[must_use]
+    pub fn under(mut self, hosts: Hosts) -> Self {
+        self.hosts = hosts;
+        self
     }
 
     /// Opens the services over an engine. Call it once.
@@ -114,11 +133,12 @@ impl Gateway {
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
         let queues = QueuesApi::new(engine.queues(), self.drain.clone());
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
-        self.methods.mount(
-            ROLLUP_SIGNALS,
-            RollupSignalServiceServer::new(RollupSignalsApi::new(engine.signalled()))
-                .max_decoding_message_size(BODY_BYTES_MAX),
-        );
+        // A server that shares its store with nobody has nobody to hear signals from.
+        if engine.is_in_fleet() {
+            let signals = RollupSignalsApi::new(engine.signalled());
+            let signals = RollupSignalServiceServer::new(signals).max_decoding_message_size(BODY_BYTES_MAX);
+            self.methods.mount(ROLLUP_SIGNALS, signals);
+        }
     }
 
     /// Opens the service of backups, for a store that can be backed up. Call it once.
@@ -157,7 +177,17 @@ impl Gateway {
 
     /// Answers a request.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
-        match Protocol::of(request.headers().get(header::CONTENT_TYPE)) {
+        let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
+        if protocol != Protocol::Grpc
+            && let Some(host) = self.hosts.stranger_in(&request)
+        {
+            let shown: String = host.chars().take(200).collect();
+            let what = format!(
+                "this server does not go by the name {shown:?}; call it by its address or as localhost, or add the name to server.hosts"
+            );
+            return json::refused(&Status::from(Refusal::new(Reason::InvalidHost, what)));
+        }
+        match protocol {
             Protocol::Grpc => self.answer_grpc(request.map(Body::new), &caller).await,
             Protocol::GrpcWeb => {
                 let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, caller });
@@ -195,9 +225,19 @@ impl Gateway {
         json::answer(self, request, caller).await
     }
 
-    /// Finds a method by its path.
-    pub fn method(&self, path: &str) -> Result<&Method, Refusal> {
-        self.methods.find(path).ok_or_else(|| {
+    /// Finds a method that every caller may call, by its path.
+    pub fn public_method(&self, path: &str) -> Result<&Method, Refusal> {
+        self.known(path, self.methods.find(path).filter(|_| !Methods::is_internal(path)))
+    }
+
+    /// Finds a method by its path; those between servers only where they are served.
+    fn method(&self, path: &str) -> Result<&Method, Refusal> {
+        let found = self.methods.find(path);
+        self.known(path, found.filter(|method| !Methods::is_internal(path) || method.service.get().is_some()))
+    }
+
+    fn known<'a>(&'a self, path: &str, found: Option<&'a Method>) -> Result<&'a Method, Refusal> {
+        found.ok_or_else(|| {
             let shown: String = path.chars().take(200).collect();
             let what = match self.methods.most_like(path) {
                 Some(known) => format!("there is no {shown}; did you mean {known}?"),
@@ -272,6 +312,9 @@ impl Service<Request<Body>> for WebCalls {
     fn call(&mut self, mut request: Request<Body>) -> Answering {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
+        if let Err(refusal) = gateway.public_method(request.uri().path()) {
+            return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
+        }
         // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.
         *request.version_mut() = Version::HTTP_2;
         Box::pin(async move { Ok(gateway.answer_grpc(request, &caller).await) })

@@ -46,7 +46,7 @@ async fn transcoded(
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Result<Response<Body>, Refusal> {
-    let method = gateway.method(request.uri().path())?;
+    let method = gateway.public_method(request.uri().path())?;
     if request.method() != HttpMethod::POST {
         let what = format!("{} is not allowed here; call the path with POST", request.method());
         return Err(Refusal::new(Reason::MethodNotAllowed, what));

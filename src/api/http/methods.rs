@@ -131,6 +131,11 @@ impl Methods {
         self.by_path.get(path)
     }
 
+    /// Whether a path is one of those by which servers speak to each other.
+    pub fn is_internal(path: &str) -> bool {
+        path.starts_with("/tallystone.internal.")
+    }
+
     /// The path most like one that does not exist, if any is: a method of the same service, else any.
     pub fn most_like(&self, path: &str) -> Option<&str> {
         if path.len() > SIMILAR_NAME_BYTES_MAX {
@@ -145,7 +150,8 @@ impl Methods {
             None if known_service => 0.0,
             Some(_) | None => alike(known, path),
         };
-        let paths = self.by_path.keys().map(|known| (similar(known), &**known));
+        let public = self.by_path.keys().filter(|known| !Self::is_internal(known));
+        let paths = public.map(|known| (similar(known), &**known));
         paths
             .filter(|(score, _)| *score >= LIKE_MIN)
             .max_by(|left, right| left.0.total_cmp(&right.0))

@@ -206,4 +206,12 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         effect: Effect::Nothing,
         help: "The message says what the store of this server offers. Send the call to a server whose store offers more: storage.kind embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
     },
+    ReasonInfo {
+        name: "INVALID_HOST",
+        code: Code::PermissionDenied,
+        http: 403,
+        retry: Retry::Never,
+        effect: Effect::Nothing,
+        help: "A web page may have a browser send requests to a server on its own machine, under the name of the page's host. So the development server answers JSON, gRPC-Web and pages only under an address, localhost, or a name in the setting server.hosts. Use one of these, or add the name to server.hosts.",
+    },
 ];

@@ -359,6 +359,11 @@ async fn unknown_paths_and_verbs_are_told_apart() {
     check("a typo", &answer, Reason::UnknownMethod, &["did you mean", "/GetCount?"]);
     let answer = server.http("POST", "/counters", &json_type, "{}").await;
     check("nothing like it", &answer, Reason::UnknownMethod, &["POST /package.Service/Method"]);
+    let signals = "/tallystone.internal.v1.RollupSignalService/SignalRollups";
+    let answer = server.http("POST", signals, &json_type, "{}").await;
+    check("between servers", &answer, Reason::UnknownMethod, &["there is no"]);
+    let answer = server.http("POST", signals, &[("content-type", "application/grpc-web")], "").await;
+    assert!(answer.head.to_ascii_lowercase().contains("grpc-status: 12"), "between servers: {answer:?}");
     let answer = server.http("GET", &format!("{COUNTERS}/GetCount"), &[], "").await;
     check("GET", &answer, Reason::MethodNotAllowed, &["POST"]);
     assert!(answer.head.to_ascii_lowercase().contains("allow: post"), "{}", answer.head);

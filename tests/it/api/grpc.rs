@@ -51,7 +51,9 @@ async fn an_error_carries_its_reason_its_field_and_its_delay() {
 async fn a_method_that_does_not_exist_is_unimplemented_with_a_reason() {
     let server = Wire::start().await;
     let mut grpc = tonic::client::Grpc::new(server.channel().await);
-    for path in ["/tallystone.counter.v1.CounterService/AddCounts", "/nobody.v1.Nothing/Do"] {
+    // Nobody shares the store of this server, so it hears signals of nobody.
+    let signals = "/tallystone.internal.v1.RollupSignalService/SignalRollups";
+    for path in ["/tallystone.counter.v1.CounterService/AddCounts", "/nobody.v1.Nothing/Do", signals] {
         grpc.ready().await.expect("the channel is ready");
         let codec: tonic_prost::ProstCodec<wire::GetCountRequest, wire::GetCountResponse> =
             tonic_prost::ProstCodec::default();

@@ -47,7 +47,8 @@ pub struct PushArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 struct MessageArgs {
-    /// Lower is served first [default: now in milliseconds, plus the offset of its class].
+    /// Lower is served first [default: now in milliseconds, plus the offset of its class]. A small number such as 100
+    /// overtakes every message that has the default.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
     /// The priority class, as the queue names it.
