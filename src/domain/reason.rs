@@ -213,8 +213,8 @@ pub enum Reason {
     QueuesNotKept,
     /// `DURABILITY_NOT_OFFERED`
     DurabilityNotOffered,
-    /// `INVALID_HOST`
-    InvalidHost,
+    /// `HOST_NOT_ALLOWED`
+    HostNotAllowed,
 }
 
 impl Reason {
@@ -287,7 +287,7 @@ impl Reason {
         Self::TryBarred,
         Self::QueuesNotKept,
         Self::DurabilityNotOffered,
-        Self::InvalidHost,
+        Self::HostNotAllowed,
     ];
 
     /// What the reason means.

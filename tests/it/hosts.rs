@@ -27,7 +27,7 @@ fn a_development_server_answers_no_name_that_a_page_could_have() {
     }
     for request in [add, "GET /metrics", "GET /healthz", "GET /"] {
         let refused = status(&server, request, &format!("evil.example:{port}"));
-        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("INVALID_HOST"), "{request}: {refused}");
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("HOST_NOT_ALLOWED"), "{request}: {refused}");
     }
     let get = r#"{"namespace": "default", "counterName": "views", "freshness": "UP_TO_DATE"}"#;
     let counted = server.post("/tallystone.counter.v1.CounterService/GetCount", get).json();

@@ -185,7 +185,7 @@ impl Gateway {
             let what = format!(
                 "this server does not go by the name {shown:?}; call it by its address or as localhost, or add the name to server.hosts"
             );
-            return json::refused(&Status::from(Refusal::new(Reason::InvalidHost, what)));
+            return json::refused(&Status::from(Refusal::new(Reason::HostNotAllowed, what)));
         }
         match protocol {
             Protocol::Grpc => self.answer_grpc(request.map(Body::new), &caller).await,

@@ -207,7 +207,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         help: "The message says what the store of this server offers. Send the call to a server whose store offers more: storage.kind embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
     },
     ReasonInfo {
-        name: "INVALID_HOST",
+        name: "HOST_NOT_ALLOWED",
         code: Code::PermissionDenied,
         http: 403,
         retry: Retry::Never,
