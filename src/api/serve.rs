@@ -27,9 +27,6 @@ use crate::domain::limits::{
 /// After an accept that failed (too many open files), the next one waits this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Warnings of connections that are not taken come no more often.
-const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(1);
-
 /// What the connections of a server may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
@@ -70,7 +67,6 @@ pub async fn serve(
     let builder = Arc::new(builder(streams.clone()));
     let shares = Arc::new(Shares::new(bounds.connections));
     let mut connections = JoinSet::new();
-    let mut refusals = Refusals::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -81,7 +77,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                refusals.tell(gateway.clock().elapsed(), format_args!("a connection cannot be taken: {error}"));
+                tracing::warn!(%error, "a connection cannot be taken");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -102,34 +98,16 @@ pub async fn serve(
             }
             Err(full) => {
                 gateway.metrics().refused(full);
-                let who = match full {
-                    Refused::Server => "the server has as many connections as it may".to_owned(),
-                    Refused::Address => format!("{} has as many connections as one address may", peer.ip()),
-                };
-                refusals.tell(gateway.clock().elapsed(), format_args!("a connection is refused: {who}"));
+                let address = peer.ip();
+                match full {
+                    Refused::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
+                    Refused::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
+                }
             }
         }
     }
     drop(listener);
     end(connections, deadline).await
-}
-
-/// Warnings of connections that were not taken, one a second at most.
-#[derive(Debug, Default)]
-struct Refusals {
-    told: Option<Duration>,
-    left_out: u64,
-}
-
-impl Refusals {
-    fn tell(&mut self, now: Duration, what: std::fmt::Arguments<'_>) {
-        if self.told.is_some_and(|told| now.saturating_sub(told) < REFUSALS_TOLD_EVERY) {
-            self.left_out += 1;
-            return;
-        }
-        tracing::warn!(left_out = self.left_out, "{what}");
-        *self = Self { told: Some(now), left_out: 0 };
-    }
 }
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {

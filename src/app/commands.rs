@@ -154,9 +154,9 @@ pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failur
 }
 
 fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
-    let traces = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
+    let telemetry = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
     let outcome = run::until_stopped(loaded.config, preset);
-    traces.finish();
+    telemetry.finish();
     outcome.map_err(|error| {
         let exit = match error.downcast_ref::<OpenError>() {
             Some(error) => exit_of(error),

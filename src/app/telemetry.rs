@@ -3,6 +3,8 @@
 //! Spans of traces have a target of their own, `TRACES`, so that they cost a comparison where nobody collects them, and no
 //! log line is changed by them.
 
+mod repeated;
+
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 use std::time::Duration;
@@ -15,13 +17,14 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use tokio::runtime::Runtime;
 use tracing::Level;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::app::config::{LogConfig, LogFormat, TracesConfig};
 use crate::app::suggestions::meant;
+use crate::app::telemetry::repeated::{Repeated, Summary};
 
 /// The target of all spans that traces are made of.
 const TRACES: &str = "tallystone::traces";
@@ -30,9 +33,11 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// How long the end of a process waits for traces that were not sent yet.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Collected traces; `finish` sends what is left. Without a collector it holds nothing.
-#[must_use = "what was not sent yet is lost"]
-pub struct Traces {
+/// The log and the traces of this process. `finish` writes and sends what is left.
+#[must_use = "what was not written or sent yet is lost"]
+pub struct Telemetry {
+    summary: Summary,
+    /// Without a collector there are no traces.
     exporting: Option<Exporting>,
 }
 
@@ -64,9 +69,11 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
 
 /// Starts logging, and tracing if there is a collector. Fails on a level or address that is none; a second call in one
 /// process changes nothing.
-pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Traces, String> {
+pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Telemetry, String> {
     let filter = filter(&log.level).map_err(|error| format!("log.level cannot be used: {error}"))?;
     let exporting = Exporting::start(traces)?;
+    let (repeated, summary) =
+        Repeated::start().map_err(|error| format!("cannot start the thread of the log: {error}"))?;
     let spans = exporting.as_ref().map(|exporting| {
         let tracer = exporting.provider.tracer("tallystone");
         let only_traces = Targets::new().with_target(TRACES, Level::TRACE);
@@ -77,9 +84,10 @@ pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Traces, String> {
             .with_filter(only_traces)
     });
     // Tests of one process start it more than once.
+    let filter = filter.and(repeated);
     let _ = tracing_subscriber::registry().with(lines(log.format).with_filter(filter)).with(spans).try_init();
     std::panic::set_hook(Box::new(log_panic));
-    Ok(Traces { exporting })
+    Ok(Telemetry { summary, exporting })
 }
 
 /// The lines of the log. One that cannot be written is lost; the library would say so on the same stderr, and panic if
@@ -120,16 +128,22 @@ impl Exporting {
         opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
         Ok(Some(Self { provider, runtime }))
     }
-}
 
-impl Traces {
-    /// Sends what was not sent yet.
-    pub fn finish(self) {
-        let Some(Exporting { provider, runtime }) = self.exporting else { return };
-        if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
+    fn finish(self) {
+        if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_WITHIN) {
             tracing::warn!(%error, "the last traces were not sent");
         }
-        runtime.shutdown_background();
+        self.runtime.shutdown_background();
+    }
+}
+
+impl Telemetry {
+    /// Sends the traces that were not sent yet, and says which lines of the log were left out last.
+    pub fn finish(self) {
+        if let Some(exporting) = self.exporting {
+            exporting.finish();
+        }
+        self.summary.finish();
     }
 }
 

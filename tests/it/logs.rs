@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -71,4 +72,41 @@ fn lost_work_is_never_logged_as_work_that_was_not_acknowledged() {
     assert!(!ended.status.success(), "{told}");
     assert!(told.contains("set aside as torn-journal") && told.contains("acknowledged"), "{told}");
     assert!(!told.contains("never acknowledged"), "{told}");
+}
+
+#[test]
+fn a_flood_of_refusals_is_a_line_a_second_and_a_full_disk_says_where_and_how_many_bytes() {
+    const REFUSED: u64 = 400;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(start(folder.path()).stop().success(), "the namespace is there");
+    let reserve = 1_u64 << 60;
+    let mut full = Launch::dev(folder.path())
+        .env("TALLYSTONE__LOG__FORMAT", "json")
+        .env("TALLYSTONE__STORAGE__RESERVE_BYTES", &reserve.to_string())
+        .start();
+    let began = Instant::now();
+    let body = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
+    for _ in 0..REFUSED {
+        let answer = full.post("/tallystone.counter.v1.CounterService/AddCount", body);
+        assert!(answer.body.contains("STORAGE_FULL"), "{answer:?}");
+    }
+    let seconds = began.elapsed().as_secs();
+    let exhausted = line(
+        &full,
+        "less space is free than a quarter of storage.reserve_bytes: all writes are refused; free \
+         that much, so that adds and new messages are taken again",
+    );
+    assert_eq!(exhausted["path"], folder.path().to_str().expect("text"), "{exhausted}");
+    assert_eq!(exhausted["reserve_bytes"], reserve, "{exhausted}");
+    assert!(exhausted["free_bytes"].as_u64().is_some_and(|free| free > 0 && free < reserve), "{exhausted}");
+
+    full.signal(libc::SIGTERM);
+    assert!(full.wait().success(), "{}", full.printed());
+    let printed = full.printed();
+    let lines = printed.lines().filter(|line| line.contains("STORAGE_FULL"));
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: u64 = lines.iter().map(|line| line["left_out"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(told, REFUSED, "{printed}");
+    let most = usize::try_from(seconds).expect("a short time") + 3;
+    assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
 }

@@ -78,7 +78,7 @@ impl Committer {
     fn work(&mut self) {
         let mut commands = Vec::new();
         while self.core.queue.take(&mut commands) {
-            self.core.set_room(self.space.room());
+            self.core.set_room(&self.space);
             let mut group = Group::new(&self.writer, commands.len());
             for command in commands.drain(..) {
                 self.work_on(&mut group, command);

@@ -14,7 +14,7 @@ use super::queue::Queue;
 use super::queues::Shared;
 use super::series::Series;
 use super::slices::Slices;
-use super::space::Room;
+use super::space::{Room, Space};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// One open store.
@@ -100,15 +100,10 @@ impl Core {
     }
 
     /// Notes the room on the file system.
-    pub fn set_room(&self, room: Room) {
+    pub fn set_room(&self, space: &Space) {
+        let room = space.room();
         if self.room.swap(room as u8, Ordering::Relaxed) != room as u8 {
-            match room {
-                Room::Plenty => tracing::info!("the file system has room again; writes go on"),
-                Room::Reserve => tracing::warn!("less space is free than storage.reserve_bytes; adds are refused"),
-                Room::Exhausted => tracing::error!(
-                    "less space is free than a quarter of storage.reserve_bytes; all writes are refused"
-                ),
-            }
+            space.report(room);
         }
     }
 

@@ -35,9 +35,28 @@ impl Space {
             Ok(free) if free >= self.reserve_bytes / 4 => Room::Reserve,
             Ok(_) => Room::Exhausted,
             Err(error) => {
-                tracing::error!(%error, "the file system does not say how much room it has");
+                let path = self.dir.display();
+                tracing::error!(%error, %path, "the file system does not say how much room it has; writes are refused");
                 Room::Exhausted
             }
+        }
+    }
+
+    /// Logs a change of the room there is: where, how many bytes are free, and how many must be.
+    pub fn report(&self, room: Room) {
+        let (path, reserve_bytes) = (self.dir.display(), self.reserve_bytes);
+        let free_bytes = self.free_bytes().unwrap_or(0);
+        match room {
+            Room::Plenty => tracing::info!(%path, free_bytes, "the file system has room again; writes go on"),
+            Room::Reserve => tracing::warn!(
+                %path, free_bytes, reserve_bytes,
+                "less space is free than storage.reserve_bytes: adds and new messages are refused until that much is free"
+            ),
+            Room::Exhausted => tracing::error!(
+                %path, free_bytes, reserve_bytes,
+                "less space is free than a quarter of storage.reserve_bytes: all writes are refused; free that much, so \
+                 that adds and new messages are taken again"
+            ),
         }
     }
 
