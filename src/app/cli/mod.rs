@@ -38,6 +38,7 @@ mod queue;
 mod reasons;
 mod server;
 mod sessions;
+mod usage;
 mod work;
 
 use std::process::ExitCode;
@@ -231,7 +232,8 @@ impl Session {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let given = Cli::try_parse().unwrap_or_else(|error| usage::in_words(error, &command()).exit());
+    match run(given) {
         Ok(()) => Exit::Ok.into(),
         Err(failure) => failure.report(),
     }

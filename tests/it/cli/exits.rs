@@ -15,7 +15,7 @@ fn each_kind_of_failure_has_its_exit_code() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&[], 2, "Usage"),
         (&["counter", "add"], 2, "<NAME>"),
-        (&["counter", "add", "views", "many"], 2, "invalid digit"),
+        (&["counter", "add", "views", "many"], 2, "this is no whole number"),
         (&["counter", "add", "views", "9223372036854775808"], 2, "too large"),
         (&["counter", "get", "views", "--max-staleness", "5"], 2, "no duration"),
         (&["counter", "get", "views", "--freshness", "new"], 2, "ROLLED_UP, UP_TO_DATE"),

@@ -1,0 +1,68 @@
+//! Errors of usage as sentences: what the library says of numbers is the text of the compiler's own parsers.
+
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+use std::str::ParseBoolError;
+
+use clap::Error;
+use clap::error::{ContextKind, ErrorKind};
+
+/// The error with a sentence in place of the words of a parser, if it has such words.
+pub fn in_words(error: Error, command: &clap::Command) -> Error {
+    let Some(words) = words(&error) else { return error };
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (argument, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
+    let message = format!("invalid value '{value}' for '{argument}': {words}");
+    Error::raw(ErrorKind::ValueValidation, format!("{message}\n\nFor more information, try '--help'.\n"))
+        .with_cmd(command)
+}
+
+fn words(error: &Error) -> Option<&'static str> {
+    let source = error.source()?;
+    if let Some(error) = source.downcast_ref::<ParseIntError>() {
+        return Some(match error.kind() {
+            IntErrorKind::PosOverflow => "the number is too large",
+            IntErrorKind::NegOverflow => "the number is too small",
+            _ => "this is no whole number; write it in digits, as in 5",
+        });
+    }
+    if source.is::<ParseFloatError>() {
+        return Some("this is no number; write it as 5 or 0.5");
+    }
+    source.is::<ParseBoolError>().then_some("write true or false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(arguments: &[&str]) -> String {
+        let mut command = crate::app::cli::command();
+        let line = [&["tallystone"], arguments].concat();
+        let error = command.try_get_matches_from_mut(line).expect_err("a value that is refused");
+        let error = in_words(error, &command);
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::ValueValidation, 2));
+        error.to_string()
+    }
+
+    #[test]
+    fn numbers_are_refused_in_sentences() {
+        let cases: &[(&[&str], &str)] = &[
+            (&["counter", "add", "views", "many"], "'many' for '[DELTA]': this is no whole number"),
+            (&["counter", "add", "views", "9223372036854775808"], "'[DELTA]': the number is too large"),
+            (&["counter", "top", "x"], "'x' for '[N]': this is no whole number"),
+            (&["msg", "push", "-q", "a", "b", "--priority", "1.5"], "'--priority <N>': this is no whole number"),
+        ];
+        for (arguments, words) in cases {
+            let told = told(arguments);
+            assert!(told.starts_with("error: invalid value '") && told.contains(words), "{told}");
+            assert!(told.ends_with("For more information, try '--help'.\n"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_stays_as_it_is() {
+        assert!(told(&["counter", "top", "0"]).contains("0 is not in 1..=1000"));
+        assert!(told(&["counter", "get", "views", "--timeout", "5"]).contains("no duration; write it as 500ms"));
+    }
+}
