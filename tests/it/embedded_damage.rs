@@ -468,3 +468,22 @@ async fn a_torn_tail_that_was_never_acknowledged_is_cut() {
         bench.restore();
     }
 }
+
+#[tokio::test]
+async fn files_of_a_newer_store_library_are_told_from_damage_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (store, _stores) = open(folder.path()).expect("a new store");
+    store.close();
+    let version = folder.path().join("store").join("version");
+    fs::write(&version, [b'F', b'J', b'L', 4]).expect("writable");
+    let before: Vec<_> = files(folder.path()).into_iter().map(|file| fs::read(file).expect("readable")).collect();
+    let refused = open(folder.path()).map(drop).expect_err("a newer format");
+    assert!(matches!(refused, OpenError::Newer { found: 4, known: 3, .. }), "{refused}");
+    let after: Vec<_> = files(folder.path()).into_iter().map(|file| fs::read(file).expect("readable")).collect();
+    assert!(before == after, "nothing is changed");
+    for other in [&b"FJL"[..], b"FJL\x02", b"XYZ\x03", b""] {
+        fs::write(&version, other).expect("writable");
+        let refused = open(folder.path()).map(drop).expect_err("no version of the library");
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    }
+}

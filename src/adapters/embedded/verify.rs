@@ -48,11 +48,17 @@ pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64
     Ok(Verified { last_commit: chain.last, newest_rows, bytes_unread })
 }
 
+/// The format of the store library's files (fjall 3).
+const LIBRARY_FORMAT: u8 = 3;
+
 /// Without its version file the library would begin anew; without its lock file it would not open.
 fn check_version(folder: &Path) -> Result<(), OpenError> {
     let path = folder.join("version");
     match fs::read(&path) {
-        Ok(bytes) if bytes == [b'F', b'J', b'L', 3] => {}
+        Ok(bytes) if bytes == [b'F', b'J', b'L', LIBRARY_FORMAT] => {}
+        Ok(bytes) if matches!(*bytes, [b'F', b'J', b'L', found] if found > LIBRARY_FORMAT) => {
+            return Err(OpenError::Newer { path, found: bytes[3].into(), known: LIBRARY_FORMAT.into() });
+        }
         Ok(_) => return Err(OpenError::damaged(path, "not the version of the store library")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(OpenError::damaged(path, "missing")),
         Err(error) => return Err(OpenError::io(path)(error)),
