@@ -235,3 +235,51 @@ fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
     }
     assert!(server.stop().success(), "an orderly stop");
 }
+
+#[test]
+fn leases_of_a_backup_are_settled_after_the_restore_and_fences_go_on_growing() {
+    let queue = |server: &Server, method: &str, body: Value| {
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
+        (answer.status, answer.json())
+    };
+    let lease = |server: &Server| {
+        let (status, answer) = queue(server, "Dequeue", json!({"queue": "q", "leaseDuration": "3600s"}));
+        assert_eq!((status, answer["leases"].as_array().map_or(0, Vec::len)), (200, 1), "{answer}");
+        answer["leases"][0].clone()
+    };
+    let complete = |server: &Server, lease: &Value| {
+        queue(server, "Complete", json!({"queue": "q", "leaseToken": lease["leaseToken"]}))
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (data, dir, restored) =
+        (folder.path().join("data"), folder.path().join("backup"), folder.path().join("restored"));
+    let server = Launch::dev(&data).start();
+    assert_eq!(queue(&server, "CreateQueue", json!({"queue": {"name": "q", "shards": 1}})).0, 200);
+    for id in ["a", "b", "c"] {
+        assert_eq!(queue(&server, "Enqueue", json!({"queue": "q", "message": {"messageId": id}})).0, 200);
+    }
+    let before = lease(&server);
+    let made = backup(&server, &dir).wait_with_output().expect("the tool ends");
+    assert!(made.status.success(), "{}", said(&made));
+    let lost = [lease(&server), lease(&server)];
+    server.kill();
+    let output = ended(&mut tool(&["restore", path(&dir), "--data", path(&restored)]));
+    assert!(output.status.success(), "{}", said(&output));
+
+    let server = Launch::dev(&restored).start();
+    for lease in &lost {
+        let (status, answer) = complete(&server, lease);
+        assert!(status >= 400 && answer.to_string().contains("LEASE_LOST"), "{status} {answer}");
+    }
+    let again = [lease(&server), lease(&server)];
+    let ids =
+        |leases: &[Value]| -> Vec<Value> { leases.iter().map(|lease| lease["message"]["messageId"].clone()).collect() };
+    assert_eq!(ids(&again), ids(&lost), "what was leased after the backup is leased again");
+    let greatest = lost.iter().map(|lease| number(&lease["fence"])).max().expect("two leases");
+    assert!(again.iter().all(|lease| number(&lease["fence"]) > greatest), "{lost:?} {again:?}");
+    for lease in [&before, &again[0], &again[1]] {
+        let (status, answer) = complete(&server, lease);
+        assert_eq!(status, 200, "{answer}");
+    }
+    assert!(server.stop().success(), "an orderly stop");
+}
