@@ -68,3 +68,10 @@ fn attacks_by_calls_leave_a_server_that_answers() {
     assert!(count(&rows, "watch-queue", "watched") > 0);
     assert!(count(&rows, "recount", "ok") > 0);
 }
+
+#[test]
+fn attacks_by_work_and_memory_leave_a_server_that_answers() {
+    let rows = attacked(&["unread", "empty-messages", "late-adds", "watch-shards", "watch-counts", "refused-batches"]);
+    assert!(count(&rows, "watch-shards", "watched") > 0);
+    assert!(count(&rows, "watch-counts", "watched") > 0);
+}
