@@ -107,6 +107,10 @@ pub const SCAN_PAGE_EVENTS: usize = 1_000;
 pub const FOLD_EVENTS_AT_ONCE_MAX: usize = 1_000;
 /// The counters that one server recounts at once for its callers; others wait for their turn within their deadlines.
 pub const RECOUNTS_AT_ONCE_MAX: usize = 4;
+/// The watches of counters that begin or read at once; others wait for their turn, so that calls are not queued behind all.
+pub const WATCHES_READ_AT_ONCE_MAX: usize = 64;
+/// The counters that a watch reads in one turn.
+pub const WATCH_READS_OF_A_TURN_MAX: usize = 16;
 /// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.
 pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The rolls and other upkeep that one embedded store has lined up, in bytes; past it, upkeep is tried again later.

@@ -2,17 +2,21 @@
 //!
 //! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent. In a
 //! fleet another server may write and roll, so there a watch looks at all its counters as often as a roll may change them.
+//!
+//! Watches begin and read in turns. Thousands of them that one write wakes would otherwise all be ready to run, and every call
+//! would wait behind them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
+use tokio::sync::SemaphorePermit;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
@@ -33,7 +37,10 @@ struct Watching {
     counters: Vec<Counter>,
     watch: Arc<Watch>,
     shown: HashMap<Counter, Shown>,
+    /// Counters that are to be read.
     waiting: Vec<Counter>,
+    /// Readings that the caller has not taken yet.
+    news: VecDeque<(CounterName, Reading)>,
     core: Arc<Core>,
 }
 
@@ -64,6 +71,7 @@ impl Counting {
     ) -> Result<ReadingStream, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
+        let _turn = self.watch_turn().await?;
         let watch = self.core.watchers.begin(caller, &counters).map_err(refused)?;
         let watching = Watching {
             counting: self.clone(),
@@ -72,12 +80,18 @@ impl Counting {
             watch,
             shown: HashMap::new(),
             waiting: Vec::new(),
+            news: VecDeque::new(),
             core: Arc::clone(&self.core),
         };
         Ok(Box::pin(stream::unfold(watching, |mut watching| async move {
             let item = watching.next().await;
             Some((item, watching))
         })))
+    }
+
+    /// A turn to begin or read. It is short and never held while a caller takes readings.
+    async fn watch_turn(&self) -> Result<SemaphorePermit<'_>, CountingError> {
+        self.watches.acquire().await.map_err(|_closed| CountingError::ShuttingDown)
     }
 }
 
@@ -108,24 +122,45 @@ impl Watching {
     /// The next change that the caller has not seen.
     async fn next(&mut self) -> Result<(CounterName, Reading), CountingError> {
         loop {
-            let Some(counter) = self.waiting.pop() else {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(news);
+            }
+            if self.waiting.is_empty() {
                 if !self.shown.is_empty() {
                     self.core.clock.sleep(self.coalesce()).await;
                 }
                 self.waiting = self.changed().await;
-                continue;
-            };
-            self.follow_namespace().await?;
+            }
+            self.read().await?;
+        }
+    }
+
+    /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn begins with
+    /// one that failed later.
+    async fn read(&mut self) -> Result<(), CountingError> {
+        let counting = self.counting.clone();
+        let _turn = counting.watch_turn().await?;
+        self.follow_namespace().await?;
+        for _ in 0..WATCH_READS_OF_A_TURN_MAX {
+            let Some(counter) = self.waiting.pop() else { break };
             let budget = Budget::begin(self.core.clock.as_ref());
-            let reading = self.counting.read(&self.scope, &counter, ReadOptions::default(), budget).await?;
+            let reading = match counting.read(&self.scope, &counter, ReadOptions::default(), budget).await {
+                Ok(reading) => reading,
+                Err(error) if self.news.is_empty() => return Err(error),
+                Err(_met_again) => {
+                    self.waiting.push(counter);
+                    break;
+                }
+            };
             let look_again = self.silence_changes(&reading);
             let Reading { count, as_of, last_write_time, behind, .. } = reading;
             let shows = Shown { count, as_of, last_write_time, behind, look_again };
             let known = self.shown.insert(counter.clone(), shows);
             if known.is_none_or(|known| self.is_news(&known, &shows)) {
-                return Ok((counter.name().clone(), self.counting.shown(reading)));
+                self.news.push_back((counter.name().clone(), counting.shown(reading)));
             }
         }
+        Ok(())
     }
 
     /// Waits for counters that changed, or whose count a silence changes.
