@@ -88,10 +88,15 @@ fn count(reading: &Value) -> i64 {
 }
 
 pub fn metric(server: &Server, name: &str) -> f64 {
+    metric_of(server, name, "")
+}
+
+/// The same of the series that has a label, as the page writes it.
+pub fn metric_of(server: &Server, name: &str, label: &str) -> f64 {
     let page = server.get("/metrics").body;
-    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
+    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name) && line.contains(label));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no metric {name} in:\n{page}"))
+    value.unwrap_or_else(|| panic!("no metric {name} of {label:?} in:\n{page}"))
 }
 
 #[test]
