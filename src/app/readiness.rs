@@ -236,7 +236,7 @@ impl Measured for Arc<Readiness> {
         let gauge = MetricType::Gauge;
         {
             let judged = self.judged.lock();
-            let help = "1 while the service is served, 0 while it is not, as gRPC health says";
+            let help = "1 while the service is served, 0 while what it needs is away";
             let mut family = encoder.encode_descriptor("tallystone_ready", help, None, gauge)?;
             for (service, why) in [(COUNTERS, &judged.standing.counters), (QUEUES, &judged.standing.queues)] {
                 let served = ConstGauge::new(f64::from(u8::from(why.is_empty())));

@@ -146,6 +146,27 @@ fn two_servers_that_start_at_once_on_a_keyspace_that_is_not_there_are_a_fleet() 
 }
 
 #[test]
+fn a_killed_server_shows_in_the_staleness_until_its_lease_is_over_and_then_in_the_number_of_members() {
+    const STALENESS: &str = "tallystone_dataset_staleness_seconds";
+    let (one, other) = (start("killed_member"), start("killed_member"));
+    let members = || metric(&one, "tallystone_fleet_members");
+    add(&one, "views", 1);
+    add(&other, "views", 1);
+    let is_well = || members() == 2.0 && metric(&one, STALENESS) < 12.0;
+    assert!(eventually(WITHIN, is_well), "{} members, {} s", members(), metric(&one, STALENESS));
+    other.kill();
+    // The limit waits for what the killed one had closed; what this one has closed goes on.
+    let holds_back = || {
+        let (staleness, own) = (metric(&one, STALENESS), metric(&one, "tallystone_closed_lag_seconds"));
+        staleness > 20.0 && own < 12.0 && members() == 2.0
+    };
+    assert!(eventually(WITHIN, holds_back), "{} s\n{}", metric(&one, STALENESS), one.printed());
+    let is_over = || members() == 1.0 && metric(&one, STALENESS) < 12.0;
+    assert!(eventually(WITHIN, is_over), "{} members, {} s", members(), metric(&one, STALENESS));
+    assert!(one.stop().success());
+}
+
+#[test]
 fn a_namespace_of_one_server_is_known_to_the_others() {
     let (one, other) = (start("followed"), start("followed"));
     let body = r#"{"namespace": {"name": "shop", "counter_type": "ACCURATE"}}"#;

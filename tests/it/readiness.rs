@@ -10,7 +10,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::fleet::{add_to, metric_of};
+use crate::fleet::{add_to, metric, metric_of};
 use crate::harness::{Launch, Server, eventually};
 use crate::servers::cassandra::Cassandra;
 
@@ -118,8 +118,22 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     node.pause();
     let has_lapsed = || server.get("/readyz").body.contains("has not been a member of its fleet since 20");
     assert!(eventually(LAPSED_WITHIN, has_lapsed), "{}\n{}", server.get("/readyz").body, server.printed());
+    // The store was last told at least a lease ago, and both lags say so by the clock alone.
+    let [staleness, closed_lag] = ["tallystone_dataset_staleness_seconds", "tallystone_closed_lag_seconds"];
+    for lag in [staleness, closed_lag] {
+        let before = metric(&server, lag);
+        assert!(before >= 28.0, "{lag} {before}");
+        assert!(eventually(BACK_WITHIN, || metric(&server, lag) >= before + 1.0), "{lag} grows beyond {before}");
+    }
+    assert_eq!(metric(&server, "tallystone_fleet_members"), 0.0, "nobody here knows how many there are");
+    assert_eq!(metric(&server, "tallystone_fleet_lease_seconds"), 0.0);
     node.resume();
     assert!(eventually(BACK_WITHIN, || is_ready(&server)), "{}", server.get("/readyz").body);
     add_to(&server, "default", "views", 1);
+    for lag in [staleness, closed_lag] {
+        assert!(eventually(LAPSED_WITHIN, || metric(&server, lag) < 15.0), "{lag} {}", metric(&server, lag));
+    }
+    let is_alone = || metric(&server, "tallystone_fleet_members") == 1.0;
+    assert!(eventually(LAPSED_WITHIN, is_alone), "{}", metric(&server, "tallystone_fleet_members"));
     assert!(server.stop().success());
 }
