@@ -15,6 +15,7 @@ use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::app::keyspace::Keyspaces;
+use crate::app::readiness::{Asked, Keeps};
 use crate::domain::counter::NamespaceName;
 use crate::ports::{
     Backups, CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError,
@@ -149,6 +150,22 @@ impl Backend {
     /// The opened keyspaces.
     pub fn keyspaces(&self) -> Vec<Arc<Cassandra>> {
         self.shared.as_ref().map_or_else(Vec::new, |shared| shared.keyspaces.all().cloned().collect())
+    }
+
+    /// Whom to ask whether the stores answer, and what is not served while one is away. A keyspace beside that of the catalog
+    /// takes only its datasets with it; on keyspaces there are no queues, and that is answered without asking one.
+    pub fn asked(&self) -> Vec<(Asked, Keeps)> {
+        if let Some(embedded) = self.embedded() {
+            return vec![(Asked::Embedded(embedded), Keeps { counters: true, queues: true })];
+        }
+        let keyspaces = self.keyspaces().into_iter().enumerate();
+        let mut asked: Vec<_> = keyspaces
+            .map(|(at, keyspace)| (Asked::Keyspace(keyspace), Keeps { counters: at == 0, queues: false }))
+            .collect();
+        if asked.is_empty() {
+            asked.push((Asked::Memory, Keeps { counters: true, queues: true }));
+        }
+        asked
     }
 
     /// The last step of a start on keyspaces, within what is left of it.

@@ -160,8 +160,11 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
     encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
     encode(encoder, "tallystone_watches", "Watches under way", &gauge(engine.watches()))?;
-    let (members, left) = engine.fleet().map_or((1, 0.0), |f| (f.members, f.lease_left.as_secs_f64()));
-    let help = "Servers that share the store, this one included";
+    // A store that is shared with nobody has one server; of a fleet that is not known, 0 tells so.
+    let alone = (Some(1), Duration::ZERO);
+    let (members, left) = engine.fleet().map_or(alone, |fleet| (fleet.members, fleet.lease_left));
+    let (members, left) = (members.unwrap_or(0), left.as_secs_f64());
+    let help = "Servers that share the store, this one included; 0 while that is not known";
     encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
     let help = "How long this server still counts as one of them if no heartbeat gets through";
     encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
@@ -185,9 +188,10 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
         }
         Ok::<(), fmt::Error>(())
     };
-    by_dataset("tallystone_closed_lag_seconds", "How far the closed timestamp is behind the clock", |d| {
-        d.closed_lag.as_secs_f64()
-    })?;
+    let help = "How old what readers here see of the dataset is: the clock less the limit";
+    by_dataset("tallystone_dataset_staleness_seconds", help, |d| d.staleness.as_secs_f64())?;
+    let help = "How far what this server has closed, as the store knows, is behind the clock";
+    by_dataset("tallystone_closed_lag_seconds", help, |d| d.closed_lag.as_secs_f64())?;
     by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
         d.watermark_lag.as_secs_f64()
     })?;
@@ -206,6 +210,7 @@ fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets.extend(others.into_iter().reduce(|all, one| DatasetGauges {
         id: all.id,
         dataset: all.dataset,
+        staleness: all.staleness.max(one.staleness),
         closed_lag: all.closed_lag.max(one.closed_lag),
         watermark_lag: all.watermark_lag.max(one.watermark_lag),
         seal_lag: all.seal_lag.max(one.seal_lag),
@@ -395,6 +400,7 @@ mod tests {
         let dataset = |id: u32| DatasetGauges {
             id: DatasetId(id),
             dataset: format!("d{id}"),
+            staleness: Duration::from_secs(u64::from(id) + 1),
             closed_lag: Duration::from_secs(u64::from(id)),
             holds: 1,
             watermark_lag: Duration::ZERO,
@@ -409,6 +415,7 @@ mod tests {
         let others = many.last().expect("there are many");
         assert_eq!((many.len(), others.dataset.as_str()), (METRIC_DATASETS_MAX + 1, OTHER_DATASETS));
         assert_eq!((others.holds, others.slices, others.closed_lag.as_secs()), (30, 60, u64::from(most) + 30));
+        assert_eq!(others.staleness.as_secs(), u64::from(most) + 31);
         assert!(crate::domain::counter::NamespaceName::new(OTHER_DATASETS).is_err(), "no dataset is called that");
     }
 }

@@ -8,6 +8,7 @@ mod keyspace;
 pub mod metrics;
 mod migrate;
 pub mod notices;
+pub mod readiness;
 mod resources;
 pub mod run;
 mod suggestions;

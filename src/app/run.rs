@@ -30,6 +30,7 @@ use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
 use crate::app::metrics::Measures;
 use crate::app::notices::{for_shell, say};
+use crate::app::readiness::Readiness;
 use crate::app::resources;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
@@ -137,7 +138,8 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         }
         opened = opening.as_mut() => {
             let (backend, engine) = opened?;
-            measure(&gateway, &backend, &engine);
+            let readiness = Readiness::new(backend.asked(), Arc::clone(&engine), Arc::clone(&clock));
+            measure(&gateway, &backend, &engine, &readiness);
             gateway.open(&engine);
             gateway.open_backups(backend.backups());
             gateway.set_phase(Phase::Ready).await;
@@ -146,6 +148,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             let why = tokio::select! {
                 why = told => why.to_owned(),
                 fault = backend.failed() => format!("the store failed: {fault}"),
+                never = readiness.keep_judging(&gateway) => match never {},
             };
             tracing::info!(why, "stopping");
             gateway.set_phase(Phase::Draining).await;
@@ -274,8 +277,9 @@ async fn open_backend(
 }
 
 /// Shows on the metrics page what the engine and the store do.
-fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>) {
+fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
     gateway.measure(Measures::of(Arc::clone(engine)));
+    gateway.measure(Measures::of(Arc::clone(readiness)));
     gateway.measure(Measures::of(backend.memcached.clone()));
     gateway.measure(Measures::of(backend.keyspaces()));
     if let Some(embedded) = backend.embedded() {

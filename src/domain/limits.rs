@@ -315,6 +315,16 @@ pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// A connection that does not answer that question within this time is closed.
 pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a running server asks each of its stores whether it answers.
+pub const STORE_ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How long a store may take to answer that.
+pub const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+/// A store that has answered nothing for this long is away: what it keeps is not served, and the server says so.
+pub const STORE_SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How often a server judges anew whether it is ready.
+pub const READINESS_JUDGED_EVERY: Duration = Duration::from_millis(250);
+/// What the time between two judgements counts for at most: a server that was stopped itself has not asked meanwhile.
+pub const JUDGED_STEP_MAX: Duration = Duration::from_secs(1);
 /// How often a limit is published, at most.
 pub const LIMIT_PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// How often watermarks are written, at most.

@@ -34,6 +34,10 @@ pub struct DatasetState {
     limit: Rising,
     published: Mutex<Published>,
     publish: Notify,
+    /// Whether the publishing loop rests, because nobody writes, reads or waits.
+    rests: AtomicBool,
+    /// Up to where nothing was stale when its last rest ended.
+    rested_to: AtomicI64,
     active: AtomicBool,
     /// How far rankings were told to reach.
     ranked_to: AtomicI64,
@@ -63,6 +67,8 @@ impl DatasetState {
             limit: Rising::new(limit.micros()),
             published: Mutex::default(),
             publish: Notify::new(),
+            rests: AtomicBool::new(false),
+            rested_to: AtomicI64::new(i64::MIN),
             active: AtomicBool::new(true),
             ranked_to: AtomicI64::new(i64::MIN),
             seal_lag_micros: AtomicU64::new(0),
@@ -152,6 +158,30 @@ impl DatasetState {
     fn tell(&self, limit: Timestamp) -> Timestamp {
         self.limit.raise(limit.micros());
         self.limit()
+    }
+
+    /// Notes that the publishing loop rests: whatever it could publish at any moment, nobody misses.
+    pub fn begin_rest(&self) {
+        self.rests.store(true, Ordering::Release);
+    }
+
+    /// Notes that the publishing loop works. A limit that is old because it rested is not held against it, nor that a new
+    /// dataset has none.
+    pub fn end_rest(&self, now: Timestamp) {
+        let begins = self.limit() == Timestamp::MIN && self.rested_to.load(Ordering::Acquire) == i64::MIN;
+        if begins || self.rests.load(Ordering::Acquire) {
+            self.rested_to.fetch_max(self.closing.closed(now).micros(), Ordering::AcqRel);
+            self.rests.store(false, Ordering::Release);
+        }
+    }
+
+    /// How old at least is what readers on this server see of the dataset, whatever became of the loops that should move it.
+    pub fn staleness(&self, now: Timestamp) -> Duration {
+        if self.rests.load(Ordering::Acquire) {
+            return now.since(self.closing.closed(now));
+        }
+        let rested_to = Timestamp::from_micros(self.rested_to.load(Ordering::Acquire));
+        now.since(self.limit().max(rested_to))
     }
 
     /// Asks the publishing loop for a newer limit.

@@ -77,8 +77,8 @@ pub struct Engine {
 /// The membership of this process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct FleetGauges {
-    /// How many members there are, as far as this one knows.
-    pub members: usize,
+    /// How many members there are; nothing while this one does not know.
+    pub members: Option<usize>,
     /// How long its lease still lasts if no heartbeat is acknowledged any more.
     pub lease_left: Duration,
 }
@@ -90,7 +90,10 @@ pub struct DatasetGauges {
     pub id: DatasetId,
     /// The dataset.
     pub dataset: String,
-    /// How far what is closed is behind the clock: the accept limit, and more while an old write hangs.
+    /// How far the published limit is behind the clock, as readers on this server know it.
+    pub staleness: Duration,
+    /// How far what this server has closed, as the store was told of it, is behind the clock: the accept limit, and more
+    /// while an old write hangs or no heartbeat gets through.
     pub closed_lag: Duration,
     /// Events that are held.
     pub holds: usize,
@@ -191,10 +194,12 @@ impl Engine {
         let now = self.core.now();
         let gauges = |dataset: Arc<datasets::DatasetState>| {
             let limit = dataset.limit();
+            let told = self.core.fleet.as_ref().and_then(|fleet| fleet.told(dataset.id()));
             DatasetGauges {
                 id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
-                closed_lag: now.since(dataset.closing.closed(now)),
+                staleness: dataset.staleness(now),
+                closed_lag: now.since(told.unwrap_or_else(|| dataset.closing.closed(now))),
                 holds: dataset.closing.held(),
                 watermark_lag: limit.since(self.core.rolled_up_to(&dataset, limit)),
                 seal_lag: dataset.seal_lag(),

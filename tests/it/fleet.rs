@@ -88,10 +88,15 @@ fn count(reading: &Value) -> i64 {
 }
 
 pub fn metric(server: &Server, name: &str) -> f64 {
+    metric_of(server, name, "")
+}
+
+/// The same of the series that has a label, as the page writes it.
+pub fn metric_of(server: &Server, name: &str, label: &str) -> f64 {
     let page = server.get("/metrics").body;
-    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
+    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name) && line.contains(label));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no metric {name} in:\n{page}"))
+    value.unwrap_or_else(|| panic!("no metric {name} of {label:?} in:\n{page}"))
 }
 
 #[test]
@@ -138,6 +143,27 @@ fn two_servers_that_start_at_once_on_a_keyspace_that_is_not_there_are_a_fleet() 
         let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 101;
         assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
     }
+}
+
+#[test]
+fn a_killed_server_shows_in_the_staleness_until_its_lease_is_over_and_then_in_the_number_of_members() {
+    const STALENESS: &str = "tallystone_dataset_staleness_seconds";
+    let (one, other) = (start("killed_member"), start("killed_member"));
+    let members = || metric(&one, "tallystone_fleet_members");
+    add(&one, "views", 1);
+    add(&other, "views", 1);
+    let is_well = || members() == 2.0 && metric(&one, STALENESS) < 12.0;
+    assert!(eventually(WITHIN, is_well), "{} members, {} s", members(), metric(&one, STALENESS));
+    other.kill();
+    // The limit waits for what the killed one had closed; what this one has closed goes on.
+    let holds_back = || {
+        let (staleness, own) = (metric(&one, STALENESS), metric(&one, "tallystone_closed_lag_seconds"));
+        staleness > 20.0 && own < 12.0 && members() == 2.0
+    };
+    assert!(eventually(WITHIN, holds_back), "{} s\n{}", metric(&one, STALENESS), one.printed());
+    let is_over = || members() == 1.0 && metric(&one, STALENESS) < 12.0;
+    assert!(eventually(WITHIN, is_over), "{} members, {} s", members(), metric(&one, STALENESS));
+    assert!(one.stop().success());
 }
 
 #[test]

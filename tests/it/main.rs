@@ -36,6 +36,7 @@ mod private_files;
 mod protos;
 mod python;
 mod queue_clock;
+mod readiness;
 mod readme;
 mod refused_starts;
 #[path = "../servers/mod.rs"]

@@ -43,17 +43,19 @@ use crate::adapters::cassandra::counted::{Counted, Tally};
 use crate::adapters::cassandra::fleet::Fleet;
 use crate::adapters::cassandra::link::Link;
 use crate::adapters::cassandra::log::Log;
+use crate::adapters::cassandra::place::stored_dataset;
 use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::scan::Scanning;
 use crate::adapters::cassandra::session::CqlStore;
 use crate::adapters::cassandra::slices::Slices;
 use crate::adapters::cassandra::statements::Statements;
-use crate::adapters::cassandra::store::WideStore;
+use crate::adapters::cassandra::store::{Level, WideStore};
 use crate::adapters::cassandra::touches::{Limits, TouchIndex};
 use crate::adapters::cassandra::touching::Touching;
-use crate::domain::counter::Counter;
+use crate::adapters::cassandra::value::Bind as _;
+use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::Rules;
-use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, Stores};
+use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreError, Stores};
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers, in_time};
@@ -159,6 +161,13 @@ impl Cassandra {
             catalog: Arc::clone(&self.catalog) as Arc<_>,
             fleet: Some(Arc::new(fleet)),
         }
+    }
+
+    /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        let values = (stored_dataset(DatasetId(0)),).bind();
+        let read = self.link.store.read(self.link.statement("read_frontier"), &values, Level::Quorum).await;
+        read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
     /// How many counters were found whose partitions are too large, one for each slice.

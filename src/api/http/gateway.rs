@@ -12,14 +12,11 @@ use hyper::body::Incoming;
 use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::server::TcpConnectInfo;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
@@ -31,6 +28,7 @@ use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{call, expired, panicked};
+use crate::api::http::health::{Health, Phase, Standing};
 use crate::api::http::hosts::Hosts;
 use crate::api::http::methods::{Answering, Method, Methods};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
@@ -46,27 +44,16 @@ use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServ
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
 
-const COUNTERS: &str = counter_service_server::SERVICE_NAME;
-const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
+pub(super) const COUNTERS: &str = counter_service_server::SERVICE_NAME;
+pub(super) const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
-const QUEUES: &str = queue_service_server::SERVICE_NAME;
+pub(super) const QUEUES: &str = queue_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// The services that callers are here for.
 const PUBLIC: [&str; 3] = [COUNTERS, NAMESPACES, QUEUES];
-
-/// Where the server is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// The port is open, the stores are not.
-    Starting,
-    /// Everything answers.
-    Ready,
-    /// No new work is wanted.
-    Draining,
-}
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is not listed.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -84,8 +71,7 @@ pub struct Gateway {
     unknown: MethodMetrics,
     registry: Arc<RwLock<Registry>>,
     clock: Arc<dyn Clock>,
-    health: HealthReporter,
-    phase: watch::Sender<Phase>,
+    health: Health,
     drain: CancellationToken,
     hosts: Hosts,
 }
@@ -104,17 +90,7 @@ impl Gateway {
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
         let unknown = metrics.method("unknown");
-        Self {
-            methods,
-            metrics,
-            unknown,
-            registry,
-            clock,
-            health,
-            phase: watch::Sender::new(Phase::Starting),
-            drain,
-            hosts: Hosts::default(),
-        }
+        Self { methods, metrics, unknown, registry, clock, health: Health::new(health), drain, hosts: Hosts::default() }
     }
 
     /// Answers JSON, gRPC-Web and pages under these names only.
@@ -152,17 +128,14 @@ impl Gateway {
         self.registry.write().register_collector(collector);
     }
 
-    /// Tells everybody who asks how things stand.
+    /// Tells everybody who asks where the server is in its life.
     pub async fn set_phase(&self, phase: Phase) {
-        self.phase.send_replace(phase);
-        let status = match phase {
-            Phase::Ready => ServingStatus::Serving,
-            Phase::Starting | Phase::Draining => ServingStatus::NotServing,
-        };
-        // The empty name stands for the whole server.
-        for service in [""].into_iter().chain(PUBLIC) {
-            self.health.set_service_status(service, status).await;
-        }
+        self.health.set_phase(phase).await;
+    }
+
+    /// Tells everybody who asks what is not served. Calls are tried all the same.
+    pub async fn set_standing(&self, standing: Standing) {
+        self.health.set_standing(standing).await;
     }
 
     /// The clock.
@@ -217,9 +190,8 @@ impl Gateway {
 
     async fn answer_http(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
         if pages::exists(request.uri().path()) {
-            let phase = *self.phase.borrow();
             let request = Request::from_parts(request.into_parts().0, ());
-            return pages::answer(&request, phase, &self.registry, caller).await;
+            return pages::answer(&request, &self.health, &self.registry, caller).await;
         }
         request.extensions_mut().insert(connect_info(caller.peer));
         json::answer(self, request, caller).await

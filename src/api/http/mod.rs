@@ -10,6 +10,7 @@ mod buffers;
 mod call;
 mod counts;
 mod gateway;
+mod health;
 mod hosts;
 mod json;
 mod json_read;
@@ -23,6 +24,7 @@ mod trace;
 
 pub use answer_body::{Streams, Watched};
 pub use buffers::{Buffers, Caller};
-pub use gateway::{Gateway, Phase};
+pub use gateway::Gateway;
+pub use health::{Phase, Standing};
 pub use hosts::Hosts;
 pub use metrics::Refused;

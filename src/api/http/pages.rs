@@ -1,4 +1,4 @@
-//! The pages of operations: `/` (what this is), `/healthz` (the process answers), `/readyz` (the stores answer),
+//! The pages of operations: `/` (what this is), `/healthz` (the process answers), `/readyz` (all services are served),
 //! `/metrics`. They are read with GET or HEAD; every other path belongs to the methods.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use crate::api::errors::Refusal;
 use crate::api::http::answer_body::AnswerBody;
 use crate::api::http::buffers::Caller;
-use crate::api::http::gateway::Phase;
+use crate::api::http::health::Health;
 use crate::api::http::json;
 use crate::domain::Reason;
 use crate::domain::limits::ANSWER_LIST_BYTES;
@@ -32,7 +32,7 @@ pub fn exists(path: &str) -> bool {
 /// Answers a page.
 pub async fn answer(
     request: &Request<()>,
-    phase: Phase,
+    health: &Health,
     registry: &Arc<RwLock<Registry>>,
     caller: &Caller,
 ) -> Response<Body> {
@@ -44,10 +44,9 @@ pub async fn answer(
     }
     match request.uri().path() {
         "/healthz" => plain(StatusCode::OK, "ok\n"),
-        "/readyz" => match phase {
-            Phase::Starting => plain(StatusCode::SERVICE_UNAVAILABLE, "starting: the store is not open yet\n"),
-            Phase::Ready => plain(StatusCode::OK, "ready\n"),
-            Phase::Draining => plain(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        "/readyz" => match health.readiness() {
+            Ok(text) => plain(StatusCode::OK, text),
+            Err(text) => plain(StatusCode::SERVICE_UNAVAILABLE, text),
         },
         "/metrics" => metrics(Arc::clone(registry), caller).await,
         _ => plain(StatusCode::OK, front(&host_of(request))), // the front page, the only one left

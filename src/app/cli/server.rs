@@ -10,8 +10,9 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::app::cli::{BeforeNoun, Exit, Failure, arguments, on_a_runtime, server_of};
 use crate::app::commands::{self, ServerCommand};
 use crate::client;
-use crate::proto::counter::v1::counter_service_server::SERVICE_NAME;
 
+/// The name of the whole server, which serves while `/readyz` says so.
+const WHOLE: &str = "";
 /// How long one question may take, and the pause after it.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -63,14 +64,14 @@ impl ServerArgs {
     }
 }
 
-/// Asks for the service that calls are for: it serves when the store is open, and not any more while the server stops.
+/// Asks for the whole server: it serves while all its services do, and not while it starts or stops.
 async fn wait(server: &str, timeout: Duration) -> Result<(), Failure> {
     let endpoint = client::endpoint(server).map_err(|error| Failure::usage(error.to_string()))?;
     let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
     let until_ready = async {
         // An answer other than "serving", and no answer at all, mean the same here: ask again.
         while !health
-            .check(HealthCheckRequest { service: SERVICE_NAME.to_owned() })
+            .check(HealthCheckRequest { service: WHOLE.to_owned() })
             .await
             .is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
         {

@@ -24,7 +24,7 @@ impl Fleet {
     /// Joins a dataset: from the answer on, what `closing` has closed is told with every heartbeat.
     pub async fn join(&self, dataset: DatasetId, closing: Arc<Closing>) -> Result<(), StoreError> {
         let _turn = self.turn().await;
-        self.life.lock().datasets.insert(dataset, Joined { closing, open: false });
+        self.life.lock().datasets.insert(dataset, Joined { closing, open: false, told: None });
         self.advance().await?.remove(&dataset).map_or(Ok(()), Err)
     }
 
@@ -113,13 +113,20 @@ impl Fleet {
         self.store.beat(id, &beat).await?;
         let now = self.clock.elapsed();
         let mut life = self.life.lock();
-        Ok(match &mut life.lease {
+        let renewal = match &mut life.lease {
             Some(lease) => lease.renew(sent, now, self.rules),
             None => {
                 life.lease = Some(Lease::begin(sent));
                 Renewal::Renewed
             }
-        })
+        };
+        if renewal == Renewal::Renewed {
+            for (dataset, closed) in beat.closed.iter().filter(|(_, closed)| **closed > Timestamp::MIN) {
+                let joined = life.datasets.get_mut(dataset);
+                joined.into_iter().for_each(|joined| joined.told = joined.told.max(Some(*closed)));
+            }
+        }
+        Ok(renewal)
     }
 
     fn next_beat(&self) -> (MemberId, Beat) {

@@ -18,9 +18,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::{Beat, Lease, MemberId, Roles, Rule, Rules, View, owner_of};
-use crate::domain::limits::TOUCH_SHARDS;
+use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::closing::Closing;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, FleetStore, StoreError};
@@ -76,6 +77,8 @@ struct Joined {
     closing: Arc<Closing>,
     /// Whether it has read the frontier in this life; until then it is listed with minus infinity.
     open: bool,
+    /// What this process had closed by the last heartbeat that was acknowledged in time, in whatever life.
+    told: Option<Timestamp>,
 }
 
 /// The members as this process sees them.
@@ -84,6 +87,8 @@ struct Others {
     view: View,
     /// What was read last, those who have lapsed apart.
     live: Vec<(MemberId, Beat)>,
+    /// When that read began.
+    looked: Option<Duration>,
 }
 
 impl Fleet {
@@ -171,9 +176,19 @@ impl Fleet {
         owner_of(place, others.live.iter().map(|(id, _)| *id)) == Some(id)
     }
 
-    /// How many members there are, this one included, as far as it knows.
-    pub fn members(&self) -> usize {
-        self.others.lock().live.len()
+    /// How many members there are, this one included; nothing while that is not known: this process is no member itself, or
+    /// could not read the members for longer than a store may be silent.
+    pub fn members(&self) -> Option<usize> {
+        let now = self.clock.elapsed();
+        let is_member = !self.lease_left().is_zero();
+        let others = self.others.lock();
+        let is_known = others.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX);
+        (is_member && is_known).then_some(others.live.len())
+    }
+
+    /// What this process had closed of a dataset when the store was last told; nothing before the first time.
+    pub fn told(&self, dataset: DatasetId) -> Option<Timestamp> {
+        self.life.lock().datasets.get(&dataset).and_then(|joined| joined.told)
     }
 
     /// How long the lease still lasts; nothing while the process is no member.
@@ -192,7 +207,8 @@ impl Fleet {
         let lapsed = {
             let mut others = self.others.lock();
             let lapsed = others.view.observe(begun, ended, read.iter().map(|(id, beat)| (*id, beat.number)));
-            let Others { view, live } = &mut *others;
+            let Others { view, live, looked } = &mut *others;
+            *looked = Some(begun);
             *live = read.iter().filter(|(id, _)| !view.is_lapsed(*id)).cloned().collect();
             self.routes.store(Arc::new(routes::routes(own, &self.profile, live)));
             lapsed

@@ -35,6 +35,7 @@ impl Activity for LimitLoop {
     }
 
     async fn activate(&mut self) -> Next {
+        self.dataset.end_rest(self.core.now());
         let elapsed = self.core.clock.elapsed();
         if let Some(published) = self.published {
             let due = published + LIMIT_PUBLISH_INTERVAL;
@@ -48,7 +49,12 @@ impl Activity for LimitLoop {
                 self.core.stats.limits_published.one();
                 // Other members of a fleet may want what this one publishes.
                 let idle = self.core.fleet.is_none() && self.dataset.pending.is_empty();
-                if idle { Next::Woken } else { Next::AfterOrWoken(LIMIT_PUBLISH_INTERVAL) }
+                if idle {
+                    self.dataset.begin_rest();
+                    Next::Woken
+                } else {
+                    Next::AfterOrWoken(LIMIT_PUBLISH_INTERVAL)
+                }
             }
             Err(error) => {
                 tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "the limit cannot be published");

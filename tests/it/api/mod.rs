@@ -6,6 +6,7 @@ mod grpc;
 mod json;
 mod life;
 mod queues;
+mod readiness;
 mod stores;
 mod stream_adds;
 mod watches;
@@ -47,7 +48,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 struct Wire {
     address: SocketAddr,
     gateway: Arc<Gateway>,
-    engine: Engine,
+    engine: Arc<Engine>,
     gate: Gate,
     stop: CancellationToken,
     serving: JoinHandle<Ended>,
@@ -127,7 +128,7 @@ impl Wire {
             rules,
             progress: Arc::new(|| {}),
         };
-        let engine = Engine::start(parts).await.expect("the engine starts");
+        let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
         Self { address, gateway, engine, gate, stop, serving }
     }
 

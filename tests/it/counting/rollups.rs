@@ -149,6 +149,30 @@ async fn more_counters_in_one_shard_than_a_set_holds_are_rolled_in_turn() {
 }
 
 #[tokio::test]
+async fn nothing_is_stale_where_nobody_writes_or_reads_and_a_write_that_hangs_makes_it_so() {
+    let clock = ManualClock::at(START + 3_600 * SECOND);
+    let mut stores = memory::stores_on(Arc::new(clock.clone()));
+    let log = SlowLog::before(&mut stores);
+    let house = House::on(spec("shop"), clock, stores, None).await;
+    let staleness = || house.engine.datasets()[0].staleness;
+    assert!(staleness() <= 7 * SECOND, "a new dataset: {:?}", staleness());
+    house.add("views", 1, None).await.expect("an add that works");
+    house.pass(600 * SECOND).await;
+    assert_eq!(staleness(), 5 * SECOND, "the limit rests");
+    log.shut();
+    let (counting, shop) = (house.counting.clone(), house.shop.clone());
+    let add = Add { name: counter("views"), delta: 1, token: None, provenance: Provenance::default() };
+    let hanging = tokio::spawn(async move { counting.add(&shop, add).await });
+    house.rest().await;
+    house.pass(60 * SECOND).await;
+    assert!(staleness() >= 60 * SECOND, "{:?}", staleness());
+    log.open();
+    house.drive(hanging).await.expect("no panic").expect("an add that works");
+    house.pass(600 * SECOND).await;
+    assert_eq!(staleness(), 5 * SECOND);
+}
+
+#[tokio::test]
 async fn the_closed_lag_is_the_accept_limit_while_idle_and_grows_with_a_write_that_hangs() {
     let clock = ManualClock::at(START + 3_600 * SECOND);
     let mut stores = memory::stores_on(Arc::new(clock.clone()));

@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use super::asking::{self, Broken};
 use super::load::{self, Plan};
 use super::{World, rounds};
-use crate::harness::{Launch, Server};
+use crate::harness::{Launch, Server, eventually};
 use crate::servers::cassandra;
 
 /// What happens to one of the two servers.
@@ -23,6 +24,9 @@ enum Fault {
 
 const FAULTS: [Fault; 5] =
     [Fault::Ended, Fault::Paused("36"), Fault::Killed, Fault::Paused("0.7"), Fault::Paused("12")];
+
+/// How soon a server that goes on is ready again.
+const READY_WITHIN: Duration = Duration::from_secs(10);
 
 fn start(node: SocketAddr) -> Server {
     let keyspace = "clusters.cassandra.keyspace=crash_of_a_fleet";
@@ -88,8 +92,9 @@ fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn(
         Fault::Paused(_) => {
             let ended = pause.expect("somebody ends the pause").wait();
             assert!(ended.is_ok_and(|status| status.success()), "the server goes on");
-            let answer = server.get("/readyz");
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            // One that was stopped for longer than its lease joins the fleet first.
+            let is_ready = || server.get("/readyz").status == 200;
+            assert!(eventually(READY_WITHIN, is_ready), "{}", server.get("/readyz").body);
             server
         }
     }

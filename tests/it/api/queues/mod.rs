@@ -40,7 +40,7 @@ impl Wire {
     }
 
     /// The same for a call that is taken.
-    async fn done(&self, method: &str, body: Value) -> Value {
+    pub(super) async fn done(&self, method: &str, body: Value) -> Value {
         let (status, answer) = self.ask(method, body.clone()).await;
         assert_eq!(status, 200, "{method} {body}: {answer}");
         answer

@@ -1,0 +1,297 @@
+//! Judges while the server runs whether its stores answer, so that `/readyz`, gRPC health and the metrics tell the truth.
+//!
+//! Each store is asked every second. What it has kept silent for is counted in the steps of the judging loop and each step is
+//! bounded: a process that was stopped itself did not ask in that time, which proves nothing about a store.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use parking_lot::Mutex;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::adapters::cassandra::Cassandra;
+use crate::adapters::embedded::Embedded;
+use crate::api::http::{Gateway, Standing};
+use crate::app::metrics::Measured;
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
+};
+use crate::engine::Engine;
+use crate::ports::Clock;
+use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
+use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
+
+/// What is not served while a store is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keeps {
+    /// Counters and namespaces as a whole.
+    pub counters: bool,
+    /// Queues.
+    pub queues: bool,
+}
+
+/// Who is asked.
+#[derive(Clone)]
+pub enum Asked {
+    /// A keyspace, by a read of one row.
+    Keyspace(Arc<Cassandra>),
+    /// The embedded store, whether it has failed.
+    Embedded(Arc<Embedded>),
+    /// The memory of this process, which always answers.
+    Memory,
+}
+
+/// A store and how long it has been silent.
+pub struct Store {
+    asked: Asked,
+    keeps: Keeps,
+    silence: Mutex<Silence>,
+}
+
+#[derive(Clone, Debug)]
+struct Silence {
+    /// When the store answered last.
+    since: Timestamp,
+    /// How long it has been asked in vain since.
+    lasted: Duration,
+    /// What it has failed with for good.
+    fault: Option<String>,
+}
+
+/// What the stores and the fleet of a server are judged by.
+pub struct Readiness {
+    stores: Vec<Store>,
+    engine: Arc<Engine>,
+    clock: Arc<dyn Clock>,
+    judged: Mutex<Judged>,
+}
+
+/// The last judgement.
+#[derive(Default)]
+struct Judged {
+    at: Duration,
+    standing: Standing,
+    /// When this server was first seen to be no member of its fleet.
+    lapsed_since: Option<Timestamp>,
+}
+
+impl Readiness {
+    /// Of a server that has just started, so that its stores have just answered.
+    pub fn new(
+        stores: impl IntoIterator<Item = (Asked, Keeps)>,
+        engine: Arc<Engine>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let silence = Silence { since: clock.now(), lasted: Duration::ZERO, fault: None };
+        let store = |(asked, keeps)| Store { asked, keeps, silence: Mutex::new(silence.clone()) };
+        let judged = Mutex::new(Judged { at: clock.elapsed(), ..Judged::default() });
+        Arc::new(Self { stores: stores.into_iter().map(store).collect(), engine, clock, judged })
+    }
+
+    /// Asks the stores and tells the gateway what is served, for as long as it is polled.
+    pub async fn keep_judging(&self, gateway: &Gateway) -> Infallible {
+        let asking = join_all(self.stores.iter().map(|store| self.keep_asking(store)));
+        join(asking, self.keep_telling(gateway)).await.1
+    }
+
+    async fn keep_asking(&self, store: &Store) -> Infallible {
+        loop {
+            let answered = tokio::select! {
+                biased;
+                answered = store.asked.answers() => answered,
+                () = self.clock.sleep(STORE_ANSWERS_WITHIN) => None,
+            };
+            if let Some(fault) = answered {
+                *store.silence.lock() = Silence { since: self.clock.now(), lasted: Duration::ZERO, fault };
+            }
+            self.clock.sleep(STORE_ASKED_EVERY).await;
+        }
+    }
+
+    async fn keep_telling(&self, gateway: &Gateway) -> Infallible {
+        loop {
+            self.clock.sleep(READINESS_JUDGED_EVERY).await;
+            if let Some(standing) = self.judge() {
+                gateway.set_standing(standing).await;
+            }
+        }
+    }
+
+    /// Judges anew; answers how things stand if that has changed.
+    fn judge(&self) -> Option<Standing> {
+        let mut judged = self.judged.lock();
+        let now = self.clock.elapsed();
+        let step = step(judged.at, now);
+        judged.at = now;
+        let lapsed = self.engine.fleet().is_some_and(|fleet| fleet.lease_left.is_zero());
+        judged.lapsed_since = lapsed.then(|| judged.lapsed_since.unwrap_or_else(|| self.clock.now()));
+        let mut standing = Standing::default();
+        for store in &self.stores {
+            let mut silence = store.silence.lock();
+            silence.lasted += step;
+            if let Some(why) = silence.told_of(&store.asked.to_string()) {
+                take_in(&mut standing, store.keeps, &why);
+            }
+        }
+        if let Some(since) = judged.lapsed_since {
+            let since = shown(since);
+            standing.counters.push(format!(
+                "this server has not been a member of its fleet since {since}: its heartbeats do not get through; it joins \
+                 again by itself"
+            ));
+        }
+        if standing == judged.standing {
+            return None;
+        }
+        report(&judged.standing, &standing);
+        judged.standing = standing.clone();
+        Some(standing)
+    }
+}
+
+impl Silence {
+    /// What is said of a store that is away; nothing of one that is not.
+    fn told_of(&self, store: &str) -> Option<String> {
+        match &self.fault {
+            Some(fault) => Some(format!("{store} has failed: {fault}")),
+            None if self.lasted < STORE_SILENCE_MAX => None,
+            None => Some(format!("{store} has not answered since {}", shown(self.since))),
+        }
+    }
+}
+
+/// For how long stores were surely asked between two judgements.
+fn step(before: Duration, now: Duration) -> Duration {
+    now.saturating_sub(before).min(JUDGED_STEP_MAX)
+}
+
+/// Notes that what a store keeps is not served.
+fn take_in(standing: &mut Standing, keeps: Keeps, why: &str) {
+    if keeps.counters {
+        standing.counters.push(why.to_owned());
+    }
+    if keeps.queues {
+        standing.queues.push(why.to_owned());
+    }
+    if !keeps.counters && !keeps.queues {
+        standing.beside.push(format!("{why}: counts of the datasets that it keeps stand still"));
+    }
+}
+
+impl Asked {
+    /// Asks; answers what the store has failed with for good, if it has, and nothing if there was no answer.
+    async fn answers(&self) -> Option<Option<String>> {
+        match self {
+            Self::Keyspace(keyspace) => keyspace.answers().await.ok().map(|()| None),
+            Self::Embedded(embedded) => Some(embedded.failure()),
+            Self::Memory => Some(None),
+        }
+    }
+
+    /// How the metrics name it.
+    fn label(&self) -> String {
+        match self {
+            Self::Keyspace(keyspace) => keyspace.keyspace().to_owned(),
+            Self::Embedded(_) => "_embedded".to_owned(),
+            Self::Memory => "_memory".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keyspace(keyspace) => write!(f, "keyspace {} of Cassandra", keyspace.keyspace()),
+            Self::Embedded(_) => f.write_str("the embedded store"),
+            Self::Memory => f.write_str("the memory of this process"),
+        }
+    }
+}
+
+/// A time to the second, as operators compare it with their logs.
+fn shown(time: Timestamp) -> String {
+    prost_types::Timestamp { seconds: time.micros().div_euclid(1_000_000), nanos: 0 }.to_string()
+}
+
+fn report(before: &Standing, after: &Standing) {
+    let all = |standing: &Standing| {
+        let Standing { counters, queues, beside } = standing;
+        [counters.as_slice(), queues, beside].concat().join("; ")
+    };
+    if *after == Standing::default() {
+        tracing::info!(was = all(before), "all stores answer again");
+    } else {
+        tracing::warn!(why = all(after), "not everything is served");
+    }
+}
+
+impl Measured for Arc<Readiness> {
+    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let gauge = MetricType::Gauge;
+        {
+            let judged = self.judged.lock();
+            let help = "1 while the service is served, 0 while what it needs is away";
+            let mut family = encoder.encode_descriptor("tallystone_ready", help, None, gauge)?;
+            for (service, why) in [(COUNTERS, &judged.standing.counters), (QUEUES, &judged.standing.queues)] {
+                let served = ConstGauge::new(f64::from(u8::from(why.is_empty())));
+                served.encode(family.encode_family(&[("service", service)])?)?;
+            }
+        }
+        let help = "How long a store has been asked in vain; 0 to 1 while it answers";
+        let mut family = encoder.encode_descriptor("tallystone_store_silent_seconds", help, None, gauge)?;
+        for store in &self.stores {
+            let silent = ConstGauge::new(store.silence.lock().lasted.as_secs_f64());
+            silent.encode(family.encode_family(&[("store", store.asked.label())])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Keeps = Keeps { counters: true, queues: true };
+
+    fn silent_for(lasted: Duration) -> Silence {
+        Silence { since: Timestamp::from_secs(1_800_000_000), lasted, fault: None }
+    }
+
+    #[test]
+    fn a_store_is_away_once_it_has_been_silent_for_the_bound_and_is_named_with_the_time() {
+        let just_below = silent_for(STORE_SILENCE_MAX - Duration::from_millis(1));
+        assert_eq!(just_below.told_of("keyspace shop"), None);
+        let said = silent_for(STORE_SILENCE_MAX).told_of("keyspace shop");
+        assert_eq!(said.as_deref(), Some("keyspace shop has not answered since 2027-01-15T08:00:00Z"));
+    }
+
+    #[test]
+    fn a_store_that_has_failed_is_away_at_once() {
+        let failed = Silence { fault: Some("the disk is gone".to_owned()), ..silent_for(Duration::ZERO) };
+        assert_eq!(failed.told_of("it").as_deref(), Some("it has failed: the disk is gone"));
+        let mut standing = Standing::default();
+        take_in(&mut standing, BOTH, "it has failed");
+        assert_eq!((standing.counters.len(), standing.queues.len(), standing.beside.len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_pause_of_this_process_is_no_silence_of_a_store() {
+        let began = Duration::from_secs(1_000);
+        assert_eq!(step(began, began + READINESS_JUDGED_EVERY), READINESS_JUDGED_EVERY);
+        assert!(step(began, began + Duration::from_secs(3_600)) < STORE_SILENCE_MAX / 4);
+    }
+
+    #[test]
+    fn a_store_that_keeps_datasets_only_takes_no_service_with_it() {
+        let mut standing = Standing::default();
+        take_in(&mut standing, Keeps { counters: false, queues: false }, "keyspace far is away");
+        assert!(standing.counters.is_empty() && standing.queues.is_empty());
+        assert_eq!(standing.beside, ["keyspace far is away: counts of the datasets that it keeps stand still"]);
+    }
+}
