@@ -1,8 +1,11 @@
 //! What is shipped for those on call: dashboards, alerts and their runbook, held to what a real server shows.
 //!
-//! `files` has what can be said of the files themselves.
+//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` which trouble
+//! raises which alerts.
 
 mod files;
+mod firing;
+mod prometheus;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
