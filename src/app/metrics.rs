@@ -15,7 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::app::metrics::queues::{encode_backlogs, encode_undeclared, shown_queues};
+use crate::app::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::stats::{Level, Stats};
 use crate::engine::{DatasetGauges, Engine};
@@ -119,6 +119,7 @@ impl Measured for Arc<Engine> {
             encode_count(encoder, name, help, value(stats))?;
         }
         encode_undeclared(encoder, &stats.undeclared_filters)?;
+        encode_counts(encoder, &stats.by_queue)?;
         encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));

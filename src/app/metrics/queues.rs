@@ -1,7 +1,6 @@
 //! The numbers of queues on the metrics page, with bounded labels.
 
 use std::fmt;
-use std::time::Duration;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -9,8 +8,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::domain::limits::METRIC_QUEUES_MAX;
+use crate::domain::queue::State;
 use crate::engine::queues::Backlog;
-use crate::engine::stats::UndeclaredFilters;
+use crate::engine::stats::{CountsByQueue, QueueCounts, UndeclaredFilters};
 
 /// The label of all filters that are not shown one by one.
 const OTHER_SHAPES: &str = "~other";
@@ -37,9 +37,43 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
         }
         Ok::<(), fmt::Error>(())
     };
-    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| backlog.ready as f64)?;
+    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| backlog.of(State::Pending))?;
     let help = "How long the message has been ready that is so for the longest, to the second";
-    by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())
+    by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())?;
+    let help = "Dequeues that wait for a message of the queue at this server";
+    by_queue("tallystone_queue_dequeues_waiting", help, |backlog| backlog.waiting as f64)?;
+    let help = "Messages by their state; errored ones are out of attempts and wait for a redrive";
+    let mut family = encoder.encode_descriptor("tallystone_queue_messages", help, None, MetricType::Gauge)?;
+    for (backlog, state) in backlogs.iter().flat_map(|backlog| State::ALL.map(|state| (backlog, state))) {
+        let labels = [("queue", backlog.queue.clone()), ("state", state.to_string())];
+        ConstGauge::new(backlog.of(state)).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+type CountRow = (&'static str, &'static str, fn(&QueueCounts) -> u64);
+
+const COUNTS: &[CountRow] = &[
+    ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
+    ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
+    ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),
+    ("tallystone_queue_messages_expired", "Messages that were canceled because their TTL was over", |c| {
+        c.messages_expired.get()
+    }),
+    ("tallystone_queue_redriven", "Messages out of attempts that were given new ones", |c| c.redriven.get()),
+];
+
+/// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
+pub fn encode_counts(encoder: &mut DescriptorEncoder<'_>, by_queue: &CountsByQueue) -> Result<(), fmt::Error> {
+    let (queues, others) = by_queue.get();
+    for (name, help, value) in COUNTS {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let shown = queues.iter().map(|(queue, counts)| (queue.to_string(), value(counts)));
+        for (queue, count) in shown.chain([(OTHER_QUEUES.to_owned(), value(others))]) {
+            ConstCounter::new(count).encode(family.encode_family(&[("queue", queue)])?)?;
+        }
+    }
+    Ok(())
 }
 
 /// The label of all queues that are not shown one by one; no queue has a name like it.
@@ -50,10 +84,12 @@ const OTHER_QUEUES: &str = "_other";
 pub fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
     queues.sort_by(|one, other| one.queue.cmp(&other.queue));
     let others = queues.split_off(queues.len().min(METRIC_QUEUES_MAX));
-    let other = |ready, oldest| Backlog { queue: OTHER_QUEUES.to_owned(), ready, oldest };
-    let all = others
-        .iter()
-        .fold(other(0, Duration::ZERO), |all, one| other(all.ready + one.ready, all.oldest.max(one.oldest)));
+    let mut all = Backlog { queue: OTHER_QUEUES.to_owned(), ..Backlog::default() };
+    for other in &others {
+        all.messages.iter_mut().zip(other.messages).for_each(|(all, one)| *all += one);
+        all.oldest = all.oldest.max(other.oldest);
+        all.waiting += other.waiting;
+    }
     if queues.is_empty() || !others.is_empty() {
         queues.push(all);
     }
@@ -62,14 +98,17 @@ pub fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn the_labels_of_queues_are_bounded_and_nothing_is_left_out() {
         let queue = |number: usize| Backlog {
             queue: format!("q{number:03}"),
-            ready: 2,
+            messages: [2, 3, 0, 0, 0, 1],
             oldest: Duration::from_secs(number as u64),
+            waiting: 1,
         };
         let few = shown_queues((0..METRIC_QUEUES_MAX).rev().map(queue).collect());
         assert_eq!((few.len(), few[0].queue.as_str()), (METRIC_QUEUES_MAX, "q000"));
@@ -78,9 +117,9 @@ mod tests {
         let others = many.last().expect("there are many");
         let oldest = Duration::from_secs(METRIC_QUEUES_MAX as u64 + 29);
         assert_eq!((many.len(), others.queue.as_str()), (METRIC_QUEUES_MAX + 1, OTHER_QUEUES));
-        assert_eq!((others.ready, others.oldest), (60, oldest));
+        assert_eq!((others.messages, others.oldest, others.waiting), ([60, 90, 0, 0, 0, 30], oldest, 30));
         let none = shown_queues(Vec::new());
-        assert_eq!((none.len(), none[0].ready, none[0].oldest), (1, 0, Duration::ZERO), "the metric is there");
+        assert_eq!((none.len(), none[0].messages, none[0].oldest), (1, [0; 6], Duration::ZERO), "the metric is there");
         assert!(crate::domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
     }
 }

@@ -169,6 +169,27 @@ fn a_killed_memcached_raises_its_alert() {
     expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MemcachedDown", "a")]);
 }
 
+#[test]
+fn messages_out_of_attempts_raise_their_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let call = |method: &str, body: &str| {
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        answer.json()
+    };
+    call("CreateQueue", r#"{"queue": {"name": "mail", "defaultMaxAttempts": 1}}"#);
+    call("Enqueue", r#"{"queue": "mail", "message": {"payload": "Zm9v"}}"#);
+    let seen = Seen::well("a", settled(&server));
+    let held = call("Dequeue", r#"{"queue": "mail"}"#);
+    let token = held["leases"][0]["leaseToken"].as_str().expect("a lease");
+    call("Fail", &format!(r#"{{"queue": "mail", "leaseToken": "{token}"}}"#));
+    let after = page(&server);
+    assert!(after.contains("\ntallystone_queue_errored_total{queue=\"mail\"} 1\n"), "{after}");
+    assert!(after.contains("\ntallystone_queue_messages{queue=\"mail\",state=\"errored\"} 1.0\n"), "{after}");
+    expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MessagesErrored", "a")]);
+}
+
 /// The page of a server once it has rolled up what it was given.
 fn settled(server: &Server) -> String {
     let is_settled = || metric(server, "tallystone_watermark_lag_seconds") < 60.0;
