@@ -1,11 +1,13 @@
-//! The numbers of the engine and of its stores on the metrics page, read when the page is.
+//! The numbers of the engine on the metrics page, read when the page is; `metrics/` has those of queues and of stores.
 //!
 //! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
+
+mod queues;
+mod stores;
 
 use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,13 +15,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::adapters::cassandra::{Cassandra, Requests};
-use crate::adapters::embedded::{Embedded, Health};
-use crate::adapters::memcached;
-use crate::app::backend::Memcached;
-use crate::domain::limits::{METRIC_DATASETS_MAX, METRIC_QUEUES_MAX};
-use crate::engine::queues::Backlog;
-use crate::engine::stats::{Level, Stats, UndeclaredFilters};
+use crate::app::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use crate::domain::limits::METRIC_DATASETS_MAX;
+use crate::engine::stats::{Level, Stats};
 use crate::engine::{DatasetGauges, Engine};
 
 /// Something whose numbers stand on the page.
@@ -121,6 +119,7 @@ impl Measured for Arc<Engine> {
             encode_count(encoder, name, help, value(stats))?;
         }
         encode_undeclared(encoder, &stats.undeclared_filters)?;
+        encode_counts(encoder, &stats.by_queue)?;
         encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
@@ -136,22 +135,6 @@ impl Measured for Arc<Engine> {
         encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
         encode_gauges(self, encoder)
     }
-}
-
-/// The label of all filters that are not shown one by one.
-const OTHER_SHAPES: &str = "~other";
-
-/// The filters that would gain most from an index.
-fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &UndeclaredFilters) -> Result<(), fmt::Error> {
-    const NAME: &str = "tallystone_queue_undeclared_filter_messages";
-    let help = "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
-    let mut family = encoder.encode_descriptor(NAME, help, None, MetricType::Counter)?;
-    let (shapes, others) = filters.get();
-    let shown = shapes.into_iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
-    for (shape, count) in shown.chain([(OTHER_SHAPES.to_owned(), others)]) {
-        ConstCounter::new(count).encode(family.encode_family(&[("shape", shape)])?)?;
-    }
-    Ok(())
 }
 
 /// What the engine holds at this moment.
@@ -223,136 +206,6 @@ fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets
 }
 
-fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]) -> Result<(), fmt::Error> {
-    let mut by_queue = |name, help, value: fn(&Backlog) -> f64| {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for backlog in backlogs {
-            let labels = [("queue", backlog.queue.clone())];
-            ConstGauge::new(value(backlog)).encode(family.encode_family(&labels)?)?;
-        }
-        Ok::<(), fmt::Error>(())
-    };
-    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| backlog.ready as f64)?;
-    let help = "How long the message has been ready that is so for the longest, to the second";
-    by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())
-}
-
-/// The label of all queues that are not shown one by one; no queue has a name like it.
-const OTHER_QUEUES: &str = "_other";
-
-/// Bounds the labels: the first queues by name one by one, the others as one, with all they hold and their greatest age.
-/// Without any queue, nothing waits.
-fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
-    queues.sort_by(|one, other| one.queue.cmp(&other.queue));
-    let others = queues.split_off(queues.len().min(METRIC_QUEUES_MAX));
-    let other = |ready, oldest| Backlog { queue: OTHER_QUEUES.to_owned(), ready, oldest };
-    let all = others
-        .iter()
-        .fold(other(0, Duration::ZERO), |all, one| other(all.ready + one.ready, all.oldest.max(one.oldest)));
-    if queues.is_empty() || !others.is_empty() {
-        queues.push(all);
-    }
-    queues
-}
-
-type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
-
-const STORE_GAUGES: &[StoreRow] = &[
-    ("tallystone_store_disk_bytes", "Bytes of the store's files", |h| h.disk_bytes),
-    ("tallystone_store_journal_bytes", "Bytes of the store's journals", |h| h.journal_bytes),
-    ("tallystone_store_waiting_bytes", "Bytes of writes that wait for a commit", |h| h.waiting_bytes),
-    ("tallystone_store_tail_bytes", "Bytes of recent events in memory", |h| h.tail_bytes),
-    ("tallystone_store_row_bytes", "Bytes of counters in memory", |h| h.row_bytes),
-    ("tallystone_store_flushes_waiting", "Memory tables that wait to be written to files", |h| h.outstanding_flushes),
-    ("tallystone_store_full", "1 while adds are refused for want of room on the file system", |h| u64::from(h.full)),
-    ("tallystone_store_failed", "1 once the store has failed and takes nothing any more", |h| {
-        u64::from(h.failure.is_some())
-    }),
-];
-
-/// The embedded store.
-impl Measured for Arc<Embedded> {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let health = self.health();
-        if let Some(free) = health.free_bytes {
-            let help = "Bytes that the file system of the data directory still has";
-            encode(encoder, "tallystone_store_free_bytes", help, &ConstGauge::new(free as f64))?;
-        }
-        for (name, help, value) in STORE_GAUGES {
-            encode(encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
-        }
-        encode_count(encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
-    }
-}
-
-/// The label where there is no cluster; none is called so.
-const NO_CLUSTER: &str = "_none";
-
-type MemcachedRow = (&'static str, &'static str, fn(&memcached::Health) -> u64);
-
-const MEMCACHED_COUNTS: &[MemcachedRow] = &[
-    ("tallystone_memcached_calls", "Calls of memcached servers; one add on two replicas is two", |h| h.calls),
-    ("tallystone_memcached_calls_failed", "Calls of memcached servers that failed", |h| h.failed),
-    ("tallystone_memcached_calls_unknown", "Those of them that may have had their effect", |h| h.unknown),
-    ("tallystone_memcached_calls_refused", "Those of them that were not sent, because the server was paused", |h| {
-        h.refused
-    }),
-];
-
-const MEMCACHED_GAUGES: &[MemcachedRow] = &[
-    ("tallystone_memcached_servers", "memcached servers in use", |h| h.servers),
-    ("tallystone_memcached_servers_down", "memcached servers that are paused, because they did not answer", |h| {
-        h.servers_down
-    }),
-];
-
-/// The memcached clusters. They are as many as the settings list, so their labels are bounded.
-impl Measured for Memcached {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let health = self.iter().map(|(name, cluster)| ([("cluster", name.clone())], cluster.health()));
-        let mut health: Vec<_> = health.collect();
-        if health.is_empty() {
-            health.push(([("cluster", NO_CLUSTER.to_owned())], memcached::Health::default()));
-        }
-        for (name, help, value) in MEMCACHED_COUNTS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, health) in &health {
-                ConstCounter::new(value(health)).encode(family.encode_family(labels)?)?;
-            }
-        }
-        for (name, help, value) in MEMCACHED_GAUGES {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (labels, health) in &health {
-                ConstGauge::new(value(health) as f64).encode(family.encode_family(labels)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-type CassandraRow = (&'static str, &'static str, fn(&Requests) -> u64);
-
-const CASSANDRA_COUNTS: &[CassandraRow] = &[
-    ("tallystone_cassandra_reads", "Reads of the keyspace, a page each", |r| r.reads),
-    ("tallystone_cassandra_writes", "Plain writes; rows that went together are one", |r| r.writes),
-    ("tallystone_cassandra_rows_written", "The rows that these writes carried", |r| r.rows),
-    ("tallystone_cassandra_conditional", "Conditional requests", |r| r.conditional),
-    ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),
-];
-
-/// How often the keyspaces were asked, all together; on other stores there are none.
-impl Measured for Vec<Arc<Cassandra>> {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let requests: Vec<Requests> = self.iter().map(|keyspace| keyspace.requests()).collect();
-        for (name, help, value) in CASSANDRA_COUNTS {
-            encode_count(encoder, name, help, requests.iter().map(value).sum())?;
-        }
-        let wide = self.iter().map(|keyspace| keyspace.wide_counters()).sum();
-        let help = "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
-        encode_count(encoder, "tallystone_cassandra_wide_counters", help, wide)
-    }
-}
-
 fn gauge(value: usize) -> ConstGauge<f64> {
     ConstGauge::new(value as f64)
 }
@@ -372,28 +225,10 @@ fn encode(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::domain::counter::DatasetId;
-
-    #[test]
-    fn the_labels_of_queues_are_bounded_and_nothing_is_left_out() {
-        let queue = |number: usize| Backlog {
-            queue: format!("q{number:03}"),
-            ready: 2,
-            oldest: Duration::from_secs(number as u64),
-        };
-        let few = shown_queues((0..METRIC_QUEUES_MAX).rev().map(queue).collect());
-        assert_eq!((few.len(), few[0].queue.as_str()), (METRIC_QUEUES_MAX, "q000"));
-        assert!(few.iter().all(|backlog| backlog.queue != OTHER_QUEUES));
-        let many = shown_queues((0..METRIC_QUEUES_MAX + 30).rev().map(queue).collect());
-        let others = many.last().expect("there are many");
-        let oldest = Duration::from_secs(METRIC_QUEUES_MAX as u64 + 29);
-        assert_eq!((many.len(), others.queue.as_str()), (METRIC_QUEUES_MAX + 1, OTHER_QUEUES));
-        assert_eq!((others.ready, others.oldest), (60, oldest));
-        let none = shown_queues(Vec::new());
-        assert_eq!((none.len(), none[0].ready, none[0].oldest), (1, 0, Duration::ZERO), "the metric is there");
-        assert!(crate::domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
-    }
 
     #[test]
     fn the_labels_of_datasets_are_bounded_and_nothing_is_left_out() {

@@ -1,14 +1,18 @@
 //! Counts of what the engine did, for the metrics page. Plain numbers; the page gives them names and units.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::METRIC_SHAPES_MAX;
+use crate::domain::limits::{METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::shard::Walked;
+use crate::domain::queue::state::{State, Trigger};
+use crate::domain::queue::{QueueName, Transition};
 
 /// One growing number.
 #[derive(Default, Debug)]
@@ -74,6 +78,65 @@ impl UndeclaredFilters {
         let mut shapes: Vec<_> = self.0.lock().iter().map(|(keys, count)| (keys.clone(), *count)).collect();
         shapes.sort();
         (shapes, self.1.get())
+    }
+}
+
+/// What happened to the messages of one queue since this server serves it.
+#[derive(Default, Debug)]
+pub struct QueueCounts {
+    /// Attempts that their workers gave up as failed.
+    pub failed: Count,
+    /// Messages that came to be out of attempts.
+    pub errored: Count,
+    /// Leases that ended by time.
+    pub leases_expired: Count,
+    /// Messages that were canceled because their TTL was over.
+    pub messages_expired: Count,
+    /// Messages that were given new attempts.
+    pub redriven: Count,
+}
+
+impl QueueCounts {
+    /// Counts one row that was applied.
+    pub fn saw(&self, row: &Transition) {
+        match row.trigger {
+            Trigger::Fail => self.failed.one(),
+            Trigger::LeaseOver => self.leases_expired.one(),
+            Trigger::TtlOver => self.messages_expired.one(),
+            Trigger::Redrive => self.redriven.one(),
+            _ => {} // whatever else happens to a message, it is no trouble that is counted here
+        }
+        if row.to == Some(State::Errored) && row.from != Some(State::Errored) {
+            self.errored.one();
+        }
+    }
+}
+
+/// What happened to messages by queue. The first queues that are served are counted one by one, all others as one; a queue
+/// that is deleted leaves its place to a later one.
+#[derive(Default, Debug)]
+pub struct CountsByQueue(Mutex<BTreeMap<QueueName, Arc<QueueCounts>>>, Arc<QueueCounts>);
+
+impl CountsByQueue {
+    /// The counts of a queue. O(log n).
+    pub fn of(&self, queue: &QueueName) -> Arc<QueueCounts> {
+        let mut queues = self.0.lock();
+        match queues.get(queue) {
+            Some(counts) => Arc::clone(counts),
+            None if queues.len() < METRIC_QUEUES_MAX => Arc::clone(queues.entry(queue.clone()).or_default()),
+            None => Arc::clone(&self.1),
+        }
+    }
+
+    /// Takes a queue out that is there no more. O(log n).
+    pub fn forget(&self, queue: &QueueName) {
+        self.0.lock().remove(queue);
+    }
+
+    /// The queues that are counted one by one, by name, and all others. O(n).
+    pub fn get(&self) -> (Vec<(QueueName, Arc<QueueCounts>)>, &QueueCounts) {
+        let shown = self.0.lock().iter().map(|(queue, counts)| (queue.clone(), Arc::clone(counts))).collect();
+        (shown, &self.1)
     }
 }
 
@@ -168,6 +231,8 @@ pub struct Stats {
     pub queue_tokens_ahead: Level,
     /// Messages that dequeues looked at whose filters have no index.
     pub undeclared_filters: UndeclaredFilters,
+    /// What happened to messages, by queue.
+    pub by_queue: CountsByQueue,
     /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
     pub acknowledged_below_limit: Count,
 }
@@ -175,6 +240,24 @@ pub struct Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_queues_are_counted_one_by_one_and_a_deleted_one_leaves_its_place() {
+        let by_queue = CountsByQueue::default();
+        let name = |number: usize| QueueName::new(&format!("q{number:03}")).expect("a legal name");
+        for number in 0..METRIC_QUEUES_MAX + 3 {
+            by_queue.of(&name(number)).failed.one();
+        }
+        by_queue.of(&name(0)).failed.one();
+        let (shown, others) = by_queue.get();
+        assert_eq!((shown.len(), shown[0].1.failed.get(), others.failed.get()), (METRIC_QUEUES_MAX, 2, 3));
+        by_queue.forget(&name(5));
+        by_queue.of(&name(METRIC_QUEUES_MAX + 7)).failed.one();
+        let (shown, others) = by_queue.get();
+        let last = shown.last().expect("there are many");
+        assert_eq!((shown.len(), &last.0, others.failed.get()), (METRIC_QUEUES_MAX, &name(METRIC_QUEUES_MAX + 7), 3));
+        assert!(shown.iter().all(|(queue, _)| *queue != name(5)));
+    }
 
     #[test]
     fn the_first_filters_are_counted_one_by_one_and_none_is_left_out() {

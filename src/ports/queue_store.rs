@@ -61,6 +61,8 @@ pub struct ShardView {
     pub step: u64,
     /// Pending messages.
     pub ready: u64,
+    /// Messages of each state, in the order of `State::ALL`.
+    pub messages: [u64; State::ALL.len()],
     /// How often a message came to be pending, since the store was opened.
     pub arrived: u64,
     /// The priority of the best of them.

@@ -95,6 +95,8 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
             assert_eq!((answer.reply, answer.transitions), (applied.reply, applied.transitions), "step {step}");
             assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "step {step}");
             assert_eq!(answer.view.ready, core.totals().of(State::Pending).messages, "step {step}");
+            let of_each = State::ALL.map(|state| core.totals().of(state).messages);
+            assert_eq!(answer.view.messages, of_each, "step {step}");
             assert_eq!(answer.view.head, core.peek().next().map(|message| message.priority), "step {step}");
         }
         assert_eq!(bench.stores.shards.totals(SHARD).await.expect("totals").totals, *core.totals());

@@ -30,6 +30,7 @@ mod linear;
 mod logs;
 mod memcached;
 mod namespaces;
+mod observability;
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod powerloss;
 mod private_files;

@@ -7,6 +7,7 @@
 
 pub mod cassandra;
 pub mod cluster;
+pub mod prometheus;
 pub mod proxy;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -31,6 +31,11 @@ impl Totals {
         })
     }
 
+    /// The messages of each state, in the order of `State::ALL`. O(1).
+    pub fn messages(&self) -> [u64; State::ALL.len()] {
+        self.0.map(|total| total.messages)
+    }
+
     pub(super) fn add(&mut self, state: State, bytes: u32) {
         let total = &mut self.0[state as usize];
         total.messages += 1;

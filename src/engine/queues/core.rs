@@ -158,12 +158,18 @@ impl Shared {
 
     /// Serves a queue from now on.
     pub fn put(&self, queue: &Arc<LiveQueue>) {
+        let record = queue.record.load();
+        // From the start, so that a first failure is a rise. Templates hold no messages.
+        if record.spec.template_for.is_none() {
+            queue.counts.get_or_init(|| self.stats.by_queue.of(&record.spec.name));
+        }
         self.directory.put(queue);
     }
 
     /// Serves a queue no more.
     pub fn remove(&self, queue: &LiveQueue) {
         self.directory.remove(queue);
+        self.stats.by_queue.forget(&queue.record.load().spec.name);
         for number in 0..queue.shards() {
             self.alarms.set(queue.shard(number).id, None);
         }
@@ -215,6 +221,9 @@ impl Shared {
     pub fn saw<'a>(&self, queue: &LiveQueue, shard: u32, answers: impl Iterator<Item = &'a ShardAnswer>) {
         let (mut promoted, mut view) = (0, None);
         for answer in answers {
+            if let Some(counts) = queue.counts.get() {
+                answer.transitions.iter().for_each(|row| counts.saw(row));
+            }
             answer.walked.iter().for_each(|walked| self.stats.undeclared_filters.walked(walked));
             promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
             view = Some(answer.view);

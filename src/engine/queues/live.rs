@@ -5,6 +5,7 @@
 //! nothing costs the store nothing.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,11 +14,12 @@ use parking_lot::Mutex;
 use crate::domain::limits::SHARD_WALKS_MAX;
 use crate::domain::queue::command::Cursor;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::{Queue, QueueSpec, ShardId};
+use crate::domain::queue::{Queue, QueueSpec, ShardId, State};
 use crate::engine::queues::calls::Calls;
 use crate::engine::queues::waiters::Waiters;
 use crate::engine::queues::watch::LastReading;
 use crate::engine::shares::Share;
+use crate::engine::stats::QueueCounts;
 use crate::ports::ShardView;
 
 /// A queue that is served.
@@ -28,6 +30,8 @@ pub struct LiveQueue {
     pub waiters: Waiters,
     /// What those who watch it read last.
     pub reading: LastReading,
+    /// What happened to its messages; none before it is served.
+    pub counts: OnceLock<Arc<QueueCounts>>,
     shards: Box<[LiveShard]>,
     /// The place of the caller whose first enqueue made it.
     _share: Option<Share>,
@@ -82,15 +86,24 @@ impl Walks {
     }
 }
 
-/// What waits in a queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What is in a queue.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Backlog {
     /// Its name.
     pub queue: String,
-    /// The messages that are ready.
-    pub ready: u64,
-    /// How long the oldest of them has been so, to the second; nothing if there is none.
+    /// The messages of each state, in the order of `State::ALL`.
+    pub messages: [u64; State::ALL.len()],
+    /// How long the oldest of those that are ready has been so, to the second; nothing if there is none.
     pub oldest: Duration,
+    /// The dequeues that wait for its messages at this server.
+    pub waiting: usize,
+}
+
+impl Backlog {
+    /// The messages of a state, as a gauge.
+    pub fn of(&self, state: State) -> f64 {
+        self.messages[state as usize] as f64
+    }
 }
 
 /// What a shard may have for a dequeue.
@@ -116,6 +129,7 @@ impl LiveQueue {
             record: ArcSwap::from_pointee(queue),
             waiters: Waiters::default(),
             reading: LastReading::default(),
+            counts: OnceLock::new(),
             _share: None,
         }
     }
@@ -186,11 +200,12 @@ impl LiveQueue {
     /// What waits in it. O(n shards).
     pub fn backlog(&self, now: Duration) -> Backlog {
         let queue = self.record.load().spec.name.to_string();
-        let mut backlog = Backlog { queue, ready: 0, oldest: Duration::ZERO };
+        let waiting = self.waiters.len();
+        let mut backlog = Backlog { queue, messages: [0; State::ALL.len()], oldest: Duration::ZERO, waiting };
         for live in &self.shards {
             let seen = live.seen.lock();
             let age = seen.view.ready_for.map_or(Duration::ZERO, |age| age + now.saturating_sub(seen.at));
-            backlog.ready += seen.view.ready;
+            backlog.messages.iter_mut().zip(seen.view.messages).for_each(|(all, one)| *all += one);
             backlog.oldest = backlog.oldest.max(age);
         }
         backlog

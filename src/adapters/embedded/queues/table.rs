@@ -115,6 +115,7 @@ fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardVie
         step,
         arrived,
         ready: core.totals().of(State::Pending).messages,
+        messages: core.totals().messages(),
         head: core.head(),
         ready_for: core.ready_for(at),
         blocked: core.dequeue_blocked().is_some(),

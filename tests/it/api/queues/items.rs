@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tallystone::domain::Reason;
+use tallystone::domain::queue::State;
 
 use super::on_stores::{mail, on_every_store, on_every_store_at};
 use super::{enqueue, lease, settle};
@@ -48,7 +49,10 @@ async fn item_34_the_age_of_the_oldest_ready_message_is_told_by_queue() {
         server.done("CreateQueue", json!({"queue": {"name": "jobs", "template_for": "jobs/"}})).await;
         let told = |waiting: u64, seconds: u64| {
             let backlogs = server.engine.queues().backlogs();
-            let told: Vec<_> = backlogs.iter().map(|of| (&*of.queue, of.ready, of.oldest.as_secs())).collect();
+            let told: Vec<_> = backlogs
+                .iter()
+                .map(|of| (&*of.queue, of.messages[State::Pending as usize], of.oldest.as_secs()))
+                .collect();
             assert_eq!(told, [("mail", waiting, seconds)], "the queue and no template");
         };
         told(0, 0);

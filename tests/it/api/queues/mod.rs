@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod busy;
+mod counts;
 mod fields;
 mod items;
 mod mapping;

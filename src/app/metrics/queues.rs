@@ -1,0 +1,125 @@
+//! The numbers of queues on the metrics page, with bounded labels.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::domain::limits::METRIC_QUEUES_MAX;
+use crate::domain::queue::State;
+use crate::engine::queues::Backlog;
+use crate::engine::stats::{CountsByQueue, QueueCounts, UndeclaredFilters};
+
+/// The label of all filters that are not shown one by one.
+const OTHER_SHAPES: &str = "~other";
+
+/// The filters that would gain most from an index.
+pub fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &UndeclaredFilters) -> Result<(), fmt::Error> {
+    const NAME: &str = "tallystone_queue_undeclared_filter_messages";
+    let help = "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
+    let mut family = encoder.encode_descriptor(NAME, help, None, MetricType::Counter)?;
+    let (shapes, others) = filters.get();
+    let shown = shapes.into_iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
+    for (shape, count) in shown.chain([(OTHER_SHAPES.to_owned(), others)]) {
+        ConstCounter::new(count).encode(family.encode_family(&[("shape", shape)])?)?;
+    }
+    Ok(())
+}
+
+pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]) -> Result<(), fmt::Error> {
+    let mut by_queue = |name, help, value: fn(&Backlog) -> f64| {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for backlog in backlogs {
+            let labels = [("queue", backlog.queue.clone())];
+            ConstGauge::new(value(backlog)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok::<(), fmt::Error>(())
+    };
+    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| backlog.of(State::Pending))?;
+    let help = "How long the message has been ready that is so for the longest, to the second";
+    by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())?;
+    let help = "Dequeues that wait for a message of the queue at this server";
+    by_queue("tallystone_queue_dequeues_waiting", help, |backlog| backlog.waiting as f64)?;
+    let help = "Messages by their state; errored ones are out of attempts and wait for a redrive";
+    let mut family = encoder.encode_descriptor("tallystone_queue_messages", help, None, MetricType::Gauge)?;
+    for (backlog, state) in backlogs.iter().flat_map(|backlog| State::ALL.map(|state| (backlog, state))) {
+        let labels = [("queue", backlog.queue.clone()), ("state", state.to_string())];
+        ConstGauge::new(backlog.of(state)).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+type CountRow = (&'static str, &'static str, fn(&QueueCounts) -> u64);
+
+const COUNTS: &[CountRow] = &[
+    ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
+    ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
+    ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),
+    ("tallystone_queue_messages_expired", "Messages that were canceled because their TTL was over", |c| {
+        c.messages_expired.get()
+    }),
+    ("tallystone_queue_redriven", "Messages out of attempts that were given new ones", |c| c.redriven.get()),
+];
+
+/// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
+pub fn encode_counts(encoder: &mut DescriptorEncoder<'_>, by_queue: &CountsByQueue) -> Result<(), fmt::Error> {
+    let (queues, others) = by_queue.get();
+    for (name, help, value) in COUNTS {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let shown = queues.iter().map(|(queue, counts)| (queue.to_string(), value(counts)));
+        for (queue, count) in shown.chain([(OTHER_QUEUES.to_owned(), value(others))]) {
+            ConstCounter::new(count).encode(family.encode_family(&[("queue", queue)])?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The label of all queues that are not shown one by one; no queue has a name like it.
+const OTHER_QUEUES: &str = "_other";
+
+/// Bounds the labels: the first queues by name one by one, the others as one, with all they hold and their greatest age.
+/// Without any queue, nothing waits.
+pub fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
+    queues.sort_by(|one, other| one.queue.cmp(&other.queue));
+    let others = queues.split_off(queues.len().min(METRIC_QUEUES_MAX));
+    let mut all = Backlog { queue: OTHER_QUEUES.to_owned(), ..Backlog::default() };
+    for other in &others {
+        all.messages.iter_mut().zip(other.messages).for_each(|(all, one)| *all += one);
+        all.oldest = all.oldest.max(other.oldest);
+        all.waiting += other.waiting;
+    }
+    if queues.is_empty() || !others.is_empty() {
+        queues.push(all);
+    }
+    queues
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_labels_of_queues_are_bounded_and_nothing_is_left_out() {
+        let queue = |number: usize| Backlog {
+            queue: format!("q{number:03}"),
+            messages: [2, 3, 0, 0, 0, 1],
+            oldest: Duration::from_secs(number as u64),
+            waiting: 1,
+        };
+        let few = shown_queues((0..METRIC_QUEUES_MAX).rev().map(queue).collect());
+        assert_eq!((few.len(), few[0].queue.as_str()), (METRIC_QUEUES_MAX, "q000"));
+        assert!(few.iter().all(|backlog| backlog.queue != OTHER_QUEUES));
+        let many = shown_queues((0..METRIC_QUEUES_MAX + 30).rev().map(queue).collect());
+        let others = many.last().expect("there are many");
+        let oldest = Duration::from_secs(METRIC_QUEUES_MAX as u64 + 29);
+        assert_eq!((many.len(), others.queue.as_str()), (METRIC_QUEUES_MAX + 1, OTHER_QUEUES));
+        assert_eq!((others.messages, others.oldest, others.waiting), ([60, 90, 0, 0, 0, 30], oldest, 30));
+        let none = shown_queues(Vec::new());
+        assert_eq!((none.len(), none[0].messages, none[0].oldest), (1, [0; 6], Duration::ZERO), "the metric is there");
+        assert!(crate::domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
+    }
+}

@@ -1,0 +1,98 @@
+//! Panels and alerts name metrics that a real server has; each alert says how bad it is, what it means, and where to read
+//! what to do.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use clap::error::ErrorKind;
+use tallystone::app::cli;
+
+use super::{alerts, metrics_in, root, samples, targets, text, used_server};
+
+/// What every page of the runbook answers, in this order.
+const HEADINGS: [&str; 4] = ["What you see", "What it means", "What to do", "How you know it is over"];
+
+#[test]
+fn every_alert_says_how_bad_it_is_what_it_means_and_which_page_says_what_to_do() {
+    let alerts = alerts();
+    let names: BTreeSet<&String> = alerts.iter().map(|alert| &alert.name).collect();
+    assert_eq!(names.len(), alerts.len(), "each has a name of its own");
+    for alert in &alerts {
+        let name = &alert.name;
+        let severity = alert.labels.get("severity").unwrap_or_else(|| panic!("{name} has no severity"));
+        assert!(["critical", "warning"].contains(&severity.as_str()), "{name}: {severity}");
+        for key in ["summary", "description", "runbook_url"] {
+            let said = alert.annotations.get(key).unwrap_or_else(|| panic!("{name} has no {key}"));
+            assert!(!said.trim().is_empty(), "{name} has an empty {key}");
+        }
+        assert!(!alert.expression.contains(" or "), "{name}: one alert for each condition");
+        let page = &alert.annotations["runbook_url"];
+        assert!(page.starts_with("docs/runbook/") && root().join(page).is_file(), "{name}: there is no {page}");
+        assert!(text(page).contains(&format!("`{name}`")), "{page} does not name {name}");
+    }
+}
+
+#[test]
+fn every_page_of_the_runbook_belongs_to_an_alert_and_answers_the_four_questions() {
+    let named: BTreeSet<String> = alerts().iter().map(|alert| alert.annotations["runbook_url"].clone()).collect();
+    let index = text("docs/runbook/README.md");
+    for entry in fs::read_dir(root().join("docs/runbook")).expect("the folder is there") {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        if name == "README.md" {
+            continue;
+        }
+        let page = format!("docs/runbook/{name}");
+        assert!(named.contains(&page), "no alert leads to {page}");
+        assert!(index.contains(&format!("({name})")), "the list of pages lacks {name}");
+        let text = text(&page);
+        let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(headings, HEADINGS, "{page}");
+        let steps = text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
+        assert!(steps > 1, "{page} has no steps");
+        for metric in text.split('`').filter(|word| word.starts_with("tallystone ")) {
+            check_command(&page, metric);
+        }
+    }
+}
+
+/// Whether this binary has the command, whatever it still lacks.
+fn check_command(page: &str, command: &str) {
+    let taken = cli::command().try_get_matches_from(command.split(' '));
+    let kind = taken.err().map(|error| error.kind());
+    assert!(matches!(kind, None | Some(ErrorKind::MissingRequiredArgument)), "{page}: {command}: {kind:?}");
+}
+
+#[test]
+fn a_panel_has_one_line_of_query_for_each_metric() {
+    let targets = targets();
+    let mut seen = BTreeSet::new();
+    for target in &targets {
+        let metrics = metrics_in(&target.expression);
+        assert_eq!(metrics.len(), 1, "{}: {}", target.panel, target.expression);
+        // `or` drops what has the same labels as something before it: that line is never shown.
+        assert!(!target.expression.contains(" or "), "{}: {}", target.panel, target.expression);
+        assert!(seen.insert((&target.panel, &target.id)), "{} has two queries {}", target.panel, target.id);
+    }
+    assert!(targets.len() > 20, "the panels are found: {}", targets.len());
+}
+
+#[test]
+fn every_metric_of_panels_and_alerts_is_shown_by_a_real_server() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let page = server.get("/metrics").body;
+    let there = samples(&page);
+    for target in targets() {
+        for metric in metrics_in(&target.expression) {
+            assert!(there.contains(metric), "{}: no {metric} in\n{page}", target.panel);
+        }
+    }
+    for alert in alerts() {
+        let named = metrics_in(&alert.expression);
+        // `up` is of Prometheus itself.
+        assert!(!named.is_empty() || alert.expression.starts_with("up{"), "{}", alert.name);
+        for metric in named {
+            assert!(there.contains(metric), "{}: no {metric} in\n{page}", alert.name);
+        }
+    }
+}

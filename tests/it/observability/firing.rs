@@ -1,0 +1,253 @@
+//! The alerts that are shipped, on what real servers showed in trouble and in health: pages that were read from them are
+//! played to promtool as series over the times that the alerts wait for, and exactly the alerts of that trouble fire.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::{alerts, metrics_in, root, use_it, used_server};
+use crate::fleet::{add_to, metric};
+use crate::harness::{Launch, Server, eventually};
+use crate::servers::Memcached;
+use crate::servers::cassandra::{Cassandra, shared};
+use crate::servers::prometheus::promtool;
+
+/// How far readings are apart when they are played.
+const STEP: Duration = Duration::from_secs(5);
+/// How long a server was well before trouble began: longer than any range of an alert but the hour of slices.
+const BEFORE: Duration = Duration::from_secs(11 * 60);
+/// How long trouble lasts: longer than an alert waits.
+const TROUBLE: Duration = Duration::from_secs(3 * 60);
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// What Prometheus has seen of one server: pages, each for a time; none where the server did not answer.
+#[derive(Clone)]
+struct Seen {
+    instance: &'static str,
+    pages: Vec<(Option<String>, Duration)>,
+}
+
+impl Seen {
+    fn well(instance: &'static str, page: String) -> Self {
+        Self { instance, pages: vec![(Some(page), BEFORE)] }
+    }
+
+    fn then(mut self, page: Option<String>, time: Duration) -> Self {
+        self.pages.push((page, time));
+        self
+    }
+
+    /// Its series as promtool takes them: only what alerts look at.
+    fn series(&self, names: &BTreeSet<String>) -> BTreeMap<String, String> {
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut steps = 0;
+        for (page, time) in &self.pages {
+            let count = usize::try_from(time.as_secs() / STEP.as_secs()).expect("a small number");
+            let mut values = vec![("up".to_owned(), String::new(), f64::from(u8::from(page.is_some())))];
+            values.extend(page.iter().flat_map(|page| parse(page)).filter(|(name, ..)| names.contains(name)));
+            for (name, labels, value) in values {
+                let comma = if labels.is_empty() { "" } else { "," };
+                let labels = format!("job=\"tallystone\",instance=\"{}\"{comma}{labels}", self.instance);
+                let series = all.entry(format!("{name}{{{labels}}}")).or_default();
+                series.resize(steps, "_".to_owned());
+                series.resize(steps + count, value.to_string());
+            }
+            steps += count;
+            // What a server shows no more is stale at once.
+            for series in all.values_mut().filter(|series| series.len() < steps) {
+                series.resize(steps, "stale".to_owned());
+            }
+        }
+        all.into_iter().map(|(name, values)| (name, values.join(" "))).collect()
+    }
+
+    fn lasted(&self) -> Duration {
+        self.pages.iter().map(|(_, time)| *time).sum()
+    }
+}
+
+/// The samples of a page: name, labels, value.
+fn parse(page: &str) -> impl Iterator<Item = (String, String, f64)> {
+    page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        Some((name.to_owned(), labels.strip_suffix('}')?.to_owned(), value.parse().ok()?))
+    })
+}
+
+/// Expects that at the end of what was seen these alerts fire, by name and instance, and no others.
+fn expect_firing(seen: &[Seen], expected: &[(&str, &str)]) {
+    let names: BTreeSet<String> =
+        alerts().iter().flat_map(|alert| metrics_in(&alert.expression)).map(str::to_owned).collect();
+    let end = seen.iter().map(Seen::lasted).max().expect("something was seen") - STEP;
+    let rules = root().join("docs/observability/alerts.yml");
+    let mut test = format!(
+        "rule_files: [{:?}]\nevaluation_interval: {}s\ntests:\n- interval: {}s\n  input_series:\n",
+        rules.display().to_string(),
+        STEP.as_secs(),
+        STEP.as_secs(),
+    );
+    for (series, values) in seen.iter().flat_map(|seen| seen.series(&names)) {
+        writeln!(test, "  - series: '{series}'\n    values: '{values}'").expect("a text takes more");
+    }
+    let firing = "max by (alertname, instance) (ALERTS{alertstate=\"firing\"})";
+    write!(test, "  promql_expr_test:\n  - expr: '{firing}'\n    eval_time: {}s\n    exp_samples:", end.as_secs())
+        .expect("a text takes more");
+    for (alert, instance) in expected {
+        write!(test, "\n    - {{labels: '{{alertname=\"{alert}\", instance=\"{instance}\"}}', value: 1}}")
+            .expect("a text takes more");
+    }
+    if expected.is_empty() {
+        test.push_str(" []");
+    }
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("test.yml");
+    fs::write(&file, &test).expect("the folder is ours");
+    promtool(&["test", "rules", &file.display().to_string()], "").unwrap_or_else(|found| panic!("{found}"));
+}
+
+fn page(server: &Server) -> String {
+    server.get("/metrics").body
+}
+
+#[test]
+fn a_server_that_is_used_raises_no_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let mut seen = Seen::well("a", settled(&server));
+    for _ in 0..5 {
+        use_it(&server);
+        seen = seen.then(Some(settled(&server)), TROUBLE);
+    }
+    expect_firing(&[seen], &[]);
+}
+
+#[test]
+fn a_killed_server_raises_the_alert_that_it_is_down() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let seen = Seen::well("a", settled(&server));
+    let address = server.address;
+    server.kill();
+    let is_silent = crate::harness::http(address, "GET", "/metrics", &[], "").is_err();
+    assert!(is_silent, "a killed server shows nothing");
+    expect_firing(&[seen.then(None, TROUBLE)], &[("TallystoneDown", "a")]);
+}
+
+#[test]
+fn a_store_without_room_raises_its_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let data = folder.path().join("data");
+    let server = Launch::dev(&data).start();
+    let seen = Seen::well("a", settled(&server));
+    assert!(server.stop().success());
+    // A reserve that no disk has.
+    let server = Launch::dev(&data).arg("--set").arg("storage.reserve_bytes=1000000000000000").start();
+    assert_eq!(metric(&server, "tallystone_store_full"), 1.0);
+    expect_firing(&[seen.then(Some(page(&server)), TROUBLE)], &[("StoreFull", "a")]);
+}
+
+#[test]
+fn a_killed_memcached_raises_its_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let memcached = Memcached::start().unwrap_or_else(|why| panic!("{why}"));
+    let address = memcached.address().to_string();
+    let server = Launch::dev(&folder.path().join("data")).arg("--memcached").arg(&address).start();
+    let namespace = r#"{"namespace": {"name": "fast", "counterType": "BEST_EFFORT"}}"#;
+    let made = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", namespace);
+    assert_eq!(made.status, 200, "{}", made.body);
+    let seen = Seen::well("a", settled(&server));
+    drop(memcached);
+    let add = r#"{"namespace": "fast", "counterName": "views", "delta": 1}"#;
+    let is_down = eventually(WITHIN, || {
+        server.post("/tallystone.counter.v1.CounterService/AddCount", add);
+        metric(&server, "tallystone_memcached_servers_down") == 1.0
+    });
+    assert!(is_down, "{}", page(&server));
+    let after = page(&server);
+    expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MemcachedDown", "a")]);
+}
+
+#[test]
+fn messages_out_of_attempts_raise_their_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let call = |method: &str, body: &str| {
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        answer.json()
+    };
+    call("CreateQueue", r#"{"queue": {"name": "mail", "defaultMaxAttempts": 1}}"#);
+    call("Enqueue", r#"{"queue": "mail", "message": {"payload": "Zm9v"}}"#);
+    let seen = Seen::well("a", settled(&server));
+    let held = call("Dequeue", r#"{"queue": "mail"}"#);
+    let token = held["leases"][0]["leaseToken"].as_str().expect("a lease");
+    call("Fail", &format!(r#"{{"queue": "mail", "leaseToken": "{token}"}}"#));
+    let after = page(&server);
+    assert!(after.contains("\ntallystone_queue_errored_total{queue=\"mail\"} 1\n"), "{after}");
+    assert!(after.contains("\ntallystone_queue_messages{queue=\"mail\",state=\"errored\"} 1.0\n"), "{after}");
+    expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MessagesErrored", "a")]);
+}
+
+/// The page of a server once it has rolled up what it was given.
+fn settled(server: &Server) -> String {
+    let is_settled = || metric(server, "tallystone_watermark_lag_seconds") < 60.0;
+    assert!(eventually(WITHIN, is_settled), "{}", page(server));
+    page(server)
+}
+
+fn on_cassandra(node: impl std::fmt::Display, keyspace: &str) -> Server {
+    Launch::dev_on_cassandra(node).arg("--set").arg(&format!("clusters.cassandra.keyspace={keyspace}")).start()
+}
+
+#[test]
+fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
+    let node = shared().unwrap_or_else(|why| panic!("{why}"));
+    let [one, other] = [(); 2].map(|()| on_cassandra(node, "alerted"));
+    for server in [&one, &other] {
+        add_to(server, "default", "views", 1);
+        assert!(eventually(WITHIN, || metric(server, "tallystone_fleet_members") == 2.0), "{}", page(server));
+    }
+    let [killed, left] = [("a", settled(&one)), ("b", settled(&other))].map(|(name, page)| Seen::well(name, page));
+    expect_firing(&[killed.clone(), left.clone()], &[]);
+    one.kill();
+    let has_seen = || metric(&other, "tallystone_members_lapsed_total") > 0.0;
+    assert!(eventually(WITHIN, has_seen), "{}", page(&other));
+    let after = page(&other);
+    expect_firing(
+        &[killed.then(None, TROUBLE), left.then(Some(after), TROUBLE)],
+        &[("FleetMemberLost", "b"), ("TallystoneDown", "a")],
+    );
+}
+
+#[test]
+fn a_stopped_store_raises_its_alerts() {
+    let node = Cassandra::start(|settings| settings.survives_kills = false).unwrap_or_else(|why| panic!("{why}"));
+    let server = on_cassandra(node.address(), "stopped");
+    add_to(&server, "default", "views", 1);
+    let mut seen = Seen::well("a", settled(&server));
+    node.pause();
+    let mut last = Instant::now();
+    let is_over = eventually(WITHIN, || {
+        // A call that is told nothing ends with its deadline.
+        let add = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
+        let _ = crate::harness::http(
+            server.address,
+            "POST",
+            "/tallystone.counter.v1.CounterService/AddCount",
+            &[("content-type", "application/json"), ("grpc-timeout", "2S")],
+            add,
+        );
+        if last.elapsed() >= STEP {
+            seen.pages.push((Some(page(&server)), STEP));
+            last = Instant::now();
+        }
+        metric(&server, "tallystone_leases_lapsed_total") > 0.0
+    });
+    assert!(is_over, "{}", page(&server));
+    node.resume();
+    let last = page(&server);
+    let seen = seen.then(Some(last), TROUBLE);
+    expect_firing(&[seen], &[("CallsFail", "a"), ("MembershipLost", "a"), ("StoreRequestsFail", "a")]);
+}

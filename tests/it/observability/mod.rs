@@ -1,0 +1,136 @@
+//! What is shipped for those on call: dashboards, alerts and their runbook, held to what a real server shows.
+//!
+//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` which trouble
+//! raises which alerts.
+
+mod files;
+mod firing;
+mod prometheus;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::harness::{Launch, Server};
+
+/// An alert of `alerts.yml`.
+pub struct Alert {
+    /// Its name.
+    pub name: String,
+    /// When it fires.
+    pub expression: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// One line or group of lines of a panel.
+pub struct Target {
+    /// The dashboard and the panel.
+    pub panel: String,
+    /// Its name in the panel.
+    pub id: String,
+    /// What it shows.
+    pub expression: String,
+    /// How its lines are called; empty for all their labels.
+    pub legend: String,
+}
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of the repository.
+pub fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The alerts that are shipped.
+pub fn alerts() -> Vec<Alert> {
+    let documents = YamlLoader::load_from_str(&text("docs/observability/alerts.yml")).expect("YAML");
+    let groups = documents[0]["groups"].as_vec().expect("there are groups");
+    let rules = groups.iter().flat_map(|group| group["rules"].as_vec().expect("a group has rules"));
+    rules.map(alert).collect()
+}
+
+fn alert(rule: &Yaml) -> Alert {
+    let word = |yaml: &Yaml| yaml.as_str().expect("a text").to_owned();
+    let words = |yaml: &Yaml| {
+        let pairs = yaml.as_hash().into_iter().flatten();
+        pairs.map(|(key, value)| (word(key), word(value))).collect()
+    };
+    Alert {
+        name: word(&rule["alert"]),
+        expression: word(&rule["expr"]),
+        labels: words(&rule["labels"]),
+        annotations: words(&rule["annotations"]),
+    }
+}
+
+/// The dashboards that are shipped.
+pub fn dashboards() -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join("docs/observability")).expect("the folder is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    files
+}
+
+/// What all panels of all dashboards show.
+pub fn targets() -> Vec<Target> {
+    let mut found = Vec::new();
+    for file in dashboards() {
+        let board: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a text")).expect("JSON");
+        for panel in board["panels"].as_array().expect("there are panels") {
+            let title = panel["title"].as_str().expect("a panel has a title");
+            let name = file.file_stem().expect("a file has a name").to_string_lossy();
+            for target in panel["targets"].as_array().expect("a panel has targets") {
+                let word =
+                    |key: &str| target[key].as_str().unwrap_or_else(|| panic!("{title} has no {key}")).to_owned();
+                let legend = target["legendFormat"].as_str().unwrap_or_default().to_owned();
+                let (panel, id, expression) = (format!("{name}: {title}"), word("refId"), word("expr"));
+                found.push(Target { panel, id, expression, legend });
+            }
+        }
+    }
+    found
+}
+
+/// The names of our metrics in an expression.
+pub fn metrics_in(expression: &str) -> BTreeSet<&str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("tallystone_") || word.starts_with("process_")).collect()
+}
+
+/// The names of the samples of a metrics page.
+pub fn samples(page: &str) -> BTreeSet<&str> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split([' ', '{']).next()).collect()
+}
+
+/// A development server that has counted, read, and taken a message in.
+pub fn used_server(folder: &Path) -> Server {
+    let server = Launch::dev(&folder.join("data")).start();
+    use_it(&server);
+    server
+}
+
+/// Adds to a counter, reads it, and enqueues a message that is leased.
+pub fn use_it(server: &Server) {
+    let call = |service: &str, method: &str, body: &str| {
+        let answer = server.post(&format!("/tallystone.{service}/{method}"), body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+    };
+    let counter = r#""namespace": "default", "counterName": "views""#;
+    call("counter.v1.CounterService", "AddCount", &format!(r#"{{{counter}, "delta": 1}}"#));
+    call("counter.v1.CounterService", "GetCount", &format!("{{{counter}}}"));
+    call("queue.v1.QueueService", "CreateQueue", r#"{"queue": {"name": "mail"}}"#);
+    for _ in 0..2 {
+        call("queue.v1.QueueService", "Enqueue", r#"{"queue": "mail", "message": {"payload": "Zm9v"}}"#);
+    }
+    call("queue.v1.QueueService", "Dequeue", r#"{"queue": "mail", "maxMessages": 1}"#);
+}

@@ -1,0 +1,143 @@
+//! A real Prometheus with the settings that are shipped, on a real server: it reads the page, evaluates the alerts, and
+//! each query of each panel shows every series that there is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Target, alerts, metrics_in, root, samples, targets, text, use_it, used_server};
+use crate::harness::{Server, eventually, http};
+use crate::servers::prometheus::{Prometheus, promtool};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+#[test]
+fn promtool_takes_the_alerts_and_the_settings() {
+    let folder = root().join("docs/observability");
+    for arguments in [["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]] {
+        let path = folder.join(arguments[2]);
+        let checked = promtool(&[arguments[0], arguments[1], &path.display().to_string()], "");
+        checked.unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics_of_a_server() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let page = used_server(folder.path()).get("/metrics").body;
+    promtool(&["check", "metrics"], &plain(&page)).unwrap_or_else(|found| panic!("{found}"));
+    // It would find something.
+    let found = promtool(&["check", "metrics"], &plain(&page).replace("_total", "_sum")).expect_err("bad names");
+    assert!(found.contains("counter"), "{found}");
+}
+
+/// The page in the older format, which this command reads: there the family of a counter is called as its samples are.
+fn plain(page: &str) -> String {
+    let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+    let counters: BTreeSet<&str> = kinds.collect();
+    let renamed = page.lines().filter(|line| *line != "# EOF").map(|line| {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
+                format!("# {kind} {name}_total {rest}\n")
+            }
+            _ => format!("{line}\n"),
+        }
+    });
+    renamed.collect()
+}
+
+/// A Prometheus with the shipped settings, on this server and in a hurry.
+fn prometheus_on(server: &Server, folder: &Path) -> Prometheus {
+    let settings = text("docs/observability/prometheus.yml");
+    let settings = settings
+        .replace("tallystone:7450", &server.address.to_string())
+        .replace("scrape_interval: 5s", "scrape_interval: 1s")
+        .replace("evaluation_interval: 15s", "evaluation_interval: 1s");
+    assert!(settings.contains("evaluation_interval: 1s") && settings.contains("scrape_interval: 1s"), "{settings}");
+    fs::write(folder.join("prometheus.yml"), settings).expect("the folder is ours");
+    fs::write(folder.join("alerts.yml"), text("docs/observability/alerts.yml")).expect("the folder is ours");
+    Prometheus::start(folder).unwrap_or_else(|why| panic!("{why}"))
+}
+
+fn ask(prometheus: SocketAddr, path: &str) -> Value {
+    let answer = http(prometheus, "GET", path, &[], "").expect("it answers");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    answer.json()["data"].clone()
+}
+
+/// The series that an expression gives, by their labels.
+fn series(prometheus: SocketAddr, expression: &str) -> Vec<Value> {
+    let quoted: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let data = ask(prometheus, &format!("/api/v1/query?query={quoted}"));
+    let found = data["result"].as_array().unwrap_or_else(|| panic!("{expression}: {data}"));
+    found.iter().map(|series| series["metric"].clone()).collect()
+}
+
+/// The labels by which an expression sums up, buckets apart; none where it does not.
+fn labels_of(expression: &str) -> Option<BTreeSet<&str>> {
+    let (_, after) = expression.split_once(" by (")?;
+    let (labels, _) = after.split_once(')')?;
+    Some(labels.split(',').map(str::trim).filter(|label| *label != "le").collect())
+}
+
+/// How many series a query of a panel has to show: one for each set of labels that the page has.
+fn wanted(target: &Target, page: &str) -> usize {
+    let metric = *metrics_in(&target.expression).first().expect("it names one");
+    let by = labels_of(&target.expression);
+    let lines = page.lines().filter(|line| line.split([' ', '{']).next() == Some(metric));
+    let sets: BTreeSet<Vec<&str>> = lines
+        .map(|line| {
+            let labels =
+                line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+            let pairs = labels.split(',').filter(|pair| !pair.is_empty());
+            let is_shown = |pair: &&str| {
+                let name = pair.split('=').next().expect("a name");
+                by.as_ref().is_none_or(|by| by.contains(name))
+            };
+            pairs.filter(is_shown).collect()
+        })
+        .collect();
+    sets.len()
+}
+
+#[test]
+fn every_panel_shows_every_series_that_it_names_and_every_alert_is_evaluated() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let prometheus = prometheus_on(&server, folder.path());
+    let at = prometheus.address();
+    // Rates need two readings of a series, so everything that is there has to be there for a while.
+    let page = server.get("/metrics").body;
+    assert!(samples(&page).len() > 30, "{page}");
+    for target in targets() {
+        let wanted = wanted(&target, &page);
+        assert!(wanted > 0, "{}: nothing to show for {}", target.panel, target.expression);
+        let mut shown = Vec::new();
+        let all = eventually(WITHIN, || {
+            shown = series(at, &target.expression);
+            shown.len() >= wanted
+        });
+        assert!(all, "{} shows {} of {wanted}: {}: {shown:?}", target.panel, shown.len(), target.expression);
+        for label in target.legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
+            let has = shown.iter().all(|series| series[label].is_string());
+            assert!(has, "{}: series of {} have no {label}: {shown:?}", target.panel, target.expression);
+        }
+    }
+    use_it(&server);
+    let names: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
+    let mut rules = Value::Null;
+    let evaluated = eventually(WITHIN, || {
+        rules = ask(at, "/api/v1/rules");
+        let rules = rules["groups"].as_array().into_iter().flatten().flat_map(|group| group["rules"].as_array());
+        let good = rules.flatten().filter(|rule| rule["health"] == "ok");
+        good.filter_map(|rule| rule["name"].as_str().map(str::to_owned)).collect::<BTreeSet<_>>() == names
+    });
+    assert!(evaluated, "not every alert is evaluated: {rules:#}");
+    let firing = series(at, "ALERTS{alertstate=\"firing\"}");
+    assert!(firing.is_empty(), "a healthy server raises no alert: {firing:?}");
+}
