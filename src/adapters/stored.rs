@@ -15,7 +15,9 @@ pub use fleet::{decode_beat, decode_sealed, encode_beat, encode_sealed};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
-use crate::domain::rollup::{BucketRecord, Checkpoint, CountAt, SliceStatus, SourceTotal, StepSum, TimeSlice};
+use crate::domain::rollup::{
+    BucketRecord, Checkpoint, CountAt, RolledBy, SliceStatus, SourceTotal, StepSum, TimeSlice,
+};
 use crate::ports::{StoreError, StoreErrorKind};
 use crate::proto::internal::v1::{
     StoredBucket, StoredCheckpoint, StoredCountAt, StoredEvent, StoredPair, StoredSource, StoredStep, StoredTimeSlice,
@@ -87,12 +89,26 @@ fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
         repairs: checkpoint.repairs,
         sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, *total)).collect(),
         gone: checkpoint.gone,
+        rolled_after_us: checkpoint
+            .rolled
+            .as_ref()
+            .map(|rolled| rolled.at.micros().wrapping_sub(checkpoint.as_of.micros())),
+        rolled_by: checkpoint
+            .rolled
+            .as_ref()
+            .and_then(|rolled| rolled.server.as_deref())
+            .unwrap_or_default()
+            .to_owned(),
     }
 }
 
 fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, Damaged> {
     const WHAT: &str = CHECKPOINT;
     let sources = stored.sources.into_iter().map(source_from).collect::<Result<_, _>>()?;
+    let rolled = stored.rolled_after_us.map(|after| RolledBy {
+        at: Timestamp::from_micros(stored.as_of.wrapping_add(after)),
+        server: Some(stored.rolled_by).filter(|server| !server.is_empty()).map(Into::into),
+    });
     Ok(Checkpoint {
         count: wide_from(WHAT, stored.count)?,
         as_of: Timestamp::from_micros(stored.as_of),
@@ -103,6 +119,7 @@ fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, Damaged> {
         repairs: stored.repairs,
         sources,
         gone: stored.gone,
+        rolled,
     })
 }
 
@@ -342,6 +359,7 @@ mod tests {
             repairs in any::<u64>(),
             sources in proptest::collection::btree_map(any::<bool>(), source(), 0..3),
             gone in any::<bool>(),
+            rolled in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
         ) -> Checkpoint {
             Checkpoint {
                 count,
@@ -353,6 +371,10 @@ mod tests {
                 repairs,
                 sources: sources.into_values().collect(),
                 gone,
+                rolled: rolled.map(|(at, server)| RolledBy {
+                    at: Timestamp::from_micros(at),
+                    server: server.map(Into::into),
+                }),
             }
         }
     }

@@ -3,6 +3,7 @@
 //! The store has files to open whatever clients do: a reserve of descriptors is not given to connections.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -23,6 +24,15 @@ pub fn raise_descriptors() {
         Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "the limit of descriptors is raised"),
         Err(error) => tracing::warn!(%error, limit = limit.current, "the limit of descriptors cannot be raised"),
     }
+}
+
+/// What a server that listens at an address is called: its address, or its host where it listens on all of them.
+pub fn name_of(address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    let host = rustix::system::uname();
+    format!("{}:{}", host.nodename().to_string_lossy(), address.port())
 }
 
 /// What the connections of this process may take.

@@ -124,8 +124,9 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let bounds = resources::bounds(&config);
     let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
     let advertised = config.server.advertise.of(address);
+    let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
     // Boxed, because it is large and done once.
-    let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, advertised, Arc::clone(&clock))));
+    let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, (advertised, name), Arc::clone(&clock))));
     let (why, stopped, opened) = tokio::select! {
         biased;
         why = told.as_mut() => {
@@ -229,18 +230,19 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Opens the store and starts the engine on it. `advertised` is where other servers reach this one, if they can.
+/// Opens the store and starts the engine on it. `advertised` is where other servers reach this one, if they can; `name` is
+/// what it is called in what it writes.
 async fn open(
     config: &Config,
     preset: Preset,
-    advertised: Option<String>,
+    (advertised, name): (Option<String>, String),
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let patience = Arc::new(Patience::begun(Arc::clone(&clock)));
     let backend = open_backend(config, preset, &clock, &patience).await?;
     let goes_on = Arc::clone(&patience);
     let progress = Arc::new(move || goes_on.renew());
-    let starting = start_engine(config, preset, (profile(config, advertised), progress), &backend, clock);
+    let starting = start_engine(config, preset, (profile(config, advertised, name), progress), &backend, clock);
     let engine = match config.storage.kind {
         StorageKind::Cassandra => backend.answered(&patience, Box::pin(starting)).await?,
         // A store of this process answers; it takes its time after a kill.
@@ -288,7 +290,7 @@ fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>, readiness
 }
 
 /// What this server is in its fleet.
-fn profile(config: &Config, advertised: Option<String>) -> Profile {
+fn profile(config: &Config, advertised: Option<String>, name: String) -> Profile {
     let roles = config.server.roles.0;
     if config.storage.kind == StorageKind::Cassandra && roles.roller && advertised.is_none() {
         tracing::warn!(
@@ -296,7 +298,7 @@ fn profile(config: &Config, advertised: Option<String>) -> Profile {
              they reach it; until then those counters follow some ten seconds later"
         );
     }
-    Profile { roles, address: advertised.unwrap_or_default() }
+    Profile { roles, address: advertised.unwrap_or_default(), name }
 }
 
 async fn start_engine(

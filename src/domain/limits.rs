@@ -105,8 +105,14 @@ pub const EXPORTS_OF_A_SLICE_MAX: usize = 100;
 pub const SCAN_PAGE_EVENTS: usize = 1_000;
 /// The events that a fold takes before it lets others have their turn, and looks whether its caller still waits.
 pub const FOLD_EVENTS_AT_ONCE_MAX: usize = 1_000;
-/// The counters that one server recounts at once for its callers; others wait for their turn within their deadlines.
+/// The counters that one server recounts, or explains, at once for its callers; others wait for their turn within their deadlines.
 pub const RECOUNTS_AT_ONCE_MAX: usize = 4;
+/// The rows of the log that an explanation of a counter shows, at most.
+pub const EXPLAIN_ROWS_MAX: usize = 100;
+/// The rows of the log that an explanation of a counter shows when none are asked for.
+pub const EXPLAIN_ROWS_DEFAULT: usize = 10;
+/// The newest time buckets whose records an explanation of a counter reads, to say how many rows it does not show.
+pub const EXPLAIN_BUCKETS_MAX: u32 = 1_000;
 /// The watches of counters that begin or read at once; others wait for their turn, so that calls are not queued behind all.
 pub const WATCHES_READ_AT_ONCE_MAX: usize = 64;
 /// The counters that a watch reads in one turn.

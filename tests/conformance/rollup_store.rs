@@ -56,6 +56,7 @@ fn full_checkpoint() -> Checkpoint {
         )]
         .into(),
         gone: false,
+        rolled: Some(tallystone::domain::rollup::RolledBy { at: at(26_000), server: Some("counts-1:7450".into()) }),
     }
 }
 

@@ -517,4 +517,11 @@ impl CounterService for Scripted {
     ) -> Unimplemented<pb::RecountCounterResponse> {
         unscripted()
     }
+
+    async fn explain_counter(
+        &self,
+        _: Request<pb::ExplainCounterRequest>,
+    ) -> Unimplemented<pb::ExplainCounterResponse> {
+        unscripted()
+    }
 }

@@ -16,6 +16,7 @@ mod crash;
 mod docs;
 mod documents;
 mod embedded_damage;
+mod explained;
 mod fleet;
 mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]

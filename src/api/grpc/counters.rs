@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::Refusal;
-use crate::api::grpc::{decode, encode, stream_adds};
+use crate::api::grpc::{decode, encode, explained, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
@@ -254,6 +254,18 @@ impl CounterService for Counters {
         let repair = if request.repair { Repair::Yes } else { Repair::No };
         let recount = self.counting.recount(&namespace, name, from, to, repair).await.map_err(Refusal::from)?;
         Ok(Response::new(encode::recount(&recount)))
+    }
+
+    async fn explain_counter(
+        &self,
+        request: Request<wire::ExplainCounterRequest>,
+    ) -> Answer<wire::ExplainCounterResponse> {
+        let request = request.into_inner();
+        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let rows = decode::explained_rows(request.rows)?;
+        let explanation = self.counting.explain(&namespace, name, rows).await.map_err(Refusal::from)?;
+        Ok(Response::new(explained::explanation(explanation, self.counting.server_time())))
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::api::errors::Refusal;
 use crate::api::time;
 use crate::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Source, Token};
-use crate::domain::limits::{BATCH_ITEMS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX};
+use crate::domain::limits::{
+    BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
+};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::{Add, Clear, Freshness, ReadOptions, Report};
 use crate::proto::counter::v1 as wire;
@@ -116,6 +118,17 @@ pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
 }
 
 /// How many counters to rank.
+pub fn explained_rows(rows: i32) -> Result<usize, Refusal> {
+    match usize::try_from(rows) {
+        Ok(0) => Ok(EXPLAIN_ROWS_DEFAULT),
+        Ok(rows) => Ok(rows.min(EXPLAIN_ROWS_MAX)),
+        Err(_) => {
+            let what = format!("rows is {rows}; send 1 to {EXPLAIN_ROWS_MAX}, or 0 for {EXPLAIN_ROWS_DEFAULT}");
+            Err(Refusal::new(Reason::InvalidRange, what).at("rows"))
+        }
+    }
+}
+
 pub fn top_count(n: i32) -> Result<usize, Refusal> {
     match usize::try_from(n) {
         Ok(0) => Ok(TOP_COUNTERS_DEFAULT),

@@ -220,7 +220,7 @@ fn difference(difference: &BucketDifference) -> wire::BucketDifference {
     }
 }
 
-fn whole(number: u64) -> i64 {
+pub fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

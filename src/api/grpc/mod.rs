@@ -4,6 +4,7 @@ pub mod backups;
 pub mod counters;
 mod decode;
 mod encode;
+mod explained;
 mod namespace_convert;
 pub mod namespaces;
 pub mod queues;

@@ -38,6 +38,7 @@ mod queue;
 mod reasons;
 mod server;
 mod sessions;
+mod units;
 mod usage;
 mod work;
 

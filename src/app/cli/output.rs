@@ -255,6 +255,11 @@ pub fn duration_cell(duration: Option<&prost_types::Duration>) -> String {
     duration.map(ToString::to_string).unwrap_or_default()
 }
 
+/// A duration of the protocol; a negative one, which no answer holds, is none at all.
+pub fn duration_of(duration: &prost_types::Duration) -> std::time::Duration {
+    std::time::Duration::try_from(*duration).unwrap_or_default()
+}
+
 /// Several things in a cell, which is one line.
 pub fn list_cell(things: &[String]) -> String {
     things.join("; ")

@@ -1,6 +1,7 @@
 //! The checkpoint: what a counter has come to, and everything a later fold needs to go on from there.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::counter::EventKey;
@@ -27,6 +28,17 @@ pub struct Checkpoint {
     pub sources: BTreeMap<Box<str>, SourceTotal>,
     /// Whether the counter was deleted.
     pub gone: bool,
+    /// Who wrote it, and when; none where that was not noted. It is told to people and decides nothing.
+    pub rolled: Option<RolledBy>,
+}
+
+/// Who wrote a checkpoint, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RolledBy {
+    /// When, by the clock of the server that did.
+    pub at: Timestamp,
+    /// The server, by its name; none where the store belongs to one process, which then was it.
+    pub server: Option<Arc<str>>,
 }
 
 /// What one time bucket holds; compared with the log by the self-check.
@@ -97,6 +109,7 @@ impl Checkpoint {
             repairs: 0,
             sources: BTreeMap::new(),
             gone: false,
+            rolled: None,
         }
     }
 

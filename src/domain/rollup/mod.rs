@@ -9,7 +9,7 @@ pub mod sealing;
 pub mod series;
 pub mod window;
 
-pub use checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
+pub use checkpoint::{BucketRecord, Checkpoint, CountAt, RolledBy, SourceTotal, StepSum};
 pub use fold::{Folder, Rolled, TailSum, fold, row_digest};
 pub use repair::{Compared, Remedy, Sealed};
 pub use sealing::{is_sampled, sealable_to};

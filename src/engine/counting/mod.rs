@@ -4,6 +4,7 @@ mod add;
 mod audit;
 mod clear;
 mod error;
+mod explain;
 mod list;
 mod read;
 mod report;
@@ -28,6 +29,7 @@ use crate::engine::namespaces::is_reserved;
 
 pub use add::AddTarget;
 pub use error::{ChangeText, CountingError, reason_of_store};
+pub use explain::*;
 pub use types::*;
 pub use watch::ReadingStream;
 

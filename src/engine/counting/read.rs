@@ -345,7 +345,7 @@ impl Counting {
 
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
     async fn fold_tail(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
-        let (scope, base) = self.tail_base(scope, counter).await?;
+        let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
         let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
         Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
@@ -357,20 +357,25 @@ impl Counting {
         scope: &Arc<Scope>,
         counter: &Counter,
     ) -> Result<Checkpoint, StoreError> {
-        let (scope, base) = self.tail_base(scope, counter).await?;
+        let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
         let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
-    /// The checkpoint to fold the tail on, and the scope with every slice that the tail may lie in. What a cache said of the
+    /// The scope with every slice that the tail may lie in, what is kept of the counter, and the checkpoint to fold the tail on. What a cache said of the
     /// last write is too old to tell them: it is seconds old, and slices may be made meanwhile.
-    async fn tail_base(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Arc<Scope>, Checkpoint), StoreError> {
+    pub(super) async fn tail_base(
+        &self,
+        scope: &Arc<Scope>,
+        counter: &Counter,
+    ) -> Result<(Arc<Scope>, RollupRow, Checkpoint), StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
         let scope = self.with_all_slices(scope, row.last_write_time).await?;
-        Ok((scope, row.base(watermark)))
+        let base = row.base(watermark);
+        Ok((scope, row, base))
     }
 
     fn up_to_date(

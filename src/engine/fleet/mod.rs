@@ -35,6 +35,8 @@ pub struct Profile {
     pub roles: Roles,
     /// Where it takes rollup signals; empty where it takes none.
     pub address: String,
+    /// What it is called in what it has written; empty where it has no name.
+    pub name: String,
 }
 
 /// Why this process takes no writes, in words.

@@ -11,7 +11,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, EventKey};
 use crate::domain::fleet::Rule;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{BucketRecord, Compared, Remedy, Rolled, Sealed, SliceStatus};
+use crate::domain::rollup::{BucketRecord, Checkpoint, Compared, Remedy, Rolled, Sealed, SliceStatus};
 use crate::engine::core::{Core, Scope};
 use crate::engine::fleet::Fleet;
 use crate::ports::{Copies, Outcome, RollWrite, StoreError, StoreErrorKind};
@@ -126,7 +126,8 @@ impl Core {
         }
         self.forget_dropped(scope, &mut repaired);
         let verified_to = current.sealed.as_ref().map_or(Timestamp::MIN, |sealed| sealed.verified_to);
-        let sealed = Sealed { checkpoint: next.clone(), repaired, verified_to };
+        // Compared by its bytes, also by servers of releases that do not know who rolled: it says nothing of that.
+        let sealed = Sealed { checkpoint: Checkpoint { rolled: None, ..next.clone() }, repaired, verified_to };
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);
         }
@@ -183,6 +184,7 @@ impl Core {
 
     async fn put_checkpoint(&self, scope: &Scope, counter: &Counter, rolled: Rolled) -> Result<(), StoreError> {
         let Rolled { checkpoint, finished_buckets, finished_steps } = rolled;
+        let checkpoint = self.signed(checkpoint);
         let write = RollWrite { counter: counter.clone(), checkpoint, finished_buckets, finished_steps };
         self.stores.rollups.put(scope.dataset.id(), vec![write]).await
     }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     fn of(id: u8, roles: Roles, address: &str, live: &[(MemberId, Beat)]) -> Vec<Route> {
-        routes(MemberId([id; 16]), &Profile { roles, address: address.to_owned() }, live)
+        routes(MemberId([id; 16]), &Profile { roles, address: address.to_owned(), ..Profile::default() }, live)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{Compared, Remedy, Sealed};
+use crate::domain::rollup::{Checkpoint, Compared, Remedy, Sealed};
 use crate::engine::core::{Core, Scope};
 use crate::engine::fleet::Fleet;
 use crate::ports::{Copies, StoreError, StoreErrorKind};
@@ -54,6 +54,7 @@ impl Core {
                     let row = self.stores.rollups.read(dataset, counter).await?;
                     // Of a counter that was only asked about there is nothing to seal.
                     let Some(checkpoint) = row.checkpoint else { return Ok(()) };
+                    let checkpoint = Checkpoint { rolled: None, ..checkpoint };
                     Sealed { checkpoint, repaired: Vec::new(), verified_to: to }
                 }
             };

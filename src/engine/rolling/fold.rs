@@ -4,7 +4,7 @@
 //! however fast the log answers: so a long fold stops nobody, and ends there when its caller goes away.
 
 use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, Event};
 use crate::domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
 use crate::domain::rollup::{Checkpoint, Folder};
 use crate::engine::core::{Core, Scope};
@@ -33,6 +33,18 @@ impl Core {
         to: Timestamp,
         events_max: usize,
     ) -> Result<FoldedLog<'a>, StoreError> {
+        self.fold_pages_noting(scope, counter, base, (to, events_max), |_| {}).await
+    }
+
+    /// The same, and notes each event that is taken, in the order of keys.
+    pub async fn fold_pages_noting<'a>(
+        &self,
+        scope: &'a Scope,
+        counter: &Counter,
+        base: Checkpoint,
+        (to, events_max): (Timestamp, usize),
+        mut note: impl FnMut(&Event) + Send,
+    ) -> Result<FoldedLog<'a>, StoreError> {
         let (after, order) = (base.as_of, Order::OldestFirst);
         let mut range = ScanRange { after, to, order, beyond: None, limit: FOLD_EVENTS_AT_ONCE_MAX };
         let mut left = events_max;
@@ -44,7 +56,10 @@ impl Core {
             let is_last = page.len() < range.limit;
             folded.more = page.len() > left;
             page.truncate(left);
-            page.iter().for_each(|event| folded.folder.take(event));
+            for event in &page {
+                folded.folder.take(event);
+                note(event);
+            }
             folded.events += page.len() as u64;
             left -= page.len();
             folded.newest = page.last().map(|last| last.key.time).or(folded.newest);

@@ -70,6 +70,13 @@ impl NamespaceQueues {
         }
     }
 
+    /// What a counter waits for in this process; none if it does not wait.
+    pub fn waiting(&self, counter: &Counter) -> Option<Waiting> {
+        // It may wait in a queue that was replaced and has not handed it over yet; then it is told a moment later.
+        let queues = self.queues.load();
+        (!queues.is_empty()).then(|| place_of(counter, &queues).waiting(counter)).flatten()
+    }
+
     /// Offers a counter to its queue; a signal that finds no room is made up for by the touch index.
     pub fn offer(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
         let bounds = Bounds { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
@@ -78,9 +85,7 @@ impl NamespaceQueues {
             if queues.is_empty() {
                 return; // deleted: nobody reads its counters any more
             }
-            // The lower bits of the hash choose the touch shard, so the upper ones choose the queue.
-            let queue = &queues[(counter.hash() >> 32) as usize % queues.len()];
-            match queue.offer(counter, oldest, newest, &bounds) {
+            match place_of(counter, &queues).offer(counter, oldest, newest, &bounds) {
                 Offered::Taken => return,
                 Offered::Lost => return core.stats.signals_lost.one(),
                 // The queue was replaced or ended a moment ago, and `queues` says so already.
@@ -88,6 +93,11 @@ impl NamespaceQueues {
             }
         }
     }
+}
+
+/// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
+fn place_of<'a>(counter: &Counter, queues: &'a [Arc<Queue>]) -> &'a Queue {
+    &queues[(counter.hash() >> 32) as usize % queues.len()]
 }
 
 fn make_queues(num_queues: u32) -> Vec<Arc<Queue>> {
@@ -111,7 +121,6 @@ pub struct QueueLoop {
     queues: Arc<NamespaceQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<Queue>,
-    parked: ByCounter<Waiting>,
     circulating: ByCounter<Timestamp>,
     pacer: Pacer,
     /// Which of how many queues it is. They take turns within a coalescing time, so that they do not roll all at once.
@@ -136,7 +145,6 @@ impl QueueLoop {
             queues: Arc::clone(&scope.queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
-            parked: ByCounter::default(),
             circulating: ByCounter::default(),
             pacer: Pacer::default(),
             turn,
@@ -147,9 +155,10 @@ impl QueueLoop {
     /// Moves what was drained to what is parked; a counter that waits already keeps its place and its need.
     fn take_set(&mut self) {
         let pending = &self.dataset.pending;
+        let mut all_parked = self.queue.parked();
         for (counter, new) in self.queue.drain() {
             let shard = counter.touch_shard();
-            match self.parked.get_mut(&counter) {
+            match all_parked.get_mut(&counter) {
                 Some(parked) => {
                     pending.end(shard, parked.oldest.max(new.oldest));
                     parked.oldest = parked.oldest.min(new.oldest);
@@ -157,7 +166,7 @@ impl QueueLoop {
                     self.queue.release(cost_of(&counter), &self.core.set_bytes);
                 }
                 None => {
-                    self.parked.insert(counter, new);
+                    all_parked.insert(counter, new);
                 }
             }
         }
@@ -167,7 +176,8 @@ impl QueueLoop {
     async fn roll_ready(&mut self, scope: &Scope, ready_at: impl Fn(&Waiting) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
-            .parked
+            .queue
+            .parked()
             .iter()
             .filter(|(_, waiting)| ready_at(waiting) <= limit)
             .map(|(counter, _)| counter.clone())
@@ -205,7 +215,8 @@ impl QueueLoop {
 
     /// Ends the wait of a counter, or begins the next one if newer events were signalled.
     fn rolled(&mut self, scope: &Scope, counter: &Counter, as_of: Timestamp) {
-        let Some(waiting) = self.parked.get_mut(counter) else { return };
+        let mut parked = self.queue.parked();
+        let Some(waiting) = parked.get_mut(counter) else { return };
         let shard = counter.touch_shard();
         if waiting.newest > as_of {
             let oldest = as_of.just_after();
@@ -215,7 +226,8 @@ impl QueueLoop {
             return;
         }
         scope.dataset.pending.end(shard, waiting.oldest);
-        self.parked.remove(counter);
+        parked.remove(counter);
+        drop(parked);
         self.queue.release(cost_of(counter), &self.core.set_bytes);
         if scope.namespace.spec.cardinality == Cardinality::Low && self.circulating.len() < ROLLUP_CIRCULATING_MAX {
             self.circulating.insert(counter.clone(), as_of);
@@ -228,7 +240,7 @@ impl QueueLoop {
             self.circulating.clear();
         }
         for (counter, as_of) in &self.circulating {
-            if self.parked.contains_key(counter) {
+            if self.queue.parked().contains_key(counter) {
                 continue;
             }
             let Some(cached) = scope.cache.get(counter).await else { continue };
@@ -241,7 +253,7 @@ impl QueueLoop {
     /// Hands everything over to the queues that replaced this one.
     fn hand_over(&mut self, scope: &Scope) {
         self.take_set();
-        for (counter, waiting) in self.parked.drain() {
+        for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             scope.offer(&self.core, &counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queue.release(cost_of(&counter), &self.core.set_bytes);
@@ -250,7 +262,7 @@ impl QueueLoop {
 
     /// The namespace was deleted: nobody waits any more.
     fn abandon(&mut self) {
-        for (counter, waiting) in self.parked.drain() {
+        for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queue.release(cost_of(&counter), &self.core.set_bytes);
         }
@@ -263,7 +275,7 @@ impl QueueLoop {
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
         let wanted = |waiting: &Waiting| if waiting.need <= last { waiting.need } else { closable };
-        self.parked.values().map(wanted).max().unwrap_or(closable)
+        self.queue.parked().values().map(wanted).max().unwrap_or(closable)
     }
 
     async fn step(&mut self, scope: &Scope) -> Next {
@@ -272,7 +284,7 @@ impl QueueLoop {
         self.take_set();
         let failed = self.roll_ready(scope, |waiting| waiting.need).await;
         self.circulate(scope).await;
-        if self.parked.is_empty() && self.queue.is_empty() {
+        if self.queue.parked().is_empty() && self.queue.is_empty() {
             self.filling = None;
             return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce(scope)) };
         }
@@ -342,7 +354,7 @@ impl Activity for QueueLoop {
         // What stays above the limit stays in the touch index; the next start finds it there.
         let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
         self.take_set();
-        if self.parked.is_empty() {
+        if self.queue.parked().is_empty() {
             return;
         }
         let left = until.saturating_sub(self.core.clock.elapsed());

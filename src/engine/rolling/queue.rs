@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::domain::Timestamp;
@@ -62,6 +62,8 @@ pub enum Offered {
 #[derive(Default)]
 pub struct Queue {
     set: Mutex<Set>,
+    /// Counters that were drained and still wait, for the loop of the queue. Locked before the Set where both are.
+    parked: Mutex<ByCounter<Waiting>>,
     wake: Notify,
     changed: Notify,
     claimed: AtomicBool,
@@ -135,6 +137,25 @@ impl Queue {
         set.parked_bytes += set.bytes;
         set.bytes = 0;
         mem::take(&mut set.waiting)
+    }
+
+    /// Counters that were drained and still wait. Only the loop of the queue changes them.
+    pub fn parked(&self) -> MutexGuard<'_, ByCounter<Waiting>> {
+        self.parked.lock()
+    }
+
+    /// What a counter waits for, in the Set or drained from it; none if it does not wait.
+    pub fn waiting(&self, counter: &Counter) -> Option<Waiting> {
+        let parked = self.parked.lock();
+        let in_set = self.set.lock().waiting.get(counter).copied();
+        match (parked.get(counter).copied(), in_set) {
+            (Some(parked), Some(new)) => Some(Waiting {
+                oldest: parked.oldest.min(new.oldest),
+                need: parked.need,
+                newest: parked.newest.max(new.newest),
+            }),
+            (parked, in_set) => parked.or(in_set),
+        }
     }
 
     /// Ends the accounting of counters that no longer wait.
@@ -221,6 +242,22 @@ mod tests {
         assert_eq!(pending.rolled_up_to(counter("a").touch_shard(), at(20)), at(5).just_before());
         queue.release(cost_of(&counter("a")), &all);
         assert_eq!(all.used(), 0);
+    }
+
+    #[test]
+    fn what_a_counter_waits_for_is_told_also_after_its_set_was_drained() {
+        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
+        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.waiting(&counter("a")), None);
+        queue.offer(&counter("a"), at(5), at(6), &bounds);
+        let first = Waiting { oldest: at(5), need: at(6), newest: at(6) };
+        assert_eq!(queue.waiting(&counter("a")), Some(first));
+        let drained = queue.drain();
+        queue.parked().extend(drained);
+        assert_eq!(queue.waiting(&counter("a")), Some(first));
+        queue.offer(&counter("a"), at(8), at(9), &bounds);
+        assert_eq!(queue.waiting(&counter("a")), Some(Waiting { newest: at(9), ..first }));
+        assert_eq!(queue.waiting(&counter("b")), None);
     }
 
     #[test]

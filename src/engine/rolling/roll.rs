@@ -100,7 +100,7 @@ impl Core {
         let rolled = folded.folder.finish(limit);
         Ok(Some(RollWrite {
             counter: counter.clone(),
-            checkpoint: rolled.checkpoint,
+            checkpoint: self.signed(rolled.checkpoint),
             finished_buckets: rolled.finished_buckets,
             finished_steps: rolled.finished_steps,
         }))

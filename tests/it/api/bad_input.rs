@@ -207,6 +207,7 @@ async fn questions_with_bad_bounds_are_refused() {
             Reason::InvalidRange,
             &["from must lie before to"],
         ),
+        ("ExplainCounter", format!("{{{counter}, \"rows\": -1}}"), Reason::InvalidRange, &["1 to 100"]),
         ("TopCounters", r#"{"namespace": "exact", "n": -1}"#.to_owned(), Reason::InvalidRange, &["1 to 1000"]),
         ("TopCounters", r#"{"namespace": "exact", "n": 1001}"#.to_owned(), Reason::InvalidRange, &["1 to 1000"]),
         ("GetCount", format!("{{{counter}, \"max_staleness\": \"-1s\"}}"), Reason::InvalidRange, &["negative"]),

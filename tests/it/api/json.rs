@@ -96,6 +96,7 @@ async fn every_unary_method_takes_json() {
         ("TopCounters", r#"{"namespace": "shop", "n": 3}"#.to_owned()),
         ("ListCountEvents", format!("{{{counter}}}")),
         ("RecountCounter", format!("{{{counter}}}")),
+        ("ExplainCounter", format!("{{{counter}, \"rows\": 5}}")),
         ("ClearCount", format!("{{{counter}}}")),
     ] {
         let (status, answer) = wire.post(method, &body).await;

@@ -17,7 +17,7 @@ use super::{House, SECOND, START, counter, spec};
 
 const EVENTS: usize = 5 * FOLD_EVENTS_AT_ONCE_MAX + 1;
 
-async fn house_with_events(counter_type: CounterType, events: usize) -> (House, Arc<SlowLog>) {
+pub(super) async fn house_with_events(counter_type: CounterType, events: usize) -> (House, Arc<SlowLog>) {
     let clock = ManualClock::at(START + Duration::from_secs(3_600));
     let mut stores = memory::stores_on(Arc::new(clock.clone()));
     let log = SlowLog::before(&mut stores);
@@ -37,7 +37,7 @@ fn recount(house: &House) -> Recounting<'_> {
 }
 
 /// Polls a call to its end; answers how often it gave others a turn before.
-async fn turns_of<T>(call: impl Future<Output = T>) -> (T, usize) {
+pub(super) async fn turns_of<T>(call: impl Future<Output = T>) -> (T, usize) {
     let mut call = pin!(call);
     let mut turns = 0;
     loop {

@@ -7,6 +7,7 @@ mod clears;
 mod clock_jumps;
 mod cumulative;
 mod drain;
+mod explain;
 mod failing_rolls;
 mod faulty_progress;
 mod frozen_settings;

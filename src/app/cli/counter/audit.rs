@@ -1,4 +1,4 @@
-//! Commands that explain counts: single events, tokens, recounts.
+//! Commands that audit counts: single events, tokens, recounts.
 
 use clap::Args;
 
@@ -274,6 +274,6 @@ fn clamped(saturated: bool) -> &'static str {
     if saturated { " (saturated)" } else { "" }
 }
 
-fn kind(number: i32) -> String {
+pub(super) fn kind(number: i32) -> String {
     word::<pb::EventKind>(number, "EVENT_KIND_", pb::EventKind::as_str_name)
 }

@@ -1,6 +1,7 @@
-//! `counter`: add, read, clear, follow and audit counters. `write`, `read` and `audit` hold the commands.
+//! `counter`: add, read, clear, follow, audit and explain counters. `write`, `read`, `audit` and `explain` hold the commands.
 
 mod audit;
+mod explain;
 mod read;
 mod write;
 
@@ -54,6 +55,9 @@ enum CounterCommand {
     /// Recompute a counter from its log and compare; exits with 1 if anything differs.
     #[command(after_help = "Example:\n  tallystone counter recount views")]
     Recount(audit::RecountArgs),
+    /// Say what a count is made of, as of when, what waits, which rows the log holds, and who rolled it up when.
+    #[command(after_help = "Example:\n  tallystone counter explain views")]
+    Explain(explain::ExplainArgs),
     /// Follow the counts of counters: the present ones, then each change. JSON is printed as lines, for it has no end.
     #[command(after_help = "Example:\n  tallystone counter watch views --readings 1")]
     Watch(read::WatchArgs),
@@ -83,6 +87,7 @@ impl CounterArgs {
             CounterCommand::Events(args) => counters.events(args).await,
             CounterCommand::CheckToken(args) => counters.check_token(args).await,
             CounterCommand::Recount(args) => counters.recount(args).await,
+            CounterCommand::Explain(args) => counters.explain(args).await,
             CounterCommand::Watch(args) => counters.watch(args).await,
             CounterCommand::Report(args) => counters.report(args).await,
         }

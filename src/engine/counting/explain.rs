@@ -1,0 +1,393 @@
+//! ExplainCounter: what a count is made of, as of when, what waits, who rolled it up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Change, Counter, CounterName, Event, NamespaceName};
+use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
+use crate::domain::namespace::{CounterType, Temporality};
+use crate::domain::rollup::checkpoint::silent_too_long;
+use crate::domain::rollup::{Checkpoint, RolledBy, SliceStatus};
+use crate::engine::budget::Budget;
+use crate::engine::core::Scope;
+use crate::engine::counting::{Counting, CountingError, Freshness, ReadOptions, Reading, is_best_effort};
+use crate::engine::fleet::Route;
+use crate::engine::rolling::queue::Waiting;
+use crate::ports::{Order, ScanRange, StoreError};
+
+/// What a counter is, and what its count is made of.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// What a count of the namespace promises.
+    pub counter_type: CounterType,
+    /// What is reported to the namespace.
+    pub temporality: Temporality,
+    /// A counter silent for longer counts from 0 again.
+    pub ttl: Option<Duration>,
+    /// What a read of the rolled-up count says; of a best-effort counter, its one number.
+    pub reading: Reading,
+    /// The cluster that keeps a best-effort counter; none: the memory of this server.
+    pub kept_in: Option<NamespaceName>,
+    /// The parts; none for best-effort counters, which keep no log.
+    pub parts: Option<CountParts>,
+}
+
+/// The parts of a durable count, read one after the other.
+#[derive(Clone, Debug)]
+pub struct CountParts {
+    /// The count with every event that was acknowledged before the call, whole.
+    pub count: i128,
+    /// What is rolled up.
+    pub rolled_up: RolledUpPart,
+    /// What stands in the log above it.
+    pub tail: TailPart,
+    /// What made the count begin anew, the newest of it.
+    pub restart: Restart,
+    /// No acknowledged event at or below it can still appear.
+    pub limit: Timestamp,
+    /// Every counter of the touch shard is rolled up to here.
+    pub watermark: Timestamp,
+    /// What waits.
+    pub waiting: WaitingPart,
+    /// The newest rows of the log, the newest first.
+    pub rows: Vec<LogRow>,
+    /// The rows of the log that are not shown, voids apart.
+    pub rows_left_out: u64,
+    /// Whether there may be more of those: their records were not all read, or they are totals, which records do not count.
+    pub rows_left_out_at_least: bool,
+}
+
+/// What is rolled up.
+#[derive(Clone, Debug)]
+pub struct RolledUpPart {
+    /// The checkpoint; none if the counter was never rolled up.
+    pub checkpoint: Option<Checkpoint>,
+    /// Every acknowledged event up to here is in it; by the watermark, that may be later than the checkpoint itself.
+    pub to: Timestamp,
+    /// What of its count still counts: all of it, or 0 after a restart.
+    pub counts: i128,
+    /// Who wrote it, and when; none where that is not known.
+    pub rolled: Option<Roller>,
+}
+
+/// Who rolled a counter up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roller {
+    /// When, by the clock of the server that did.
+    pub at: Timestamp,
+    /// The server, by its name; none for a process before this one that had the store for itself.
+    pub server: Option<Arc<str>>,
+    /// Whether it was this server.
+    pub is_this: bool,
+}
+
+/// What stands in the log above the checkpoint.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TailPart {
+    /// The rows.
+    pub rows: u64,
+    /// Adds among them.
+    pub adds: u64,
+    /// The sum of all these adds, whatever was cleared later.
+    pub sum: i128,
+    /// Clears among them.
+    pub clears: u64,
+    /// Totals among them.
+    pub totals: u64,
+    /// Voids among them, which count nothing.
+    pub voids: u64,
+    /// The first row.
+    pub first: Option<Timestamp>,
+    /// The last row.
+    pub last: Option<Timestamp>,
+    /// What the tail adds to what still counts of the rolled-up part.
+    pub counts: i128,
+}
+
+/// What made a count begin anew, after the checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Restart {
+    /// Nothing: both parts count.
+    None,
+    /// A clear in the tail.
+    Clear(Timestamp),
+    /// A silence longer than the TTL, which ended with the event of this time.
+    Silence(Timestamp),
+    /// A silence longer than the TTL, since the event of this time, which lasts.
+    Silent(Timestamp),
+}
+
+/// What waits to be rolled up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitingPart {
+    /// What this server was signalled and has not rolled up.
+    pub signalled: Option<Waiting>,
+    /// Rows of the tail at or below the limit: the next roll takes them in.
+    pub rows_ready: u64,
+    /// Rows of the tail above the limit: they were admitted, and wait until the limit has passed them.
+    pub rows_above_limit: u64,
+    /// Steps of ten seconds in which the touch index has the counter, and that are not rolled up.
+    pub touched_steps: u64,
+    /// The first of them.
+    pub first_touched_step: Option<Timestamp>,
+    /// Writes of this server to the dataset that are admitted and not decided yet; they hold the limit back.
+    pub held_writes: usize,
+    /// Where the counter is rolled up.
+    pub roller: RolledWhere,
+}
+
+/// The server that rolls a counter up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RolledWhere {
+    /// This one.
+    Here,
+    /// The one at this address.
+    At(Arc<str>),
+    /// None that this server knows of.
+    Unknown,
+}
+
+/// A row of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogRow {
+    /// The event.
+    pub event: Event,
+    /// The beginning of its time bucket.
+    pub bucket: Timestamp,
+    /// How far it has come.
+    pub stage: RowStage,
+}
+
+/// How far a row has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowStage {
+    /// It is in the checkpoint.
+    RolledUp,
+    /// It lies at or below the limit, and the next roll takes it in.
+    Ready,
+    /// It lies above the limit.
+    AboveLimit,
+}
+
+/// What is noted of the tail while it is folded.
+struct Notes<'a> {
+    scope: &'a Scope,
+    limit: Timestamp,
+    tail: TailPart,
+    restart: Restart,
+    last_mutation: Option<Timestamp>,
+    rows_above_limit: u64,
+    last_step: Option<Timestamp>,
+    steps: u64,
+    first_step: Option<Timestamp>,
+}
+
+impl Counting {
+    /// Explains a counter, after those that others recount or explain at this moment if these are many. Cost: O(events that
+    /// are not rolled up), a page at a time, and the rows and bucket records that are read.
+    pub async fn explain(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+        rows_max: usize,
+    ) -> Result<Explanation, CountingError> {
+        let scope = self.core.scope(namespace).await?;
+        let counter = scope.counter(name);
+        let spec = &scope.namespace.spec;
+        let mut explanation = Explanation {
+            counter_type: spec.counter_type,
+            temporality: spec.temporality,
+            ttl: spec.ttl,
+            reading: self.fast_reading(None),
+            kept_in: None,
+            parts: None,
+        };
+        if is_best_effort(&scope) {
+            let cluster = &spec.storage.cache_cluster;
+            explanation.reading = self.fast_reading(scope.fast.get(&counter).await?);
+            explanation.kept_in = self.core.stores.caches.contains_key(cluster).then(|| cluster.clone());
+            return Ok(explanation);
+        }
+        let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
+        explanation.parts = Some(self.parts(&scope, &counter, rows_max).await?);
+        // Last, because a read signals the rollup, which would change what is looked at.
+        let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
+        let reading = self.read(&scope, &counter, rolled_up, Budget::begin(self.core.clock.as_ref())).await?;
+        explanation.reading = self.shown(reading);
+        Ok(explanation)
+    }
+
+    async fn parts(&self, scope: &Arc<Scope>, counter: &Counter, rows_max: usize) -> Result<CountParts, StoreError> {
+        // What waits is told before the log is read: what was rolled up meanwhile is then missing in neither.
+        let signalled = scope.queues.waiting(counter);
+        let held_writes = scope.dataset.closing.held();
+        let limit = self.limit_for_read(scope, Budget::begin(self.core.clock.as_ref())).await;
+        let (scope, row, base) = self.tail_base(scope, counter).await?;
+        let scope = scope.as_ref();
+        let mut notes = Notes::new(scope, limit, &base);
+        let rolled_to = base.as_of;
+        let before = base.count;
+        let whole = (Timestamp::MAX, usize::MAX);
+        let folded = self.core.fold_pages_noting(scope, counter, base, whole, |event| notes.take(event)).await?;
+        let newest = folded.newest.unwrap_or(rolled_to);
+        let after = folded.folder.finish(newest).checkpoint;
+        let last_write = row.last_write_time.max(after.last_event_time);
+        let silent = last_write.filter(|last| silent_too_long(Some(*last), limit, scope.ttl_at(limit)));
+        if let Some(last) = silent {
+            notes.restart = Restart::Silent(last);
+        }
+        let count = if silent.is_some() { 0 } else { after.count };
+        let counts = if notes.restart == Restart::None { before } else { 0 };
+        let tail = TailPart { counts: count - counts, ..notes.tail };
+        let waiting = WaitingPart {
+            signalled,
+            rows_ready: tail.rows - notes.rows_above_limit,
+            rows_above_limit: notes.rows_above_limit,
+            touched_steps: notes.steps,
+            first_touched_step: notes.first_step,
+            held_writes,
+            roller: self.rolled_where(counter),
+        };
+        let rows = self.newest_rows(scope, counter, newest, (rolled_to, limit), rows_max).await?;
+        let (rows_left_out, rows_left_out_at_least) =
+            self.left_out(scope, counter, row.checkpoint.as_ref(), (&tail, &rows)).await?;
+        let rolled = row.checkpoint.as_ref().and_then(|checkpoint| checkpoint.rolled.as_ref());
+        let rolled = rolled.map(|rolled| self.roller_of(rolled));
+        Ok(CountParts {
+            count,
+            rolled_up: RolledUpPart { checkpoint: row.checkpoint, to: rolled_to, counts, rolled },
+            tail,
+            restart: notes.restart,
+            limit,
+            watermark: scope.dataset.watermark(counter.touch_shard()),
+            waiting,
+            rows,
+            rows_left_out,
+            rows_left_out_at_least,
+        })
+    }
+
+    fn rolled_where(&self, counter: &Counter) -> RolledWhere {
+        match self.core.fleet.as_ref().map(|fleet| fleet.route(counter.touch_shard())) {
+            None | Some(Route::Here) => RolledWhere::Here,
+            Some(Route::There(address)) => RolledWhere::At(address),
+            Some(Route::Nowhere) => RolledWhere::Unknown,
+        }
+    }
+
+    fn roller_of(&self, rolled: &RolledBy) -> Roller {
+        let own = Some(&self.core.name).filter(|name| !name.is_empty());
+        match &rolled.server {
+            Some(server) => Roller { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
+            // The store belongs to one process, since this one began to this one.
+            None if self.core.fleet.is_none() && rolled.at >= self.core.began => {
+                Roller { at: rolled.at, server: own.cloned(), is_this: true }
+            }
+            None => Roller { at: rolled.at, server: None, is_this: false },
+        }
+    }
+
+    /// The newest rows up to a time, that of the newest row that was folded.
+    async fn newest_rows(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        to: Timestamp,
+        (rolled_to, limit): (Timestamp, Timestamp),
+        rows_max: usize,
+    ) -> Result<Vec<LogRow>, StoreError> {
+        let (after, order) = (Timestamp::MIN, Order::NewestFirst);
+        let range = ScanRange { after, to, order, beyond: None, limit: rows_max };
+        let events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
+        let stage = |time: Timestamp| match () {
+            () if time <= rolled_to => RowStage::RolledUp,
+            () if time <= limit => RowStage::Ready,
+            () => RowStage::AboveLimit,
+        };
+        let row = |event: Event| {
+            let time = event.key.time;
+            LogRow { bucket: time.floor_to(scope.rules.at(time).bucket), stage: stage(time), event }
+        };
+        Ok(events.into_iter().map(row).collect())
+    }
+
+    /// How many rows of the log are not shown, voids apart, and whether there may be more: what the records of the newest
+    /// time buckets say of what is rolled up, and the tail.
+    async fn left_out(
+        &self,
+        scope: &Scope,
+        counter: &Counter,
+        checkpoint: Option<&Checkpoint>,
+        (tail, shown): (&TailPart, &[LogRow]),
+    ) -> Result<(u64, bool), StoreError> {
+        let counted = |row: &&LogRow| row.event.change != Change::Void;
+        let shown = shown.iter().filter(counted).count() as u64;
+        let Some(checkpoint) = checkpoint else { return Ok(((tail.rows - tail.voids).saturating_sub(shown), false)) };
+        let width = scope.rules.at(checkpoint.as_of).bucket;
+        let rows = scope.dataset.slices.rows();
+        let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);
+        let from = (checkpoint.as_of - width * EXPLAIN_BUCKETS_MAX).max(oldest);
+        let to = checkpoint.as_of.just_after();
+        let records = self.core.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        let open = checkpoint.open_bucket.iter().map(|bucket| bucket.rows);
+        // A roll that came in between has finished more: those rows are counted as the tail, or in the open bucket.
+        let over = checkpoint.as_of.just_after();
+        let finished = records.iter().filter(|record| record.start + scope.rules.at(record.start).bucket <= over);
+        let recorded: u64 = finished.map(|record| record.rows).chain(open).sum();
+        let left_out = (recorded + tail.rows - tail.voids).saturating_sub(shown);
+        Ok((left_out, from > oldest || !checkpoint.sources.is_empty()))
+    }
+}
+
+impl<'a> Notes<'a> {
+    fn new(scope: &'a Scope, limit: Timestamp, base: &Checkpoint) -> Self {
+        Self {
+            scope,
+            limit,
+            tail: TailPart::default(),
+            restart: Restart::None,
+            last_mutation: base.last_event_time,
+            rows_above_limit: 0,
+            last_step: None,
+            steps: 0,
+            first_step: None,
+        }
+    }
+
+    fn take(&mut self, event: &Event) {
+        let time = event.key.time;
+        let tail = &mut self.tail;
+        tail.rows += 1;
+        tail.first = tail.first.or(Some(time));
+        tail.last = Some(time);
+        self.rows_above_limit += u64::from(time > self.limit);
+        match event.change {
+            Change::Add(delta) => {
+                tail.adds += 1;
+                tail.sum += i128::from(delta);
+            }
+            Change::Clear => tail.clears += 1,
+            Change::Total(_) => tail.totals += 1,
+            Change::Void => {
+                tail.voids += 1;
+                return;
+            }
+        }
+        // Totals of silent sources count on: only deltas begin anew after a silence.
+        let is_delta = self.scope.namespace.spec.temporality == Temporality::Delta;
+        if is_delta && silent_too_long(self.last_mutation, time, self.scope.ttl_at(time)) {
+            self.restart = Restart::Silence(time);
+        }
+        if event.change == Change::Clear {
+            self.restart = Restart::Clear(time);
+        }
+        self.last_mutation = Some(time);
+        let step = time.floor_to(STEP);
+        if self.last_step != Some(step) {
+            self.last_step = Some(step);
+            self.first_step = self.first_step.or(Some(step));
+            self.steps += 1;
+        }
+    }
+}
