@@ -129,7 +129,13 @@ fn a_message_out_of_attempts_is_a_dead_letter_until_it_is_redriven() {
     assert!(explained.contains("errored"), "{explained}");
     let dry = json(&desk, "dlq redrive -q orders --dry-run");
     assert_eq!((&dry["done"], &json(&desk, "queue depth orders")["errored"]), (&"2".into(), &"2".into()));
+    assert_eq!(dry["dryRun"], true, "programs are told that it is one: {dry}");
+    let told = desk.run(&["dlq", "redrive", "-q", "orders", "--dry-run"]);
+    check(&told, 0, "dry run: would redrive 2 messages of queue orders; nothing was changed");
+    let one = json(&desk, "dlq redrive -q orders a --dry-run");
+    assert_eq!((&one["dryRun"], &one["done"]), (&true.into(), &"1".into()), "{one}");
     let some = json(&desk, "dlq redrive -q orders --meta tenant=y --rate 100");
+    assert_eq!(some["dryRun"], false, "{some}");
     let shown = json(&desk, &format!("dlq status {}", some["operationId"].as_str().expect("a name")));
     assert_eq!((&shown["state"], &shown["done"]), (&some["state"], &some["done"]));
     assert_eq!((&some["done"], &some["state"]), (&"1".into(), &"OPERATION_STATE_DONE".into()));
@@ -242,7 +248,8 @@ fn what_destroys_asks_first_and_says_how_much() {
     check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; add --yes");
     check(&desk.run(&["queue", "purge", "orders", "--dry-run"]), 0, "would cancel 2 messages");
     let would = json(&desk, "queue purge orders --dry-run");
-    assert_eq!((&would["kind"], &would["done"]), (&"purge".into(), &"2".into()), "{would}");
+    let shown = (&would["kind"], &would["done"], &would["dryRun"]);
+    assert_eq!(shown, (&"purge".into(), &"2".into(), &true.into()), "{would}");
     assert_eq!(json(&desk, "queue rm orders --dry-run")["messages"], "2");
     assert_eq!(json(&desk, "queue depth orders")["pending"], "2");
     assert_eq!(json(&desk, "queue purge orders --yes")["done"], "2");

@@ -226,6 +226,7 @@ pub fn operation(operation: Operation) -> wire::Operation {
         start_time: Some(time::write(operation.began)),
         end_time: operation.ended.map(time::write),
         error,
+        dry_run: operation.dry_run,
     }
 }
 

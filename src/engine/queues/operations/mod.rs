@@ -79,7 +79,9 @@ pub struct Operation {
     pub kind: &'static str,
     /// How far it is.
     pub state: OperationState,
-    /// The messages touched so far.
+    /// Whether it only counts.
+    pub dry_run: bool,
+    /// The messages touched so far; of a dry run, those it would touch.
     pub done: u64,
     /// About how many it will touch.
     pub total: u64,
@@ -145,6 +147,7 @@ impl Running {
                 Kind::Redrive => "redrive",
             },
             state,
+            dry_run: self.work.dry_run,
             done: self.done.load(Ordering::Relaxed),
             total: self.total,
             began: self.began,
@@ -241,7 +244,8 @@ impl Queues {
         }
         let (kind, state) = ("redrive", OperationState::Done);
         let ended = Some(self.shared.now());
-        Ok(Operation { id: String::new(), queue: name.clone(), kind, state, done: 1, total: 1, began, ended })
+        let (id, queue) = (String::new(), name.clone());
+        Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
     /// The same for a call that may be repeated; one that was refused leaves its token free.

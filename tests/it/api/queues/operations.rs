@@ -219,6 +219,7 @@ async fn a_dry_run_does_not_wait_for_the_rate() {
     let asked = json!({"queue": "mail", "rate": 1, "dry_run": true});
     let counted = server.done("RedriveMessages", asked).await["operation"].clone();
     assert_eq!((&counted["done"], &counted["state"]), (&json!("300"), &json!("OPERATION_STATE_DONE")), "{counted}");
+    assert_eq!(counted["dryRun"], true, "it says that it is one: {counted}");
     assert_eq!(count(&depth(&server).await["errored"]), 300);
 }
 
