@@ -23,10 +23,12 @@ mod outlook;
 mod registry;
 mod sessions;
 mod settle;
+mod steps;
 mod streams;
 mod sweeper;
 mod waiters;
 mod watch;
+mod words;
 
 use std::sync::Arc;
 

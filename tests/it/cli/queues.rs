@@ -393,3 +393,30 @@ fn values_get_limits_and_depths_count_what_a_filter_meets() {
     assert!(desk.run(&["queue", "limit", "pay", "acme"]).ok().contains("as the queue says"));
     check(&desk.run(&["queue", "limit", "pay", "acme", "10001"]), 2, "10,000");
 }
+
+#[test]
+fn what_a_refusal_suggests_can_be_pasted() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
+    let lease = pull(&desk, "orders");
+    let update = ["msg", "update", "-q", "orders", "one", "--priority", "1"];
+    check(&desk.run(&update), 4, "CancelMessage (tallystone msg cancel -q orders --id one)");
+    desk.run(&["msg", "fail", "-q", "orders", &lease]).ok();
+    check(&desk.run(&update), 4, "RedriveMessages (tallystone dlq redrive -q orders one)");
+    desk.shell("tallystone dlq redrive -q orders one").ok();
+    check(
+        &desk.run(&["queue", "depth", "orders", "--meta", "a=b"]),
+        4,
+        "tallystone queue update orders --filter-shape KEY,KEY",
+    );
+    let explained = desk.run(&["msg", "explain", "-q", "orders", "one", "-o", "csv"]).ok();
+    assert!(explained.contains("tallystone msg pull -q orders"), "{explained}");
+    let hidden = ["msg", "update", "-q", "orders", "one", "--invisibility", "1h"];
+    desk.run(&hidden).ok();
+    let explained = desk.run(&["msg", "explain", "-q", "orders", "one", "-o", "csv"]).ok();
+    let begins = explained.find("tallystone msg update").expect("it suggests a command");
+    let command = explained[begins..].split(')').next().expect("it ends");
+    desk.shell(command).ok();
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "1", "{command}");
+}
