@@ -45,7 +45,7 @@ pub struct Shared {
     pub stats: Arc<Stats>,
     /// Seals the lease tokens of the store.
     pub lease_key: LeaseKey,
-    /// Purges and redrives.
+    /// Purges, redrives and discards.
     pub operations: Operations,
     /// When shards have to be swept.
     pub alarms: Alarms,

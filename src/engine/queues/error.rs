@@ -17,9 +17,9 @@ use crate::ports::{StoreError, StoreErrorKind};
 pub enum Slot {
     /// A session.
     Session,
-    /// A purge or redrive.
+    /// A purge, redrive or discard.
     Operation,
-    /// A purge or redrive with a request token, which the store keeps.
+    /// A purge, redrive or discard with a request token, which the store keeps.
     KeptRequest,
     /// A queue that a template makes.
     TemplateQueue,
@@ -232,9 +232,9 @@ fn advice_for(made_by: Option<&str>) -> String {
 fn no_room_text(of: Slot, why: NoShare) -> String {
     let (what, advice) = match of {
         Slot::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
-        Slot::Operation => ("purges and redrives that go on", "cancel some, or wait for their end"),
+        Slot::Operation => ("purges, redrives and discards that go on", "cancel some, or wait for their end"),
         Slot::KeptRequest => {
-            ("purges and redrives with a request_token", "wait until they are forgotten, or send none")
+            ("purges, redrives and discards with a request_token", "wait until they are forgotten, or send none")
         }
         Slot::TemplateQueue => ("queues made by templates", "delete some, or create the queue with CreateQueue"),
         Slot::Watch => ("watches of queues", "end some"),
@@ -407,7 +407,9 @@ fn refusal_text(refusal: &Refusal) -> String {
 /// the place of QUEUE and MESSAGE.
 fn wrong_state_text(state: State) -> String {
     let step = match state {
-        State::Invisible | State::Pending => "it is still to be served, and only what is errored is redriven",
+        State::Invisible | State::Pending => {
+            "it is still to be served, and only what is errored is redriven or discarded"
+        }
         State::Running => {
             "wait for the end of its lease, or ask its worker to stop with CancelMessage (tallystone msg cancel -q QUEUE \
              --id MESSAGE)"

@@ -59,7 +59,7 @@ pub use error::QueueError;
 pub use explain::Explanation;
 pub use live::Backlog;
 pub use look::{Depth, Found, ListCursor};
-pub use operations::{Operation, OperationState, Redrive};
+pub use operations::{Discard, Operation, OperationState, Redrive};
 pub use sessions::{Beat, CallOfSession, OpenedSession};
 pub use settle::{CancelNews, Extended, Handled, SentSettlement, SentUpdate, SentVerb};
 pub use streams::{StreamAsk, StreamSession};

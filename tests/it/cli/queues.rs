@@ -420,3 +420,39 @@ fn what_a_refusal_suggests_can_be_pasted() {
     desk.shell(command).ok();
     assert_eq!(json(&desk, "queue depth orders")["pending"], "1", "{command}");
 }
+
+/// A queue of messages that have failed, each with its signature.
+fn with_dead_letters(letters: &[(&str, &str)]) -> Desk {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    for (id, signature) in letters {
+        desk.run(&["msg", "push", "-q", "orders", "x", "--id", id]).ok();
+        let lease = pull(&desk, "orders");
+        desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "no route", "--signature", signature]).ok();
+    }
+    desk
+}
+
+#[test]
+fn dead_letters_are_thrown_away_after_a_question_and_by_what_they_are() {
+    let desk = with_dead_letters(&[("a", "smtp"), ("b", "io"), ("c", "io"), ("d", "smtp"), ("e", "smtp")]);
+    let left = || json(&desk, "queue depth orders")["errored"].clone();
+    check(&desk.run(&["dlq", "rm", "-q", "orders"]), 2, "--all");
+    check(
+        &desk.run(&["dlq", "rm", "-q", "orders", "--all"]),
+        2,
+        "discard 5 messages of queue orders for ever; add --yes",
+    );
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "b"]), 2, "discard 2 messages of queue orders for ever; add");
+    let dry = desk.run(&["dlq", "rm", "-q", "orders", "--error-signature", "io", "--dry-run"]);
+    check(&dry, 0, "dry run: would discard 2 messages of queue orders; nothing was changed");
+    assert_eq!(left(), "5");
+    assert_eq!(json(&desk, "dlq rm -q orders --error-signature io --yes")["done"], "2");
+    assert_eq!(left(), "3");
+    let some = json(&desk, "dlq rm -q orders a d --yes");
+    assert_eq!((&some["done"], &some["total"], &some["kind"]), (&"2".into(), &"2".into(), &"discard".into()), "{some}");
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "--yes"]), 3, "MESSAGE_NOT_FOUND");
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "e", "--yes"]), 6, "1 of 2 messages could not be discarded");
+    assert_eq!(left(), "0");
+    assert_eq!(json(&desk, "dlq rm -q orders --all --yes")["done"], "0");
+}
