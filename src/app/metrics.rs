@@ -8,6 +8,7 @@ mod stores;
 use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -225,7 +226,6 @@ fn encode(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::domain::counter::DatasetId;

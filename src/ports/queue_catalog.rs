@@ -63,6 +63,8 @@ pub struct QueueRequest {
     /// The sequence of each shard when it began: it touches nothing that came later. Of the redrive of one message the
     /// sequence and the version of that one.
     pub through: Vec<u64>,
+    /// Of a discard: it touches what came to its end by then, by the time of queues.
+    pub ended_by: Option<Timestamp>,
     /// Until when it is kept, by the wall.
     pub until: Timestamp,
 }

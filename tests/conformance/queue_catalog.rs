@@ -127,8 +127,9 @@ async fn queue_catalog_law_4_the_history_of_a_name_is_that_of_all_who_had_it() {
 
 /// A request that is kept until so many milliseconds after the beginning.
 pub fn request(queue: u128, token: &str, through: u64, millis: i64) -> QueueRequest {
-    let through = vec![through, u64::MAX];
-    QueueRequest { queue: QueueId(queue), token: token.into(), fingerprint: u64::MAX - 7, through, until: at(millis) }
+    let (through, ended_by) = (vec![through, u64::MAX], Some(at(millis - 1)));
+    let (token, fingerprint) = (token.into(), u64::MAX - 7);
+    QueueRequest { queue: QueueId(queue), token, fingerprint, through, ended_by, until: at(millis) }
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::pace::{Pace, StepTime};
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Command, Durability, Message, Reply, Settings, Shard, State, Trigger};
+use crate::domain::queue::{Command, Durability, Message, Reply, Settings, Shard, State};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
@@ -120,7 +120,7 @@ impl Kept {
         if matches!(applied.reply, Ok(Reply::Deleted { .. })) {
             self.bodies.clear();
         }
-        for gone in applied.transitions.iter().filter(|row| row.trigger == Trigger::RetentionOver) {
+        for gone in applied.transitions.iter().filter(|row| row.to.is_none()) {
             self.bodies.remove(&gone.key.sequence);
         }
         let messages = match &applied.reply {

@@ -52,6 +52,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         lease_duration,
         releases,
         first_leased_at,
+        ended_at,
         gone_at,
         lease,
         lapsed,
@@ -76,6 +77,7 @@ pub fn encode_message(message: &Message) -> Vec<u8> {
         ttl_at: ttl_at.get().map(Timestamp::micros),
         visible_at: visible_at.micros(),
         first_leased_at: first_leased_at.map(Timestamp::micros),
+        ended_at: ended_at.get().map(Timestamp::micros),
         gone_at: (*gone_at != Timestamp::MAX).then(|| gone_at.micros()),
         state: state_code(*state),
         version: *version,
@@ -101,6 +103,7 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         lease_duration: stored.lease_duration.map(duration),
         releases: stored.releases,
         first_leased_at: stored.first_leased_at.map(Timestamp::from_micros),
+        ended_at: stored.ended_at.map(Timestamp::from_micros).into(),
         gone_at: stored.gone_at.map_or(Timestamp::MAX, Timestamp::from_micros),
         lease: stored.lease.map(lease_from).transpose()?,
         lapsed: stored.lapsed.map(fence_from),
@@ -288,7 +291,7 @@ fn transition_from(shard: u32, row: StoredTransition) -> Result<Transition, Dama
     })
 }
 
-const TRIGGERS: [Trigger; 16] = [
+const TRIGGERS: [Trigger; 17] = [
     Trigger::Enqueue,
     Trigger::WindowOver,
     Trigger::Dequeue,
@@ -305,6 +308,7 @@ const TRIGGERS: [Trigger; 16] = [
     Trigger::Update,
     Trigger::Redrive,
     Trigger::RetentionOver,
+    Trigger::Discard,
 ];
 
 /// The numbers of what changes a message, for ever.
@@ -326,6 +330,7 @@ fn trigger_code(trigger: Trigger) -> u32 {
         Trigger::Update => 14,
         Trigger::Redrive => 15,
         Trigger::RetentionOver => 16,
+        Trigger::Discard => 17,
     }
 }
 
@@ -377,6 +382,7 @@ mod tests {
             lease_duration: Some(Duration::from_secs(7)),
             releases: 10,
             first_leased_at: Some(at(3)),
+            ended_at: Some(at(3)).into(),
             gone_at: at(4),
             lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true, session: Some(session) }),
             lapsed: Some(fence),
@@ -455,7 +461,7 @@ mod tests {
             version: 4,
             trigger,
             from: (trigger != Trigger::Enqueue).then_some(State::Running),
-            to: (trigger != Trigger::RetentionOver).then_some(State::Errored),
+            to: (![Trigger::RetentionOver, Trigger::Discard].contains(&trigger)).then_some(State::Errored),
             at: Timestamp::from_secs(5),
         };
         let rows: Vec<Transition> = TRIGGERS.into_iter().map(row).collect();

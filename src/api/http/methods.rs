@@ -22,8 +22,17 @@ const LIKE_MIN: f64 = 0.9;
 const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
 /// The calls after which something stays that their callers have a share of, by their names.
-const TAKES_A_SHARE: [&str; 8] =
-    ["WatchCounts", "Enqueue", "BatchEnqueue", "OpenSession", "PurgeQueue", "RedriveMessages", "WatchQueue", "Work"];
+const TAKES_A_SHARE: [&str; 9] = [
+    "WatchCounts",
+    "Enqueue",
+    "BatchEnqueue",
+    "OpenSession",
+    "PurgeQueue",
+    "RedriveMessages",
+    "DiscardMessages",
+    "WatchQueue",
+    "Work",
+];
 
 /// The answer of a generated service.
 pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;

@@ -1,4 +1,6 @@
-//! `dlq`: messages that are out of attempts: list them, give them their attempts back.
+//! `dlq`: messages that are out of attempts: list them, give them their attempts back, throw them away.
+
+mod discard;
 
 use clap::{Args, Subcommand};
 
@@ -7,7 +9,7 @@ use crate::app::cli::operations::Following;
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::proto::queue::v1 as pb;
 
-/// List messages that are out of attempts, and give them their attempts back.
+/// List messages that are out of attempts, give them their attempts back, or throw them away.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone dlq ls -q emails")]
 pub struct DlqArgs {
@@ -25,12 +27,17 @@ enum DlqCommand {
     /// Give errored messages their attempts back, and follow how far that is.
     #[command(after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run")]
     Redrive(RedriveArgs),
-    /// Show how far a redrive or purge is. It is known for an hour after its end, and no longer than the server runs.
+    /// Throw errored messages away for ever, and follow how far that is.
+    #[command(
+        after_help = "Example:\n  tallystone dlq rm -q emails --error-signature smtp.bounced --dry-run\n  tallystone dlq rm -q emails --all --yes"
+    )]
+    Rm(discard::RmArgs),
+    /// Show how far a redrive, discard or purge is. It is known for an hour after its end, and no longer than the server runs.
     #[command(
         after_help = "Example:\n  tallystone dlq status $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
     Status(OperationArgs),
-    /// End a redrive or purge; what it did stays done.
+    /// End a redrive, discard or purge; what it did stays done.
     #[command(
         after_help = "Example:\n  tallystone dlq cancel $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
@@ -74,7 +81,7 @@ struct RedriveArgs {
 
 #[derive(Debug, Args)]
 struct OperationArgs {
-    /// The operation, as `dlq redrive` or `queue purge` shows it.
+    /// The operation, as `dlq redrive`, `dlq rm` or `queue purge` shows it.
     operation_id: String,
 }
 
@@ -84,6 +91,7 @@ impl DlqArgs {
         match self.command {
             DlqCommand::Ls(args) => session.list_messages(args.queue, pb::MessageState::Errored, args.limit).await,
             DlqCommand::Redrive(args) => session.redrive(args).await,
+            DlqCommand::Rm(args) => session.discard(args).await,
             DlqCommand::Status(args) => session.operation(args.operation_id).await,
             DlqCommand::Cancel(args) => session.cancel_operation(args.operation_id).await,
         }

@@ -97,6 +97,17 @@ impl Failure {
         self
     }
 
+    /// Puts names into the places of commands that are suggested: ` QUEUE` before a space or a bracket.
+    #[must_use]
+    pub fn about(mut self, names: &[(&str, String)]) -> Self {
+        for (place, name) in names {
+            for end in [' ', ')'] {
+                self.text = self.text.replace(&format!(" {place}{end}"), &format!(" {name}{end}"));
+            }
+        }
+        self
+    }
+
     /// The exit code.
     pub fn exit(&self) -> Exit {
         self.exit

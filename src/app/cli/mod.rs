@@ -45,7 +45,7 @@ mod work;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::app::commands::{self, DevArgs};
@@ -233,11 +233,31 @@ impl Session {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let given = Cli::try_parse().unwrap_or_else(|error| usage::in_words(error, &command()).exit());
-    match run(given) {
+    let told = |error| -> ! { usage::in_words(error, &command()).exit() };
+    let matches = command().try_get_matches().unwrap_or_else(|error| told(error));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| told(error));
+    match run(cli) {
         Ok(()) => Exit::Ok.into(),
-        Err(failure) => failure.report(),
+        Err(failure) => failure.about(&names_of(&matches)).report(),
     }
+}
+
+/// What stands for a name in the text of a refusal, and the name that this command line gives it: so what is suggested can
+/// be pasted.
+fn names_of(matches: &ArgMatches) -> Vec<(&'static str, String)> {
+    let Some((noun, mut last)) = matches.subcommand() else { return Vec::new() };
+    while let Some((_, below)) = last.subcommand() {
+        last = below;
+    }
+    let given = |argument: &str| last.try_get_one::<String>(argument).ok().flatten().cloned();
+    let queue = given(if noun == "queue" { "name" } else { "queue" });
+    let message = given("message_id").or_else(|| given("id"));
+    let is_one_word = |name: &String| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
+        !name.is_empty() && name.bytes().all(is_plain)
+    };
+    let names = [("QUEUE", queue), ("MESSAGE", message)];
+    names.into_iter().filter_map(|(place, name)| Some((place, name.filter(is_one_word)?))).collect()
 }
 
 /// The command line as clap knows it, for completions and for tests of the help.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
 use crate::app::cli::queue::{full_name, messages};
 use crate::app::cli::{Failure, Session};
+use crate::app::notices::note;
 use crate::proto::queue::v1 as pb;
 
 /// The pause between two questions how far an operation is.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-const OPERATION: &[&str] = &["operation_id", "kind", "queue", "state", "done", "total", "start_time", "end_time"];
+const OPERATION: &[&str] =
+    &["operation_id", "kind", "queue", "state", "dry_run", "done", "total", "start_time", "end_time"];
 
 /// Follows operations.
 pub struct Following<'a> {
@@ -46,6 +48,10 @@ impl<'a> Following<'a> {
 
     /// Shows an operation; fails if it did, or was cancelled.
     pub fn print(&self, operation: pb::Operation) -> Result<(), Failure> {
+        if operation.dry_run {
+            let (kind, what, queue) = (&operation.kind, messages(operation.done), &operation.queue);
+            note(&format!("dry run: would {kind} {what} of queue {queue}; nothing was changed"));
+        }
         self.shown(&operation)?;
         match (operation.state(), operation.error) {
             (pb::OperationState::Failed, error) => {
@@ -68,6 +74,7 @@ fn cells(operation: &pb::Operation) -> Vec<String> {
         operation.kind.clone(),
         operation.queue.clone(),
         word::<pb::OperationState>(operation.state, "OPERATION_STATE_", pb::OperationState::as_str_name),
+        operation.dry_run.to_string(),
         operation.done.to_string(),
         operation.total.to_string(),
         time_cell(operation.start_time.as_ref()),

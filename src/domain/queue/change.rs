@@ -2,7 +2,7 @@
 
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
 use crate::domain::queue::command::{Bulk, Invalid, MessageRef, Refusal, Reply, Settlement, Update, UpdateToken};
-use crate::domain::queue::message::{CanceledBy, Lease};
+use crate::domain::queue::message::{CanceledBy, Lease, Message};
 use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::queue::state::{State, Trigger};
 use crate::domain::time::Timestamp;
@@ -85,12 +85,23 @@ impl Shard {
     }
 
     pub(super) fn redrive_all(&mut self, bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
-        self.each(&[State::Errored], bulk, |shard, sequence| shard.redrive_at(sequence, now))
+        self.each(&[State::Errored], bulk, |shard, sequence| shard.redrive_at(sequence, now).map(drop))
+    }
+
+    pub(super) fn discard(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
+        let sequence = self.find(message, now)?;
+        self.forget(sequence, Trigger::Discard, now)?;
+        Ok(Reply::Walked { count: 1, next: None })
+    }
+
+    pub(super) fn discard_all(&mut self, bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
+        self.each(&[State::Errored], bulk, |shard, sequence| shard.forget(sequence, Trigger::Discard, now))
     }
 
     pub(super) fn purge(&mut self, bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
         self.each(&[State::Pending, State::Invisible], bulk, |shard, sequence| {
-            shard.step(sequence, Trigger::Purge, false, now, |message, _| message.canceled_by = Some(CanceledBy::Purge))
+            let purged = |message: &mut Message, _| message.canceled_by = Some(CanceledBy::Purge);
+            shard.step(sequence, Trigger::Purge, false, now, purged).map(drop)
         })
     }
 
@@ -106,7 +117,7 @@ impl Shard {
         &mut self,
         states: &[State],
         bulk: &Bulk,
-        change: impl Fn(&mut Self, u64) -> Result<State, Refusal>,
+        change: impl Fn(&mut Self, u64) -> Result<(), Refusal>,
     ) -> Result<Reply, Refusal> {
         bulk_size(bulk.max)?;
         let first_after = |shard: &Self, after: u64| {
@@ -117,7 +128,7 @@ impl Shard {
         for _ in 0..bulk.max {
             let Some(sequence) = first_after(self, reached) else { break };
             reached = sequence;
-            if bulk.filter.is_met_by(&self.at(sequence).metadata) {
+            if bulk.is_about(self.at(sequence)) {
                 count += 1;
                 if !bulk.dry_run {
                     change(self, sequence)?;
@@ -130,5 +141,15 @@ impl Shard {
     fn settlement(&self, sequence: u64) -> Reply {
         let message = self.at(sequence);
         Reply::Settled(Settlement { state: message.state, version: message.version })
+    }
+}
+
+impl Bulk {
+    /// Whether a message of the right state and sequence is meant.
+    fn is_about(&self, message: &Message) -> bool {
+        let of_signature = |signature: &str| message.error.as_ref().is_some_and(|error| *error.signature == *signature);
+        self.filter.is_met_by(&message.metadata)
+            && self.signature.as_deref().is_none_or(of_signature)
+            && self.ended_by.is_none_or(|by| message.ended_at.get().is_none_or(|ended| ended <= by))
     }
 }

@@ -138,11 +138,15 @@ impl Cursor {
     }
 }
 
-/// Which messages a redrive or purge touches.
+/// Which messages a redrive, discard or purge touches.
 #[derive(Clone, Default, Debug)]
 pub struct Bulk {
     /// What they must have.
     pub filter: Filter,
+    /// The signature that their last failure must have; none for any.
+    pub signature: Option<Box<str>>,
+    /// By when they must have come to their end; none for any time.
+    pub ended_by: Option<Timestamp>,
     /// Sequences up to this one have been seen to by earlier steps; 0 begins.
     pub after: u64,
     /// The last sequence it touches: the shard's when the operation began.
@@ -216,6 +220,13 @@ pub enum Command {
     },
     /// Redrives errored messages in the order of their sequence. O(max log n).
     RedriveAll(Bulk),
+    /// Throws an errored message away. O(log n).
+    Discard {
+        /// The message.
+        message: MessageRef,
+    },
+    /// Throws errored messages away in the order of their sequence. O(max log n).
+    DiscardAll(Bulk),
     /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
     Purge(Bulk),
     /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease

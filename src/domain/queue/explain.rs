@@ -7,7 +7,7 @@ use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WA
 use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::dequeue::Source;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{CanceledBy, Fence, Lease, Message, MessageKey, Routing, WorkError};
+use crate::domain::queue::message::{CanceledBy, Lease, Message, MessageId, MessageKey, Routing, WorkError};
 use crate::domain::queue::session::SessionId;
 use crate::domain::queue::shapes::Counts;
 use crate::domain::queue::shard::Shard;
@@ -38,13 +38,19 @@ pub enum Cause {
         limit: u32,
         /// Who has them, at most 10.
         holders: Vec<Holder>,
+        /// How many messages of the value are pending.
+        waiting: usize,
     },
     /// Order within its value is strict, and another message comes first.
     Behind {
+        /// The value.
+        value: Routing,
         /// The other message.
-        key: MessageKey,
+        id: MessageId,
         /// Its state.
         state: State,
+        /// Who has it, if it is running.
+        holder: Option<Box<Holder>>,
     },
     /// It waits for a dequeue.
     Ready {
@@ -72,10 +78,8 @@ pub enum Cause {
 /// A lease that holds a message, or others back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The message.
-    pub key: MessageKey,
-    /// The lease.
-    pub fence: Fence,
+    /// The message, as its producer named it.
+    pub id: MessageId,
     /// The session that has it.
     pub session: Option<SessionId>,
     /// When it was given.
@@ -101,6 +105,17 @@ pub struct Prospect {
     pub next_visible: Option<Timestamp>,
     /// Whether more messages were there than were looked at, so that a message may have been missed.
     pub or_more: bool,
+    /// How often the messages that are out of attempts were tried, whatever the filter; of the first 256 of them.
+    pub failed: FailedAttempts,
+}
+
+/// How often messages that are out of attempts were tried.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FailedAttempts {
+    /// How many messages were looked at.
+    pub messages: u64,
+    /// Their attempts, all of which failed.
+    pub attempts: u64,
 }
 
 impl Shard {
@@ -142,6 +157,7 @@ impl Shard {
             held: Vec::new(),
             next_visible: hidden.map(|sequence| self.at(sequence).visible_at.max(now)).min(),
             or_more: invisible.len() > FILTER_WALK_MAX,
+            failed: self.failed_attempts(),
         };
         if let Source::Best(place) = self.source(filter) {
             let best = self.index.best(place.as_ref()).map(|(_, sequence)| self.at(sequence));
@@ -167,6 +183,14 @@ impl Shard {
         prospect
     }
 
+    fn failed_attempts(&self) -> FailedAttempts {
+        let errored = self.index.by_state[State::Errored as usize].iter().take(FILTER_WALK_MAX);
+        errored.fold(FailedAttempts::default(), |sum, sequence| FailedAttempts {
+            messages: sum.messages + 1,
+            attempts: sum.attempts + u64::from(self.at(sequence).attempt_number()),
+        })
+    }
+
     /// What a pending message waits for.
     fn waiting(&self, message: &Message) -> Cause {
         let held = self.index.exclusive.as_ref().zip(message.routing.as_ref());
@@ -175,11 +199,13 @@ impl Shard {
         {
             if let Some((_, ahead)) = exclusive.values.ahead(value).filter(|ahead| *ahead < message.rank()) {
                 let other = self.at(ahead);
-                return Cause::Behind { key: other.key, state: other.state };
+                let (value, id, state) = (value.clone(), other.id.clone(), other.state);
+                return Cause::Behind { value, id, state, holder: self.holder(other).map(Box::new) };
             }
             let running = exclusive.values.running(value).take(EXPLAIN_HOLDERS_MAX);
             let holders = running.filter_map(|sequence| self.holder(self.at(sequence))).collect();
-            return Cause::ValueHeld { value: value.clone(), limit: exclusive.values.limit(value), holders };
+            let (limit, waiting) = (exclusive.values.limit(value), exclusive.lanes.len(value));
+            return Cause::ValueHeld { value: value.clone(), limit, holders, waiting };
         }
         let rank = message.rank();
         let before = match self.index.lanes(None) {
@@ -202,8 +228,7 @@ impl Shard {
     fn holder(&self, message: &Message) -> Option<Holder> {
         let lease = message.lease?;
         Some(Holder {
-            key: message.key,
-            fence: lease.fence,
+            id: message.id.clone(),
             session: lease.session.map(|session| session.id),
             since: lease.since,
             expires: self.next_due(message.key.sequence).map_or(lease.expires, |(at, _)| at),

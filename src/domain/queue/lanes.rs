@@ -120,6 +120,11 @@ impl Lanes {
         lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
     }
 
+    /// How many messages a lane has. O(log n).
+    pub fn len(&self, value: &Routing) -> usize {
+        self.lane(value).map_or(0, |lane| 1 + lane.later.len())
+    }
+
     /// The last message of a lane, shown or hidden. O(log n).
     pub fn last(&self, value: &Routing) -> Option<Rank> {
         let lane = self.lane(value)?;

@@ -296,6 +296,8 @@ pub struct Course {
     pub releases: u32,
     /// When it was first leased.
     pub first_leased_at: Option<Timestamp>,
+    /// When it came to its end, once terminal; missing where that was before such times were kept.
+    pub ended_at: MaybeTime,
     /// When it is forgotten, once terminal.
     pub gone_at: Timestamp,
     /// Its lease while it runs.
@@ -318,6 +320,7 @@ impl Course {
         lease_duration: None,
         releases: 0,
         first_leased_at: None,
+        ended_at: MaybeTime::NONE,
         gone_at: Timestamp::MAX,
         lease: None,
         lapsed: None,

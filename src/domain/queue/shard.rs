@@ -159,6 +159,8 @@ impl Shard {
             Command::Update { message, update } => self.update(&message, &update, now),
             Command::Redrive { message } => self.redrive(&message, now),
             Command::RedriveAll(bulk) => self.redrive_all(&bulk, now),
+            Command::Discard { message } => self.discard(&message, now),
+            Command::DiscardAll(bulk) => self.discard_all(&bulk, now),
             Command::Purge(bulk) => self.purge(&bulk, now),
             Command::Block { enqueue, dequeue } => {
                 (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
@@ -243,7 +245,7 @@ impl Shard {
             && let Some(&(at, sequence)) = self.index.gone.first()
             && at <= now
         {
-            self.forget(sequence, now);
+            self.forget(sequence, Trigger::RetentionOver, now)?;
             count += 1;
         }
         while count < max
@@ -350,6 +352,7 @@ impl Shard {
             message.visible_at = now;
         }
         if let Some(kept) = self.settings.retention.of(to) {
+            message.ended_at = Some(now).into();
             message.gone_at = now + kept;
         }
         self.index.enter(message);
@@ -391,16 +394,19 @@ impl Shard {
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
-    fn forget(&mut self, sequence: u64, now: Timestamp) {
-        let message = self.messages.remove(sequence).expect("what is indexed exists");
-        let trigger = Trigger::RetentionOver;
-        let row = next(&message.facts(false), trigger);
-        assert_eq!(row, Some(None), "only terminal messages have a retention");
+    /// Lets a message go. Refused with the current state if the table has no such row.
+    pub(super) fn forget(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
+        let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
+        if next(&found.facts(false), trigger) != Some(None) {
+            return Err(Refusal::WrongState(found.state));
+        }
+        let message = self.messages.remove(sequence).expect("it was just found");
         self.index.leave(&message);
         self.names.remove(&message);
         self.answers.outlive(&message);
         let (key, version, from) = (message.key, message.version + 1, Some(message.state));
         self.journal.push(Transition { key, version, trigger, from, to: None, at: now });
+        Ok(())
     }
 
     /// The message of this sequence, which an index or a look-up has just named.

@@ -28,7 +28,7 @@ impl State {
     pub const ALL: [Self; 6] =
         [Self::Invisible, Self::Pending, Self::Running, Self::Completed, Self::Canceled, Self::Errored];
 
-    /// Whether only retention, a redrive or a late completion can still change the message.
+    /// Whether only retention, a redrive, a discard or a late completion can still change the message.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Canceled | Self::Errored)
     }
@@ -80,6 +80,8 @@ pub enum Trigger {
     Update,
     /// A message out of attempts gets new ones.
     Redrive,
+    /// A message out of attempts is thrown away.
+    Discard,
     /// Clock: the result was kept for long enough.
     RetentionOver,
 }
@@ -155,6 +157,7 @@ const TABLE: &[Row] = &[
     row(PENDING, Trigger::Update, Waits, INVISIBLE),
     row(PENDING, Trigger::Update, Always, PENDING),
     row(ERRORED, Trigger::Redrive, Always, PENDING),
+    row(ERRORED, Trigger::Discard, Always, None),
     row(COMPLETED, Trigger::RetentionOver, Always, None),
     row(CANCELED, Trigger::RetentionOver, Always, None),
     row(ERRORED, Trigger::RetentionOver, Always, None),
@@ -225,6 +228,7 @@ mod tests {
         (Trigger::TtlOver, "IP", "X"),
         (Trigger::Update, "IP", "IP"),
         (Trigger::Redrive, "E", "P"),
+        (Trigger::Discard, "E", "-"),
         (Trigger::RetentionOver, "CXE", "-"),
     ];
 

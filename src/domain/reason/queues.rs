@@ -76,7 +76,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 404,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "Operations are known to their server for an hour after their end, and until it stops. Ask for the purge or redrive again: it touches only what is left.",
+        help: "Operations are known to their server for an hour after their end, and until it stops. Ask for the purge, redrive or discard again: it touches only what is left.",
     },
     ReasonInfo {
         name: "WRONG_MESSAGE_STATE",

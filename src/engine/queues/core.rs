@@ -15,6 +15,7 @@ use crate::domain::limits::{
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
 use crate::domain::queue::seal::LeaseKey;
+use crate::domain::queue::session::SessionId;
 use crate::domain::queue::{Queue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::directory::Directory;
@@ -26,6 +27,9 @@ use crate::engine::queues::settle::CancelNews;
 use crate::engine::shares::Shares;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardView, StoreError, StoreErrorKind};
+
+/// The bytes that stand for a session where it is shown.
+const SESSION_SHOWN_BYTES: usize = 6;
 
 /// Shared by all use cases and loops of queues.
 pub struct Shared {
@@ -41,7 +45,7 @@ pub struct Shared {
     pub stats: Arc<Stats>,
     /// Seals the lease tokens of the store.
     pub lease_key: LeaseKey,
-    /// Purges and redrives.
+    /// Purges, redrives and discards.
     pub operations: Operations,
     /// When shards have to be swept.
     pub alarms: Alarms,
@@ -147,6 +151,12 @@ impl Shared {
     /// Wall time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// What stands for a session where others than its worker read: the id itself lets anyone end it.
+    pub fn shown(&self, session: SessionId) -> String {
+        let seal = self.lease_key.seal(&[b"session".as_slice(), &session.0.to_be_bytes()].concat());
+        seal[..SESSION_SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Random bytes.

@@ -241,6 +241,7 @@ impl Queues {
         found: &mut Dequeued,
     ) -> Result<(), QueueError> {
         (found.looked, found.completeness) = (self.shared.clock.elapsed(), Completeness::Complete);
+        queue.ask(found.looked);
         match (self.refuse_blocked(queue), ask.blocked) {
             (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), Blocked::Wait) => return Ok(()),
             (Err(_), _) if !found.leases.is_empty() => return Ok(()), // what was found is answered

@@ -17,9 +17,9 @@ use crate::ports::{StoreError, StoreErrorKind};
 pub enum Slot {
     /// A session.
     Session,
-    /// A purge or redrive.
+    /// A purge, redrive or discard.
     Operation,
-    /// A purge or redrive with a request token, which the store keeps.
+    /// A purge, redrive or discard with a request token, which the store keeps.
     KeptRequest,
     /// A queue that a template makes.
     TemplateQueue,
@@ -52,7 +52,7 @@ pub enum QueueError {
     /// The queue of the name is not the one that is meant.
     #[error(
         "the queue {name} that is there does not have the id {id}: that one was deleted, or never was; nothing was \
-         done: read the queue that is there with GetQueue (queue describe), and send its id if you mean it"
+         done: read the queue that is there with GetQueue (tallystone queue describe {name}), and send its id if you mean it"
     )]
     OtherQueue {
         /// The name that was asked for.
@@ -232,9 +232,9 @@ fn advice_for(made_by: Option<&str>) -> String {
 fn no_room_text(of: Slot, why: NoShare) -> String {
     let (what, advice) = match of {
         Slot::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
-        Slot::Operation => ("purges and redrives that go on", "cancel some, or wait for their end"),
+        Slot::Operation => ("purges, redrives and discards that go on", "cancel some, or wait for their end"),
         Slot::KeptRequest => {
-            ("purges and redrives with a request_token", "wait until they are forgotten, or send none")
+            ("purges, redrives and discards with a request_token", "wait until they are forgotten, or send none")
         }
         Slot::TemplateQueue => ("queues made by templates", "delete some, or create the queue with CreateQueue"),
         Slot::Watch => ("watches of queues", "end some"),
@@ -266,7 +266,8 @@ fn not_declared_text(nearest: Option<&ShapeKeys>, is_filling: bool) -> String {
             .to_owned();
     }
     let what = "the queue declares no filter shape of these keys";
-    let step = "declare these keys in filter_shapes, with UpdateQueue (queue update --filter-shape)";
+    let step =
+        "declare these keys in filter_shapes, with UpdateQueue (tallystone queue update QUEUE --filter-shape KEY,KEY)";
     match nearest {
         Some(keys) => format!("{what}; the nearest is {}: ask with that one, or {step}", joined(keys, ", ")),
         None => format!("{what}, and no other that is filled: {step}"),
@@ -388,12 +389,13 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::TokenReused => "a message of this id was enqueued with other content",
         Refusal::TokenExpired => {
             "the id's time is older than what is left of the dedupe window; nothing was enqueued (if the id was made just \
-             now, the server's clock was ahead before: see queue reset-clock)"
+             now, the server's clock was ahead before: see tallystone queue reset-clock)"
         }
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
         Refusal::ValueHeld => {
             "other messages of its exclusivity value are in flight or come first: wait for those, which ExplainMessage \
-             (msg explain) names, or raise the limit of the value with SetValueLimit (queue limit)"
+             (tallystone msg explain -q QUEUE MESSAGE) names, or raise the limit of the value with SetValueLimit \
+             (tallystone queue limit QUEUE VALUE N)"
         }
         Refusal::Deleted => "the queue was deleted",
         Refusal::Full(full) => full_text(*full),
@@ -401,16 +403,22 @@ fn refusal_text(refusal: &Refusal) -> String {
     .to_owned()
 }
 
-/// What the state of a message forbids, and what may be done instead.
+/// What the state of a message forbids, and what may be done instead. The command line puts the names that it knows in
+/// the place of QUEUE and MESSAGE.
 fn wrong_state_text(state: State) -> String {
     let step = match state {
-        State::Invisible | State::Pending => "it is still to be served, and only what is errored is redriven",
+        State::Invisible | State::Pending => {
+            "it is still to be served, and only what is errored is redriven or discarded"
+        }
         State::Running => {
-            "wait for the end of its lease, or ask its worker to stop with CancelMessage (msg cancel --id)"
+            "wait for the end of its lease, or ask its worker to stop with CancelMessage (tallystone msg cancel -q QUEUE \
+             --id MESSAGE)"
         }
         State::Completed => "its work is done; to have it done again, enqueue it under another id",
         State::Canceled => "if it is still to be done, enqueue it under another id",
-        State::Errored => "to have it tried again, redrive it with RedriveMessages (dlq redrive)",
+        State::Errored => {
+            "to have it tried again, redrive it with RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)"
+        }
     };
     format!("the message is {state}, so this cannot be done to it: {step}")
 }

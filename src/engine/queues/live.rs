@@ -5,6 +5,7 @@
 //! nothing costs the store nothing.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct LiveQueue {
     /// What happened to its messages; none before it is served.
     pub counts: OnceLock<Arc<QueueCounts>>,
     shards: Box<[LiveShard]>,
+    /// When a dequeue looked last, in microseconds of elapsed time above 0; 0 before the first.
+    asked: AtomicU64,
     /// The place of the caller whose first enqueue made it.
     _share: Option<Share>,
 }
@@ -130,6 +133,7 @@ impl LiveQueue {
             waiters: Waiters::default(),
             reading: LastReading::default(),
             counts: OnceLock::new(),
+            asked: AtomicU64::new(0),
             _share: None,
         }
     }
@@ -147,6 +151,17 @@ impl LiveQueue {
     /// How many shards it has.
     pub fn shards(&self) -> u32 {
         u32::try_from(self.shards.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes that a dequeue looks for messages.
+    pub fn ask(&self, now: Duration) {
+        let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        self.asked.fetch_max(micros.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// When a dequeue looked last, by elapsed time; none since the server started.
+    pub fn asked(&self) -> Option<Duration> {
+        self.asked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
     }
 
     /// One of its shards.

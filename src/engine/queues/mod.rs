@@ -23,10 +23,12 @@ mod outlook;
 mod registry;
 mod sessions;
 mod settle;
+mod steps;
 mod streams;
 mod sweeper;
 mod waiters;
 mod watch;
+mod words;
 
 use std::sync::Arc;
 
@@ -57,7 +59,7 @@ pub use error::QueueError;
 pub use explain::Explanation;
 pub use live::Backlog;
 pub use look::{Depth, Found, ListCursor};
-pub use operations::{Operation, OperationState, Redrive};
+pub use operations::{Discard, Operation, OperationState, Redrive};
 pub use sessions::{Beat, CallOfSession, OpenedSession};
 pub use settle::{CancelNews, Extended, Handled, SentSettlement, SentUpdate, SentVerb};
 pub use streams::{StreamAsk, StreamSession};

@@ -10,13 +10,15 @@ use futures_util::future::join_all;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
-use crate::domain::queue::explain::Cause;
+use crate::domain::queue::explain::{Cause, FailedAttempts};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{QueueName, State};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::explain::{Explanation, because, blocked, counted, in_short};
+use crate::engine::queues::explain::Explanation;
 use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::steps::Steps;
+use crate::engine::queues::words::{Words, because, blocked, counted, in_short, nobody_asks};
 
 /// What all shards together foresee for a dequeue.
 struct Outlook {
@@ -30,6 +32,8 @@ struct Outlook {
     next_visible: Option<Duration>,
     /// Whether there were more messages than were looked at.
     or_more: bool,
+    /// How often what is out of attempts was tried.
+    failed: FailedAttempts,
 }
 
 impl Outlook {
@@ -46,30 +50,28 @@ impl Queues {
         let spec = queue.spec();
         let depth = self.depth_of(&queue).await?;
         let outlook = self.outlook(&queue, &filter).await?;
-        let mut causes: Vec<Explanation> = spec.dequeue_blocked.iter().map(|why| blocked("dequeue", why)).collect();
+        let steps = Steps(name);
+        let said =
+            |(cause, at): &(Cause, Timestamp)| Words { shared: &self.shared, steps, about: None, at: *at }.of(cause);
+        let mut causes: Vec<Explanation> =
+            spec.dequeue_blocked.iter().map(|why| blocked(steps, "dequeue", why)).collect();
         if outlook.counts.is_none() {
-            causes.push(not_declared(&outlook));
+            causes.push(not_declared(steps, &outlook));
         }
         if outlook.serves {
-            let next = spec.dequeue_blocked.is_none().then(|| because("next", next_text(&outlook, &filter)));
-            causes.extend(next);
+            let is_open = spec.dequeue_blocked.is_none();
+            let (running, now) = (depth.of(State::Running), self.shared.clock.elapsed());
+            causes.extend(nobody_asks(steps, &queue, running, now).filter(|_| is_open));
+            causes.extend(outlook.held.iter().map(said));
+            causes.extend(is_open.then(|| because("next", next_text(&outlook, &filter))));
         } else if !outlook.held.is_empty() || outlook.of(State::Pending) > 0 {
-            causes.push(because("value_held", held_text(&outlook, &filter)));
-            causes.extend(outlook.held.iter().map(|(cause, at)| self.worded(cause, *at)));
+            causes.push(because("value_held", held_text(steps, &outlook, &filter)));
+            causes.extend(outlook.held.iter().map(said));
         } else {
-            causes.extend(none_pending(&outlook, &filter));
+            causes.extend(none_pending(steps, &outlook, &filter));
         }
-        let errored = depth.of(State::Errored);
-        if errored > 0 {
-            let text = match errored {
-                1 => "1 message is out of attempts; read what its error says (dlq ls), then redrive it".to_owned(),
-                _ => format!(
-                    "{errored} messages are out of attempts; read what their errors say (dlq ls), then redrive them"
-                ),
-            };
-            causes.push(because("errored", format!("{text} with RedriveMessages (dlq redrive)")));
-        }
-        causes.extend(spec.enqueue_blocked.iter().map(|why| blocked("enqueue", why)));
+        causes.extend(errored(steps, depth.of(State::Errored), outlook.failed));
+        causes.extend(spec.enqueue_blocked.iter().map(|why| blocked(steps, "enqueue", why)));
         if [State::Pending, State::Invisible, State::Running].iter().all(|state| depth.of(*state) == 0) {
             causes.push(because("empty", "no message waits: check that producers enqueue into this queue"));
         }
@@ -79,7 +81,8 @@ impl Queues {
     async fn outlook(&self, queue: &Arc<LiveQueue>, filter: &Filter) -> Result<Outlook, QueueError> {
         let shards = &self.shared.stores.shards;
         let (counts, held) = (Some(Default::default()), Vec::new());
-        let mut outlook = Outlook { counts, serves: false, held, next_visible: None, or_more: false };
+        let failed = FailedAttempts::default();
+        let mut outlook = Outlook { counts, serves: false, held, next_visible: None, or_more: false, failed };
         let reads = (0..queue.shards()).map(|number| shards.prospect(queue.shard(number).id, filter.clone()));
         for read in join_all(reads).await {
             let (prospect, at) = read.map_err(|error| self.shared.not_found_if_gone(queue, error))?;
@@ -87,6 +90,8 @@ impl Queues {
             outlook.held.extend(prospect.held.into_iter().take(room).map(|(_, cause)| (cause, at)));
             outlook.serves |= prospect.first.is_some();
             outlook.or_more |= prospect.or_more;
+            outlook.failed.messages += prospect.failed.messages;
+            outlook.failed.attempts += prospect.failed.attempts;
             let visible_in = prospect.next_visible.map(|visible| visible.since(at));
             outlook.next_visible = [outlook.next_visible, visible_in].into_iter().flatten().min();
             let both = outlook.counts.zip(prospect.counts);
@@ -96,14 +101,34 @@ impl Queues {
     }
 }
 
-fn not_declared(outlook: &Outlook) -> Explanation {
+/// What is out of attempts, and how often it was tried where that was more than once each.
+fn errored(steps: Steps<'_>, errored: u64, failed: FailedAttempts) -> Option<Explanation> {
+    if errored == 0 {
+        return None;
+    }
+    let least = if failed.messages < errored { "at least " } else { "" };
+    let tries = match failed.attempts > failed.messages {
+        true => format!(" after {least}{} failed attempts", failed.attempts),
+        false => String::new(),
+    };
+    let (ls, redrive) = (steps.dead_letters(), steps.redrive_all());
+    let text = match errored {
+        1 => format!("1 message is out of attempts{tries}; read what its error says ({ls}), then redrive it"),
+        _ => format!(
+            "{errored} messages are out of attempts{tries}; read what their errors say ({ls}), then redrive them"
+        ),
+    };
+    Some(because("errored", format!("{text} with {redrive}")))
+}
+
+fn not_declared(steps: Steps<'_>, outlook: &Outlook) -> Explanation {
     let seen = match (outlook.serves, outlook.or_more) {
         (false, true) => "; of the messages that were looked at just now none can be served, but there are more",
         (true, _) | (false, false) => "",
     };
     let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer PARTIAL: call \
-                again, or declare its keys in filter_shapes, with UpdateQueue (queue update --filter-shape)";
-    because("filter_not_declared", format!("{text}{seen}"))
+                again, or declare its keys in filter_shapes, with";
+    because("filter_not_declared", format!("{text} {}{seen}", steps.declare()))
 }
 
 fn next_text(outlook: &Outlook, filter: &Filter) -> String {
@@ -118,17 +143,18 @@ fn next_text(outlook: &Outlook, filter: &Filter) -> String {
     }
 }
 
-fn held_text(outlook: &Outlook, filter: &Filter) -> String {
+fn held_text(steps: Steps<'_>, outlook: &Outlook, filter: &Filter) -> String {
     let which = if filter.is_empty() { "pending" } else { "pending and meets the filter" };
     let looked = if outlook.or_more { ", as far as was looked" } else { "" };
     format!(
         "whatever is {which} is held back by others of its exclusivity value{looked}; see what holds it and what to do \
-         about that, with ExplainMessage (msg explain) for a message that is not named here"
+         about that, with {} for a message that is not named here",
+        steps.explain_one()
     )
 }
 
 /// Why nothing that is pending meets the filter.
-fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
+fn none_pending(steps: Steps<'_>, outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
     let (invisible, running) = (outlook.of(State::Invisible), outlook.of(State::Running));
     let mut causes = Vec::new();
     if !filter.is_empty() && (outlook.counts.is_some() || !outlook.or_more) {
@@ -150,8 +176,9 @@ fn none_pending(outlook: &Outlook, filter: &Filter) -> Vec<Explanation> {
             None => "messages that meet the filter are invisible yet, the first".to_owned(),
         };
         let text = format!(
-            "{which} for another {}; wait, or make it visible with UpdateMessage (msg update --invisibility 0s)",
-            in_short(left)
+            "{which} for another {}; wait, or see which ({}) and make it visible with UpdateMessage",
+            in_short(left),
+            steps.invisible()
         );
         causes.push(because("invisible", text));
     }

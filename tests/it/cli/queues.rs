@@ -129,7 +129,13 @@ fn a_message_out_of_attempts_is_a_dead_letter_until_it_is_redriven() {
     assert!(explained.contains("errored"), "{explained}");
     let dry = json(&desk, "dlq redrive -q orders --dry-run");
     assert_eq!((&dry["done"], &json(&desk, "queue depth orders")["errored"]), (&"2".into(), &"2".into()));
+    assert_eq!(dry["dryRun"], true, "programs are told that it is one: {dry}");
+    let told = desk.run(&["dlq", "redrive", "-q", "orders", "--dry-run"]);
+    check(&told, 0, "dry run: would redrive 2 messages of queue orders; nothing was changed");
+    let one = json(&desk, "dlq redrive -q orders a --dry-run");
+    assert_eq!((&one["dryRun"], &one["done"]), (&true.into(), &"1".into()), "{one}");
     let some = json(&desk, "dlq redrive -q orders --meta tenant=y --rate 100");
+    assert_eq!(some["dryRun"], false, "{some}");
     let shown = json(&desk, &format!("dlq status {}", some["operationId"].as_str().expect("a name")));
     assert_eq!((&shown["state"], &shown["done"]), (&some["state"], &some["done"]));
     assert_eq!((&some["done"], &some["state"]), (&"1".into(), &"OPERATION_STATE_DONE".into()));
@@ -242,7 +248,8 @@ fn what_destroys_asks_first_and_says_how_much() {
     check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; add --yes");
     check(&desk.run(&["queue", "purge", "orders", "--dry-run"]), 0, "would cancel 2 messages");
     let would = json(&desk, "queue purge orders --dry-run");
-    assert_eq!((&would["kind"], &would["done"]), (&"purge".into(), &"2".into()), "{would}");
+    let shown = (&would["kind"], &would["done"], &would["dryRun"]);
+    assert_eq!(shown, (&"purge".into(), &"2".into(), &true.into()), "{would}");
     assert_eq!(json(&desk, "queue rm orders --dry-run")["messages"], "2");
     assert_eq!(json(&desk, "queue depth orders")["pending"], "2");
     assert_eq!(json(&desk, "queue purge orders --yes")["done"], "2");
@@ -385,4 +392,67 @@ fn values_get_limits_and_depths_count_what_a_filter_meets() {
     assert_eq!(desk.run(&["msg", "pull", "-q", "pay", "--max", "9", "--tokens"]).ok().lines().count(), 2);
     assert!(desk.run(&["queue", "limit", "pay", "acme"]).ok().contains("as the queue says"));
     check(&desk.run(&["queue", "limit", "pay", "acme", "10001"]), 2, "10,000");
+}
+
+#[test]
+fn what_a_refusal_suggests_can_be_pasted() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
+    let lease = pull(&desk, "orders");
+    let update = ["msg", "update", "-q", "orders", "one", "--priority", "1"];
+    check(&desk.run(&update), 4, "CancelMessage (tallystone msg cancel -q orders --id one)");
+    desk.run(&["msg", "fail", "-q", "orders", &lease]).ok();
+    check(&desk.run(&update), 4, "RedriveMessages (tallystone dlq redrive -q orders one)");
+    desk.shell("tallystone dlq redrive -q orders one").ok();
+    check(
+        &desk.run(&["queue", "depth", "orders", "--meta", "a=b"]),
+        4,
+        "tallystone queue update orders --filter-shape KEY,KEY",
+    );
+    let explained = desk.run(&["msg", "explain", "-q", "orders", "one", "-o", "csv"]).ok();
+    assert!(explained.contains("tallystone msg pull -q orders"), "{explained}");
+    let hidden = ["msg", "update", "-q", "orders", "one", "--invisibility", "1h"];
+    desk.run(&hidden).ok();
+    let explained = desk.run(&["msg", "explain", "-q", "orders", "one", "-o", "csv"]).ok();
+    let begins = explained.find("tallystone msg update").expect("it suggests a command");
+    let command = explained[begins..].split(')').next().expect("it ends");
+    desk.shell(command).ok();
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "1", "{command}");
+}
+
+/// A queue of messages that have failed, each with its signature.
+fn with_dead_letters(letters: &[(&str, &str)]) -> Desk {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    for (id, signature) in letters {
+        desk.run(&["msg", "push", "-q", "orders", "x", "--id", id]).ok();
+        let lease = pull(&desk, "orders");
+        desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "no route", "--signature", signature]).ok();
+    }
+    desk
+}
+
+#[test]
+fn dead_letters_are_thrown_away_after_a_question_and_by_what_they_are() {
+    let desk = with_dead_letters(&[("a", "smtp"), ("b", "io"), ("c", "io"), ("d", "smtp"), ("e", "smtp")]);
+    let left = || json(&desk, "queue depth orders")["errored"].clone();
+    check(&desk.run(&["dlq", "rm", "-q", "orders"]), 2, "--all");
+    check(
+        &desk.run(&["dlq", "rm", "-q", "orders", "--all"]),
+        2,
+        "discard 5 messages of queue orders for ever; add --yes",
+    );
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "b"]), 2, "discard 2 messages of queue orders for ever; add");
+    let dry = desk.run(&["dlq", "rm", "-q", "orders", "--error-signature", "io", "--dry-run"]);
+    check(&dry, 0, "dry run: would discard 2 messages of queue orders; nothing was changed");
+    assert_eq!(left(), "5");
+    assert_eq!(json(&desk, "dlq rm -q orders --error-signature io --yes")["done"], "2");
+    assert_eq!(left(), "3");
+    let some = json(&desk, "dlq rm -q orders a d --yes");
+    assert_eq!((&some["done"], &some["total"], &some["kind"]), (&"2".into(), &"2".into(), &"discard".into()), "{some}");
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "--yes"]), 3, "MESSAGE_NOT_FOUND");
+    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "e", "--yes"]), 6, "1 of 2 messages could not be discarded");
+    assert_eq!(left(), "0");
+    assert_eq!(json(&desk, "dlq rm -q orders --all --yes")["done"], "0");
 }

@@ -135,3 +135,33 @@ fn a_redrive_of_one_message_is_done_once_over_a_kill() {
     assert_eq!(errored(&server), "0", "another token redrives it again");
     assert_eq!(reason(&ask(&server, "RedriveMessages", &redrive("late"))), "WRONG_MESSAGE_STATE");
 }
+
+#[test]
+fn a_discard_repeated_after_a_kill_touches_nothing_that_failed_since() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = with_one_attempt(&data);
+    fail(&server);
+    let discard = json!({"queue": "mail", "all": true, "request_token": "once"});
+    let one = json!({"queue": "mail", "message_id": "a", "request_token": "one"});
+    let is_done = |server: &_| {
+        let name = &ask(server, "DiscardMessages", &discard)["operation"]["operationId"];
+        ask(server, "GetOperation", &json!({"operation_id": name}))["operation"]["state"] == "OPERATION_STATE_DONE"
+    };
+    assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it comes to its end");
+    assert_eq!(errored(&server), "0");
+    let again = || ask(&server, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "a"}}));
+    assert_eq!(again()["alreadyEnqueued"], false, "it is gone");
+    fail(&server);
+    assert_eq!(ask(&server, "DiscardMessages", &one)["operation"]["done"], "1");
+    assert_eq!(errored(&server), "0");
+    again();
+    fail(&server);
+    server.kill();
+
+    let server = Launch::dev(data.path()).start();
+    assert!(eventually(std::time::Duration::from_secs(60), || is_done(&server)), "it is over");
+    assert_eq!(ask(&server, "DiscardMessages", &one)["operation"]["done"], "1", "that one is gone already");
+    assert_eq!(errored(&server), "1", "what failed since stays");
+    let other = json!({"queue": "mail", "error_signature": "io", "request_token": "once"});
+    assert_eq!(reason(&ask(&server, "DiscardMessages", &other)), "TOKEN_REUSED");
+}

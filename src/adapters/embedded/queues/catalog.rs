@@ -197,6 +197,7 @@ mod tests {
             token: "once".into(),
             fingerprint: 7,
             through: vec![1],
+            ended_by: None,
             until: time(until),
         };
         (0..QUEUE_REQUESTS_KEPT_MAX).for_each(|queue| catalog.keep(request(queue, 10), &[]));

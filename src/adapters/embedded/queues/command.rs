@@ -220,7 +220,7 @@ fn holds_on(command: &Command) -> bool {
 
 /// Whether a command adds work, or walks over what there is.
 fn is_bulk(command: &Command) -> bool {
-    matches!(command, Command::Enqueue(_) | Command::Purge(_) | Command::RedriveAll(_))
+    matches!(command, Command::Enqueue(_) | Command::Purge(_) | Command::RedriveAll(_) | Command::DiscardAll(_))
 }
 
 /// What a head takes in memory while it waits, beside its texts.

@@ -82,14 +82,21 @@ pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, Damaged> {
 
 /// Encodes a request; queue and token are in its key.
 pub fn encode_request(request: &QueueRequest) -> Vec<u8> {
-    let QueueRequest { queue: _, token: _, fingerprint, through, until } = request;
-    StoredQueueRequest { fingerprint: *fingerprint, through: through.clone(), until: until.micros() }.encode_to_vec()
+    let QueueRequest { queue: _, token: _, fingerprint, through, ended_by, until } = request;
+    StoredQueueRequest {
+        fingerprint: *fingerprint,
+        through: through.clone(),
+        until: until.micros(),
+        ended_by: ended_by.map(Timestamp::micros),
+    }
+    .encode_to_vec()
 }
 
 /// Decodes the request of a queue and token.
 pub fn decode_request(queue: QueueId, token: &str, bytes: &[u8]) -> Result<QueueRequest, Damaged> {
-    let StoredQueueRequest { fingerprint, through, until } = decode("request of a queue", bytes)?;
-    Ok(QueueRequest { queue, token: token.into(), fingerprint, through, until: Timestamp::from_micros(until) })
+    let StoredQueueRequest { fingerprint, through, until, ended_by } = decode("request of a queue", bytes)?;
+    let (ended_by, until) = (ended_by.map(Timestamp::from_micros), Timestamp::from_micros(until));
+    Ok(QueueRequest { queue, token: token.into(), fingerprint, through, ended_by, until })
 }
 
 fn spec_of(spec: &QueueSpec) -> StoredQueueSpec {

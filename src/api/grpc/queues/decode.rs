@@ -16,7 +16,9 @@ use crate::domain::queue::session::SessionId;
 use crate::domain::queue::text::BadReference;
 use crate::domain::queue::{QueueId, QueueName, State};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::{Ask, Blocked, CallOfSession, QueueError, Redrive, SentMessage, SentSettlement, SentVerb};
+use crate::engine::queues::{
+    Ask, Blocked, CallOfSession, Discard, QueueError, Redrive, SentMessage, SentSettlement, SentVerb,
+};
 use crate::proto::queue::v1 as wire;
 
 /// What a dequeue needs after its wait to answer before the deadline.
@@ -168,6 +170,28 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<Redrive, QueueError
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
     Ok(Redrive { message, filter, rate, dry_run: sent.dry_run, token, queue })
+}
+
+/// What a discard is asked to do: which messages must be said.
+pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<Discard, QueueError> {
+    let message = named(&sent.message_id, &sent.shard_key)?;
+    let (one, signature) = (message.is_some(), sent.error_signature.as_str());
+    let some = !sent.filter.is_empty() || !signature.is_empty();
+    if one && (some || sent.all || sent.until_time.is_some()) {
+        let what =
+            "filter, error_signature, until_time and all belong to a discard of many; leave them out beside message_id";
+        return Err(at_fault("message_id", Reason::InvalidArgument, what));
+    }
+    if !one && some == sent.all {
+        let what =
+            "say which messages to discard: message_id, or filter, error_signature or both, or all for all of them";
+        return Err(at_fault("all", Reason::InvalidArgument, what));
+    }
+    let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
+    let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
+    let signature = (!signature.is_empty()).then(|| signature.into());
+    let until = moment("until_time", sent.until_time)?;
+    Ok(Discard { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
 }
 
 /// A session; a text that no session can have names none.

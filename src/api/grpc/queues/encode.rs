@@ -86,6 +86,7 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
             .as_ref()
             .map(|error| wire::WorkerError { signature: error.signature.to_string(), text: error.text.to_string() }),
         payload_bytes: signed(head.payload_bytes),
+        end_time: head.ended_at.get().filter(|_| head.state.is_terminal()).map(time::write),
     }
 }
 
@@ -226,6 +227,7 @@ pub fn operation(operation: Operation) -> wire::Operation {
         start_time: Some(time::write(operation.began)),
         end_time: operation.ended.map(time::write),
         error,
+        dry_run: operation.dry_run,
     }
 }
 

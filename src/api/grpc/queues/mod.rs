@@ -370,6 +370,18 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
+    async fn discard_messages(
+        &self,
+        request: Request<wire::DiscardMessagesRequest>,
+    ) -> Answer<wire::DiscardMessagesResponse> {
+        let caller = caller_of(&request);
+        let request = request.into_inner();
+        let name = decode::queue(&request.queue).map_err(status)?;
+        let asked = decode::discard(request).map_err(status)?;
+        let operation = self.queues.discard(caller, &name, asked).await.map_err(status)?;
+        Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
+    }
+
     async fn get_operation(&self, request: Request<wire::GetOperationRequest>) -> Answer<wire::GetOperationResponse> {
         let operation = self.queues.operation(&request.into_inner().operation_id).map_err(status)?;
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))

@@ -244,7 +244,8 @@ impl Session {
         }
         let (done, total, kind) = (messages, messages, "purge".to_owned());
         let state = pb::OperationState::Done.into();
-        Following::new(self).shown(&pb::Operation { queue, kind, state, done, total, ..Default::default() })
+        let would = pb::Operation { queue, kind, state, done, total, dry_run: true, ..Default::default() };
+        Following::new(self).shown(&would)
     }
 }
 

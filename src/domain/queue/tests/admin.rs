@@ -3,6 +3,7 @@
 use super::*;
 use crate::domain::queue::command::{Bulk, Failure, Invalid, Verb};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::message::WorkError;
 
 fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
     let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });
@@ -52,7 +53,7 @@ fn a_redrive_touches_what_meets_its_filter_once() {
     let red: Vec<u64> = (0..3).map(|n| errored(&mut bench, &format!("r{n}"), &[("team", "red")])).collect();
     let blue = errored(&mut bench, "b", &[("team", "blue")]);
     let filter = Filter::new([("team", "red")]).expect("a legal filter");
-    let bulk = Bulk { filter, after: 0, through: blue, max: 2, dry_run: true };
+    let bulk = Bulk { filter, through: blue, max: 2, dry_run: true, ..Bulk::default() };
     let counted = bench.apply(Command::RedriveAll(Bulk { max: 256, ..bulk.clone() }));
     assert_eq!(counted, Ok(Reply::Walked { count: 3, next: None }));
     assert_eq!(bench.state(red[0]), Some(State::Errored), "a dry run changes nothing");
@@ -73,12 +74,45 @@ fn a_redrive_touches_what_meets_its_filter_once() {
 }
 
 #[test]
+fn a_discard_lets_go_of_what_is_errored_of_a_signature_and_of_before() {
+    let mut bench = Bench::new(Settings { default_attempts: 1, ..settings() });
+    let fail = |bench: &mut Bench, id: &str, signature: &str| {
+        let sequence = bench.put(message(id, &[]));
+        let token = bench.take(up_to(1))[0].token;
+        let error = Some(WorkError { signature: signature.into(), text: "no route".into() });
+        let failure = Failure { error, ..Failure::default() };
+        assert!(bench.apply(Command::Settle { token, verb: Verb::Fail, failure }).is_ok());
+        sequence
+    };
+    let [io, smtp] = ["io", "smtp"].map(|signature| fail(&mut bench, signature, signature));
+    let began = bench.now;
+    bench.now = bench.now + SECOND;
+    let later = fail(&mut bench, "later", "io");
+    let waits = bench.put(message("waits", &[]));
+    let refused = bench.apply(Command::Discard { message: by_key(waits) });
+    assert_eq!(refused, Err(Refusal::WrongState(State::Pending)), "what may be served is not thrown away");
+    let bulk =
+        Bulk { signature: Some("io".into()), ended_by: Some(began), through: waits, max: 256, ..Bulk::default() };
+    let counted = bench.apply(Command::DiscardAll(Bulk { dry_run: true, ..bulk.clone() }));
+    assert_eq!(counted, Ok(Reply::Walked { count: 1, next: None }));
+    assert_eq!(bench.state(io), Some(State::Errored), "a dry run changes nothing");
+    assert_eq!(bench.apply(Command::DiscardAll(bulk)), Ok(Reply::Walked { count: 1, next: None }));
+    let left = [io, smtp, later, waits].map(|sequence| bench.state(sequence));
+    assert_eq!(left, [None, Some(State::Errored), Some(State::Errored), Some(State::Pending)]);
+    assert_eq!(bench.shard.totals().all().messages, 3);
+    let one = Command::Discard { message: by_key(smtp) };
+    assert_eq!(bench.apply(one.clone()), Ok(Reply::Walked { count: 1, next: None }));
+    assert_eq!(bench.apply(one), Err(Refusal::NotFound), "it is gone");
+}
+
+#[test]
 fn a_bulk_step_looks_at_1_to_256_messages() {
     let mut bench = Bench::new(settings());
     for max in [0, 257] {
         let bulk = Bulk { max, ..Bulk::default() };
         assert_eq!(bench.apply(Command::Purge(bulk.clone())), Err(Invalid::Count.into()));
-        assert_eq!(bench.apply(Command::RedriveAll(bulk)), Err(Invalid::Count.into()));
+        assert_eq!(bench.apply(Command::RedriveAll(bulk.clone())), Err(Invalid::Count.into()));
+        assert_eq!(bench.apply(Command::DiscardAll(bulk)), Err(Invalid::Count.into()));
     }
 }
 

@@ -3,9 +3,9 @@
 use super::*;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
 use crate::domain::queue::command::{Failure, Verb};
-use crate::domain::queue::explain::{Cause, Holder};
+use crate::domain::queue::explain::{Cause, FailedAttempts, Holder};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{CanceledBy, Fence, WorkError};
+use crate::domain::queue::message::{CanceledBy, MessageId, WorkError};
 use crate::domain::queue::session::{SessionCall, SessionId};
 
 fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {
@@ -22,11 +22,10 @@ fn ready(ahead: usize) -> Cause {
     Cause::Ready { ahead, or_more: false }
 }
 
-/// The holder of a lease of one second that was given at the start.
-fn holder(leased: &Leased, session: Option<SessionId>) -> Holder {
-    let Fence { epoch, serial } = leased.token.fence;
-    let fence = Fence { epoch, serial };
-    Holder { key: leased.token.key, fence, session, since: START, expires: START + SECOND, cancel_requested: false }
+/// The holder of a lease of one second on this message, given at the start.
+fn holder(id: &str, session: Option<SessionId>) -> Holder {
+    let id = MessageId::new(id).expect("a legal id");
+    Holder { id, session, since: START, expires: START + SECOND, cancel_requested: false }
 }
 
 #[test]
@@ -61,7 +60,7 @@ fn a_running_message_has_its_worker_and_a_failed_one_its_delay() {
     let session =
         SessionCall { id: SessionId(7), lease: Some(2 * SECOND), sequence: 1, attempt: 1, received_up_to: None };
     let leased = bench.take(Dequeue { session: Some(session), ..up_to(1) })[0];
-    assert_eq!(causes(&bench, sequence), [Cause::Running(holder(&leased, Some(SessionId(7))))]);
+    assert_eq!(causes(&bench, sequence), [Cause::Running(holder("1", Some(SessionId(7))))]);
     settle(&mut bench, leased, Verb::Fail, None);
     let until = Cause::InvisibleUntil { until: START + 5 * SECOND, after_failure: true };
     assert_eq!(causes(&bench, sequence), [until]);
@@ -91,8 +90,8 @@ fn a_held_message_names_who_has_its_value() {
     bench.put(of("a", "1", 0));
     let second = bench.put(of("a", "2", 1));
     let other = bench.put(of("b", "3", 2));
-    let leased = bench.take(up_to(1))[0];
-    let held = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder(&leased, None)] };
+    bench.take(up_to(1));
+    let held = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder("1", None)], waiting: 1 };
     assert_eq!(causes(&bench, second), [held]);
     assert_eq!(causes(&bench, other), [ready(0)], "what is held back is not ahead of it");
 }
@@ -100,10 +99,15 @@ fn a_held_message_names_who_has_its_value() {
 #[test]
 fn with_strict_order_a_message_names_the_one_it_waits_for() {
     let mut bench = Bench::new(exclusive(9, Order::Strict));
-    let first = bench.put(NewMessage { invisibility: Some(SECOND), ..of("a", "1", 0) });
+    bench.put(NewMessage { invisibility: Some(SECOND), ..of("a", "1", 0) });
     let second = bench.put(of("a", "2", 1));
-    let key = MessageKey { shard: 0, epoch: 1, sequence: first };
-    assert_eq!(causes(&bench, second), [Cause::Behind { key, state: State::Invisible }]);
+    let (value, id) = (routing("a"), MessageId::new("1").expect("a legal id"));
+    let behind = |state, holder| Cause::Behind { value: value.clone(), id: id.clone(), state, holder };
+    assert_eq!(causes(&bench, second), [behind(State::Invisible, None)]);
+    bench.now = bench.now + SECOND;
+    bench.take(up_to(1));
+    let held = Holder { since: bench.now, expires: bench.now + SECOND, ..holder("1", None) };
+    assert_eq!(causes(&bench, second), [behind(State::Running, Some(Box::new(held)))]);
 }
 
 #[test]
@@ -114,13 +118,28 @@ fn a_prospect_tells_what_a_dequeue_would_meet() {
     bench.put(NewMessage { invisibility: Some(3 * SECOND), ..of("b", "3", 0) });
     let before = bench.shard.prospect(&filter("a"), bench.now);
     assert_eq!(before.first.map(|key| key.sequence), Some(first));
-    let leased = bench.take(up_to(1))[0];
+    bench.take(up_to(1));
     let after = bench.shard.prospect(&filter("a"), bench.now);
-    let cause = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder(&leased, None)] };
+    let cause = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder("1", None)], waiting: 1 };
     assert_eq!((after.first, after.counts), (None, Some([0, 1, 1, 0, 0, 0])));
     assert_eq!(after.held, [(MessageKey { shard: 0, epoch: 1, sequence: held }, cause)]);
     let hidden = bench.shard.prospect(&filter("b"), bench.now);
     assert_eq!((hidden.first, hidden.next_visible), (None, Some(START + 3 * SECOND)));
     let nothing = bench.shard.prospect(&filter("c"), bench.now);
     assert_eq!((nothing.counts, nothing.next_visible, nothing.or_more), (Some([0; 6]), None, false));
+}
+
+#[test]
+fn a_prospect_counts_the_attempts_of_what_is_out_of_them() {
+    let mut bench = Bench::new(settings());
+    for (id, attempts) in [("1", 3), ("2", 1)] {
+        bench.put(NewMessage { max_attempts: Some(attempts), ..message(id, &[]) });
+        for _ in 0..attempts {
+            let leased = bench.take(up_to(1))[0];
+            settle(&mut bench, leased, Verb::Fail, None);
+            bench.now = bench.now + 5 * SECOND;
+        }
+    }
+    let failed = bench.shard.prospect(&Filter::default(), bench.now).failed;
+    assert_eq!(failed, FailedAttempts { messages: 2, attempts: 4 });
 }

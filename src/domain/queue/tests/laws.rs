@@ -282,15 +282,21 @@ impl Pair {
                 let ending = draw.pick(&[Ending::Closed, Ending::Replaced]);
                 Command::EndSession { session: self.session(draw).id, ending, max: draw.pick(&[1, 256]) }
             }
+            20 if draw.below(3) == 2 => Command::Discard { message: self.message_ref(draw) },
             20 => Command::Redrive { message: self.message_ref(draw) },
             21 => {
                 let through = self.shard.sequence().saturating_sub(draw.below(4));
                 let max = draw.pick(&[1, 3, 256]);
-                let purge = draw.below(3) == 0;
+                let kind = draw.below(6);
                 let after = draw.pick(&[0, 0, through.saturating_sub(9)]);
                 let filter = Self::filter(draw);
-                let bulk = Bulk { filter, after, through, max, dry_run: draw.below(5) == 4 };
-                if purge { Command::Purge(bulk) } else { Command::RedriveAll(bulk) }
+                let bulk = Bulk { filter, after, through, max, dry_run: draw.below(5) == 4, ..Bulk::default() };
+                match kind {
+                    0 | 1 => Command::Purge(bulk),
+                    2 => Command::DiscardAll(bulk),
+                    3 => Command::DiscardAll(Bulk { ended_by: Some(self.now - SECOND), ..bulk }),
+                    _ => Command::RedriveAll(bulk),
+                }
             }
             22 if draw.below(4) == 3 => Command::Configure(Box::new(self.changed_settings(draw))),
             22 if draw.below(3) == 2 => {

@@ -117,8 +117,15 @@ impl Oracle {
             Command::Redrive { message } => {
                 self.find(&message, now).and_then(|at| self.redrive(at, now).map(|()| self.settlement(at)))
             }
-            Command::RedriveAll(bulk) => self.bulk(&[Errored], &bulk, now),
-            Command::Purge(bulk) => self.bulk(&[Pending, Invisible], &bulk, now),
+            Command::RedriveAll(bulk) => self.bulk(&[Errored], &bulk, now, Self::redrive),
+            Command::Discard { message } => self
+                .find(&message, now)
+                .and_then(|at| self.discard(at, now).map(|()| Reply::Walked { count: 1, next: None })),
+            Command::DiscardAll(bulk) => self.bulk(&[Errored], &bulk, now, Self::discard),
+            Command::Purge(bulk) => self.bulk(&[Pending, Invisible], &bulk, now, |oracle, at, now| {
+                oracle.set(at, Trigger::Purge, Canceled, now);
+                Ok(())
+            }),
             Command::Block { enqueue, dequeue } => {
                 self.blocked = [enqueue, dequeue];
                 Ok(Reply::Blocked)
@@ -265,9 +272,7 @@ impl Oracle {
         while count < max
             && let Some(at) = self.overdue(true, now)
         {
-            let item = self.items.remove(at);
-            let (key, version, trigger) = (Self::key(item.sequence), item.version + 1, Trigger::RetentionOver);
-            self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
+            self.gone(at, Trigger::RetentionOver, now);
             count += 1;
         }
         while count < max
@@ -632,7 +637,27 @@ impl Oracle {
         Ok(())
     }
 
-    fn bulk(&mut self, states: &[State], bulk: &Bulk, now: Timestamp) -> Result<Reply, Refusal> {
+    fn discard(&mut self, at: usize, now: Timestamp) -> Result<(), Refusal> {
+        match self.items[at].state {
+            Errored => self.gone(at, Trigger::Discard, now),
+            state => return Err(Refusal::WrongState(state)),
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, at: usize, trigger: Trigger, now: Timestamp) {
+        let item = self.items.remove(at);
+        let (key, version) = (Self::key(item.sequence), item.version + 1);
+        self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
+    }
+
+    fn bulk(
+        &mut self,
+        states: &[State],
+        bulk: &Bulk,
+        now: Timestamp,
+        change: impl Fn(&mut Self, usize, Timestamp) -> Result<(), Refusal>,
+    ) -> Result<Reply, Refusal> {
         let within = |item: &&Item, after| item.sequence > after && item.sequence <= bulk.through;
         let of_states = self.items.iter().filter(|item| states.contains(&item.state));
         let met: Vec<u64> =
@@ -640,12 +665,12 @@ impl Oracle {
         let mut count = 0;
         for sequence in &met {
             let at = self.items.iter().position(|item| item.sequence == *sequence).expect("just met");
-            let meets = bulk.filter.is_met_by(&self.items[at].sent.metadata);
+            let item = &self.items[at];
+            let is_in_time = bulk.ended_by.is_none_or(|by| item.terminal_since <= by);
+            let meets = bulk.filter.is_met_by(&item.sent.metadata) && is_in_time;
             count += usize::from(meets);
-            match self.items[at].state {
-                _ if !meets || bulk.dry_run => {} // counted or passed over, whatever its state
-                Errored => self.redrive(at, now)?,
-                Invisible | Pending | Running | Completed | Canceled => self.set(at, Trigger::Purge, Canceled, now),
+            if meets && !bulk.dry_run {
+                change(self, at, now)?;
             }
         }
         let reached = met.last().copied().unwrap_or(bulk.after);

@@ -34,6 +34,8 @@ impl Work {
             (Kind::Purge, _) => 1,
             (Kind::Redrive, None) => 2,
             (Kind::Redrive, Some(_)) => 3,
+            (Kind::Discard, None) => 4,
+            (Kind::Discard, Some(_)) => 5,
         };
         hash.update(&[kind]);
         hash.update(&self.rate.to_be_bytes());
@@ -50,6 +52,13 @@ impl Work {
         for text in named.iter().flatten() {
             hash.update(&(text.len() as u64).to_be_bytes());
             hash.update(text.as_bytes());
+        }
+        if let Some(signature) = &self.signature {
+            hash.update(&(signature.len() as u64).to_be_bytes());
+            hash.update(signature.as_bytes());
+        }
+        if let Some(until) = self.until {
+            hash.update(&until.micros().to_be_bytes());
         }
         hash.digest()
     }
@@ -96,7 +105,8 @@ impl Queues {
                 let until = now + walk + kept_for(queue, work);
                 self.shared.operations.keep(caller, until, now)?;
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
-                let request = QueueRequest { queue: id, token, fingerprint, through, until };
+                let ended_by = asked.ended_by;
+                let request = QueueRequest { queue: id, token, fingerprint, through, ended_by, until };
                 catalog.keep(request.clone(), now).await?;
                 request
             }
@@ -110,7 +120,7 @@ impl Queues {
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.shared.stores.catalog.keep(request, now).await {
-            tracing::warn!(%error, "the end of a purge or redrive could not be kept: repeated after a restart it begins anew");
+            tracing::warn!(%error, "the end of a purge, redrive or discard could not be kept: repeated after a restart it begins anew");
         }
     }
 
@@ -125,7 +135,7 @@ impl Queues {
     fn begin_now(
         &self,
         queue: &Arc<LiveQueue>,
-        Asked { caller, work, total, token }: Asked,
+        Asked { caller, work, total, token, ended_by }: Asked,
         kept: Option<QueueRequest>,
     ) -> Result<Arc<Running>, QueueError> {
         let record = queue.record.load();
@@ -135,10 +145,13 @@ impl Queues {
             caller,
             queue: record.spec.name.clone(),
             work: work.clone(),
+            // Of what goes on after a restart, the time of then.
+            ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
             kept,
             done: AtomicU64::new(0),
             total,
-            began: self.shared.now(),
+            // Of a discard, what it touches had failed by this very time.
+            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.shared.now()),
             began_elapsed: self.shared.clock.elapsed(),
             cancel: CancellationToken::new(),
             end: watch::Sender::new(None),
@@ -204,8 +217,8 @@ fn name_of(queue: QueueId, token: &str) -> String {
 
 /// Refuses a token that names something else.
 fn reused() -> QueueError {
-    let what = "this request_token names an earlier purge or redrive of the queue, of another kind or with another filter, \
-                rate or dry_run; nothing was done";
+    let what = "this request_token names an earlier purge, redrive or discard of the queue, of another kind or with another \
+                filter, rate or dry_run; nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 

@@ -166,7 +166,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::domain::queue::{Filter, QueueName};
+    use crate::domain::queue::QueueName;
     use crate::engine::queues::operations::{Kind, Work};
 
     fn caller(last: u8) -> CallerId {
@@ -174,13 +174,13 @@ mod tests {
     }
 
     fn operation(caller: &CallerId, id: String) -> Running {
-        let filter = Filter::default();
         Running {
             id,
             caller: caller.clone(),
             queue: QueueName::new("q").expect("a name"),
-            work: Work { kind: Kind::Purge, message: None, filter, dry_run: false, rate: 0 },
+            work: Work::all(Kind::Purge),
             kept: None,
+            ended_by: None,
             done: AtomicU64::new(0),
             total: 0,
             began: Timestamp::MIN,

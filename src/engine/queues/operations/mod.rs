@@ -1,4 +1,4 @@
-//! Purges and redrives: work that goes on after its call, with progress and an end that anyone may bring about.
+//! Purges, redrives and discards: work that goes on after its call, with progress and an end that anyone may bring about.
 //!
 //! An operation touches what the queue held when it began: each shard up to the sequence it had then. It lives in the
 //! memory of its server. With a request token its beginning is kept in the catalog before it is answered, so that a repeat
@@ -6,6 +6,7 @@
 //! is left of it.
 
 mod begin;
+mod discard;
 mod known;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::engine::shares::CallerId;
 use crate::ports::{QueueRequest, ShardCommand};
 
 pub(super) use begin::check_token;
+pub use discard::Discard;
 pub(super) use known::Operations;
 
 /// What an operation does.
@@ -34,6 +36,17 @@ pub(super) use known::Operations;
 enum Kind {
     Purge,
     Redrive,
+    Discard,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Purge => "purge",
+            Self::Redrive => "redrive",
+            Self::Discard => "discard",
+        }
+    }
 }
 
 /// What is done to which messages: two requests of one token must agree in it.
@@ -43,12 +56,22 @@ struct Work {
     /// One message and no other.
     message: Option<MessageRef>,
     filter: Filter,
+    /// Of a discard: what the last failure's signature must be.
+    signature: Option<Box<str>>,
+    /// Of a discard: by when messages must have failed for good, if its caller says so.
+    until: Option<Timestamp>,
     dry_run: bool,
     /// At most so many a second; 0 for as fast as possible.
     rate: u32,
 }
 
 impl Work {
+    /// All that a kind may touch.
+    fn all(kind: Kind) -> Self {
+        let (message, filter, signature) = (None, Filter::default(), None);
+        Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0 }
+    }
+
     /// The rate that is kept: none where nothing is touched, because the caller waits for the count.
     fn rate_kept(&self) -> u32 {
         if self.dry_run { 0 } else { self.rate }
@@ -75,11 +98,13 @@ pub struct Operation {
     pub id: String,
     /// The queue.
     pub queue: QueueName,
-    /// `purge` or `redrive`.
+    /// `purge`, `redrive` or `discard`.
     pub kind: &'static str,
     /// How far it is.
     pub state: OperationState,
-    /// The messages touched so far.
+    /// Whether it only counts.
+    pub dry_run: bool,
+    /// The messages touched so far; of a dry run, those it would touch.
     pub done: u64,
     /// About how many it will touch.
     pub total: u64,
@@ -112,6 +137,8 @@ struct Asked {
     work: Work,
     total: u64,
     token: Option<String>,
+    /// By when messages must have come to their end, of a discard of many.
+    ended_by: Option<Timestamp>,
 }
 
 struct Running {
@@ -122,6 +149,7 @@ struct Running {
     /// What is kept of it, with the sequence of each shard when it began, or with the version of its one message; with none
     /// of both where nothing is left of that one.
     kept: Option<QueueRequest>,
+    ended_by: Option<Timestamp>,
     done: AtomicU64,
     total: u64,
     began: Timestamp,
@@ -140,11 +168,9 @@ impl Running {
         Operation {
             id: self.id.clone(),
             queue: self.queue.clone(),
-            kind: match self.work.kind {
-                Kind::Purge => "purge",
-                Kind::Redrive => "redrive",
-            },
+            kind: self.work.kind.name(),
             state,
+            dry_run: self.work.dry_run,
             done: self.done.load(Ordering::Relaxed),
             total: self.total,
             began: self.began,
@@ -166,8 +192,8 @@ impl Queues {
         let queue = self.shared.queue_of(name, id)?;
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(State::Pending) + depth.of(State::Invisible);
-        let work = Work { kind: Kind::Purge, message: None, filter: Filter::default(), dry_run: false, rate: 0 };
-        let running = self.begin(&queue, Asked { caller, work, total, token }).await?;
+        let work = Work::all(Kind::Purge);
+        let running = self.begin(&queue, Asked { caller, work, total, token, ended_by: None }).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
@@ -180,20 +206,43 @@ impl Queues {
     pub async fn redrive(&self, caller: CallerId, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
         let queue = self.shared.queue_of(name, asked.queue)?;
         if let Some(message) = asked.message {
-            return match asked.token {
-                None => self.redrive_message(name, message, asked.dry_run).await,
-                Some(token) => self.redrive_message_once(caller, &queue, message, asked.dry_run, token).await,
-            };
+            let work = Work { dry_run: asked.dry_run, ..Work::all(Kind::Redrive) };
+            return self.one(caller, &queue, Work { message: Some(message), ..work }, asked.token).await;
         }
-        let total = self.errored(&queue, &asked.filter).await?;
         let Redrive { filter, dry_run, rate, token, .. } = asked;
-        let work = Work { kind: Kind::Redrive, message: None, filter, dry_run, rate };
-        let running = self.begin(&queue, Asked { caller, work, total, token }).await?;
+        self.many(caller, &queue, Work { filter, dry_run, rate, ..Work::all(Kind::Redrive) }, token).await
+    }
+
+    /// Begins work on errored messages; waits for the end where nothing but a count comes of it.
+    async fn many(
+        &self,
+        caller: CallerId,
+        queue: &Arc<LiveQueue>,
+        work: Work,
+        token: Option<String>,
+    ) -> Result<Operation, QueueError> {
+        let (total, dry_run) = (self.errored(queue, &work.filter).await?, work.dry_run);
+        let ended_by = self.ended_by(&work).await?;
+        let running = self.begin(queue, Asked { caller, work, total, token, ended_by }).await?;
         if dry_run {
             // Nobody asks again how far a count is.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
         }
         Ok(running.show())
+    }
+
+    /// Works on one errored message.
+    async fn one(
+        &self,
+        caller: CallerId,
+        queue: &Arc<LiveQueue>,
+        work: Work,
+        token: Option<String>,
+    ) -> Result<Operation, QueueError> {
+        match token {
+            None => self.one_now(queue, &work).await,
+            Some(token) => self.one_once(caller, queue, work, token).await,
+        }
     }
 
     /// How many errored messages meet a filter; at most so many, if it is not declared.
@@ -224,37 +273,35 @@ impl Queues {
         self.shared.operations.get(id).ok_or(QueueError::OperationNotFound { id: shown })
     }
 
-    async fn redrive_message(
-        &self,
-        name: &QueueName,
-        message: MessageRef,
-        dry_run: bool,
-    ) -> Result<Operation, QueueError> {
+    async fn one_now(&self, queue: &LiveQueue, work: &Work) -> Result<Operation, QueueError> {
         let began = self.shared.now();
-        if dry_run {
-            let state = self.get_message(name, message).await?.message.head.state;
+        let name = queue.record.load().spec.name.clone();
+        let message = work.message.clone().expect("the work is about one message");
+        if work.dry_run {
+            let state = self.get_message(&name, message).await?.message.head.state;
             if state != State::Errored {
                 return Err(Refusal::WrongState(state).into());
             }
+        } else if work.kind == Kind::Discard {
+            self.discard_one(&name, message).await?;
         } else {
-            self.redrive_one(name, message).await?;
+            self.redrive_one(&name, message).await?;
         }
-        let (kind, state) = ("redrive", OperationState::Done);
-        let ended = Some(self.shared.now());
-        Ok(Operation { id: String::new(), queue: name.clone(), kind, state, done: 1, total: 1, began, ended })
+        let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
+        let (id, queue, ended) = (String::new(), name, Some(self.shared.now()));
+        Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
     /// The same for a call that may be repeated; one that was refused leaves its token free.
-    async fn redrive_message_once(
+    async fn one_once(
         &self,
         caller: CallerId,
         queue: &Arc<LiveQueue>,
-        message: MessageRef,
-        dry_run: bool,
+        work: Work,
         token: String,
     ) -> Result<Operation, QueueError> {
-        let work = Work { kind: Kind::Redrive, message: Some(message), filter: Filter::default(), dry_run, rate: 0 };
-        let running = self.begin(queue, Asked { caller, work, total: 1, token: Some(token) }).await?;
+        let asked = Asked { caller, work, total: 1, token: Some(token), ended_by: None };
+        let running = self.begin(queue, asked).await?;
         // The sender lives as long as the operation that is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
@@ -293,13 +340,13 @@ impl Queues {
 
     /// Walks over all shards; says whether it came to the end.
     async fn walk(&self, queue: &Arc<LiveQueue>, running: &Running) -> Result<bool, QueueError> {
-        if let Some(message) = running.work.message.clone() {
+        if running.work.message.is_some() {
             let is_over = running.kept.as_ref().is_some_and(|kept| kept.through.is_empty());
             if is_over {
                 running.done.store(1, Ordering::Relaxed);
                 return Ok(true);
             }
-            let end = self.redrive_message(&running.queue, message, running.work.dry_run).await?;
+            let end = self.one_now(queue, &running.work).await?;
             running.done.store(end.done, Ordering::Relaxed);
             return Ok(true);
         }
@@ -328,16 +375,17 @@ impl Queues {
         after: u64,
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
-        let Work { kind, filter, dry_run, .. } = running.work.clone();
+        let Work { kind, filter, signature, dry_run, .. } = running.work.clone();
         // With a rate, a tenth of a second's worth at a time.
         let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
         };
-        let bulk = Bulk { after, through, max, filter, dry_run };
+        let bulk = Bulk { after, through, max, filter, signature, ended_by: running.ended_by, dry_run };
         let command = match kind {
             Kind::Purge => Command::Purge(bulk),
             Kind::Redrive => Command::RedriveAll(bulk),
+            Kind::Discard => Command::DiscardAll(bulk),
         };
         let answer = self.shared.call(queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {

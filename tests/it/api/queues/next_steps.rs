@@ -27,14 +27,22 @@ async fn a_message_in_the_wrong_state_is_told_what_may_be_done() {
     server.done("Enqueue", enqueue("a", 1)).await;
     check(&server, "RedriveMessages", named("a"), state, "only what is errored is redriven").await;
     let held = lease(&server).await;
-    check(&server, "UpdateMessage", update.clone(), state, "CancelMessage (msg cancel --id)").await;
+    check(
+        &server,
+        "UpdateMessage",
+        update.clone(),
+        state,
+        "CancelMessage (tallystone msg cancel -q QUEUE --id MESSAGE)",
+    )
+    .await;
     server.done("Complete", settle(&held)).await;
     check(&server, "CancelMessage", named("a"), state, "enqueue it under another id").await;
     let mut last = enqueue("b", 1);
     last["message"]["max_attempts"] = json!(1);
     server.done("Enqueue", last).await;
     server.done("Fail", settle(&lease(&server).await)).await;
-    check(&server, "CancelMessage", named("b"), state, "RedriveMessages (dlq redrive)").await;
+    check(&server, "CancelMessage", named("b"), state, "RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)")
+        .await;
 }
 
 #[tokio::test]
@@ -48,14 +56,14 @@ async fn what_holds_a_message_back_and_what_blocks_a_queue_says_what_to_do() {
     }
     server.done("Dequeue", json!({"queue": "titles"})).await;
     let second = json!({"queue": "titles", "message_id": "b"});
-    check(&server, "Dequeue", second, Reason::ValueHeld, "SetValueLimit (queue limit)").await;
+    check(&server, "Dequeue", second, Reason::ValueHeld, "SetValueLimit (tallystone queue limit QUEUE VALUE N)").await;
     let both = json!({"name": "mail", "enqueue_blocked": true, "enqueue_blocked_reason": "night",
                       "dequeue_blocked": true, "dequeue_blocked_reason": "night"});
     server.done("UpdateQueue", json!({"queue": both})).await;
     check(&server, "Enqueue", enqueue("a", 1), Reason::EnqueueBlocked, "retry with the same id").await;
     check(&server, "Dequeue", json!({"queue": "mail"}), Reason::DequeueBlocked, "settle what is leased").await;
     let other = json!({"queue": "mail", "queue_id": "0".repeat(32)});
-    check(&server, "PurgeQueue", other, Reason::QueueNotFound, "GetQueue (queue describe)").await;
+    check(&server, "PurgeQueue", other, Reason::QueueNotFound, "GetQueue (tallystone queue describe mail)").await;
 }
 
 #[tokio::test]
@@ -75,7 +83,7 @@ async fn the_nearest_shape_is_there_for_programs_where_there_is_one() {
     let by = |queue: &str, filter: Value| json!({"queue": queue, "filter": filter});
     let none = server.refused("GetDepth", by("mail", json!({"a": "x"})), Reason::FilterNotDeclared).await;
     assert_eq!(none["details"][0]["metadata"].get("nearest"), None, "{none}");
-    assert!(text(&none).contains("queue update --filter-shape"), "{none}");
+    assert!(text(&none).contains("queue update QUEUE --filter-shape"), "{none}");
     let shapes = json!([{"keys": ["size", "colour"]}, {"keys": ["team"]}]);
     server.done("CreateQueue", json!({"queue": {"name": "shop", "filter_shapes": shapes}})).await;
     let colour = server.refused("GetDepth", by("shop", json!({"colour": "x"})), Reason::FilterNotDeclared).await;
@@ -116,13 +124,13 @@ async fn an_explanation_tells_the_beginning_of_a_long_error_and_names_call_and_c
     let held = lease(&server).await;
     let running = server.done("ExplainMessage", named("a")).await;
     let told = running["explanations"][0]["text"].as_str().expect("a text").to_owned();
-    assert!(told.contains("CancelMessage (msg cancel --id)"), "{told}");
+    assert!(told.contains("CancelMessage (tallystone msg cancel -q mail --id a)"), "{told}");
     let mut fail = settle(&held);
     fail["error"] = json!({"signature": "io", "text": format!("line one\n{}", "x".repeat(1_000))});
     server.done("Fail", fail).await;
     let errored = server.done("ExplainMessage", named("a")).await;
     let told = errored["explanations"][0]["text"].as_str().expect("a text");
     assert!(told.contains(": io line one xxx") && told.contains("…; mend the cause"), "{told}");
-    assert!(told.len() < 250 && told.contains("RedriveMessages (dlq redrive)"), "{told}");
+    assert!(told.len() < 250 && told.contains("RedriveMessages (tallystone dlq redrive -q mail a)"), "{told}");
     assert_eq!(errored["message"]["error"]["text"].as_str().map(str::len), Some(1_009), "the message has all of it");
 }

@@ -52,6 +52,8 @@ async fn a_request_token_names_one_purge_or_redrive_and_no_other() {
         ("RedriveMessages", json!({"queue": "mail", "request_token": "once", "filter": {"team": "red"}, "rate": 7})),
         ("RedriveMessages", json!({"queue": "mail", "request_token": "once", "message_id": "b"})),
         ("PurgeQueue", json!({"queue": "mail", "request_token": "once"})),
+        ("DiscardMessages", json!({"queue": "mail", "request_token": "once", "filter": {"team": "red"}})),
+        ("DiscardMessages", json!({"queue": "mail", "request_token": "once", "message_id": "b"})),
     ];
     for (method, other) in others {
         let refused = server.refused(method, other, Reason::TokenReused).await;
@@ -219,6 +221,7 @@ async fn a_dry_run_does_not_wait_for_the_rate() {
     let asked = json!({"queue": "mail", "rate": 1, "dry_run": true});
     let counted = server.done("RedriveMessages", asked).await["operation"].clone();
     assert_eq!((&counted["done"], &counted["state"]), (&json!("300"), &json!("OPERATION_STATE_DONE")), "{counted}");
+    assert_eq!(counted["dryRun"], true, "it says that it is one: {counted}");
     assert_eq!(count(&depth(&server).await["errored"]), 300);
 }
 
@@ -254,4 +257,126 @@ async fn a_deletion_that_is_repeated_answers_as_the_first_and_leaves_the_queue_t
         assert_eq!(server.done("DeleteQueue", named("twice", &second["id"])).await["messages"], "0");
     })
     .await;
+}
+
+/// A queue whose messages fail with a signature of their own.
+async fn fail_with(server: &Wire, id: &str, team: &str, signature: &str) {
+    let message = json!({"message_id": id, "metadata": {"team": team}});
+    server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    let mut failed = settle(&lease(server).await);
+    failed["error"] = json!({"signature": signature, "text": "no route"});
+    assert_eq!(server.done("Fail", failed).await["state"], "MESSAGE_STATE_ERRORED");
+}
+
+fn one_attempt() -> Value {
+    json!({"queue": {"name": "mail", "default_max_attempts": 1, "filter_shapes": [{"keys": ["team"]}]}})
+}
+
+#[tokio::test]
+async fn a_discard_takes_what_it_names_and_leaves_the_rest() {
+    on_every_store(mail(), async |server| {
+        let limits = json!({"queue": {"name": "mail", "default_max_attempts": 1}});
+        server.done("UpdateQueue", limits).await;
+        for (id, team, signature) in
+            [("a", "red", "io"), ("b", "blue", "io"), ("c", "red", "smtp"), ("d", "blue", "smtp"), ("e", "red", "io")]
+        {
+            fail_with(&server, id, team, signature).await;
+        }
+        let errored = async || {
+            let page = server.done("ListMessages", json!({"queue": "mail", "state": "ERRORED"})).await;
+            let messages = page["messages"].as_array().expect("messages").clone();
+            let ids: Vec<String> =
+                messages.iter().map(|message| message["messageId"].as_str().expect("an id").to_owned()).collect();
+            ids.concat()
+        };
+        let discard = async |mut body: Value| {
+            body["queue"] = json!("mail");
+            let begun = server.done("DiscardMessages", body).await["operation"].clone();
+            match begun["operationId"].as_str() {
+                Some("") => begun,
+                _ => ended(&server, &begun).await,
+            }
+        };
+        let dry = discard(json!({"filter": {"team": "red"}, "error_signature": "io", "dry_run": true})).await;
+        assert_eq!((&dry["kind"], &dry["done"], &dry["dryRun"]), (&json!("discard"), &json!("2"), &json!(true)));
+        assert_eq!(errored().await, "abcde", "a dry run changes nothing");
+        let some = discard(json!({"filter": {"team": "red"}, "error_signature": "io"})).await;
+        assert_eq!((&some["done"], &some["state"]), (&json!("2"), &json!("OPERATION_STATE_DONE")), "{some}");
+        assert_eq!(errored().await, "bcd");
+        let one = discard(json!({"message_id": "d"})).await;
+        assert_eq!((&one["done"], errored().await.as_str()), (&json!("1"), "bc"));
+        server.refused("GetMessage", json!({"queue": "mail", "message_id": "d"}), Reason::MessageNotFound).await;
+        let by_signature = discard(json!({"error_signature": "smtp"})).await;
+        assert_eq!((&by_signature["done"], errored().await.as_str()), (&json!("1"), "b"));
+        server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "waits"}})).await;
+        let waits = json!({"queue": "mail", "message_id": "waits"});
+        server.refused("DiscardMessages", waits, Reason::WrongMessageState).await;
+        let all = discard(json!({"all": true})).await;
+        assert_eq!((&all["done"], errored().await.as_str()), (&json!("1"), ""));
+        assert_eq!(server.done("GetDepth", json!({"queue": "mail"})).await["pending"], "1", "what waits stays");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_discard_says_which_messages_it_means() {
+    let server = Wire::start().await;
+    server.done("CreateQueue", one_attempt()).await;
+    for body in [
+        json!({}),
+        json!({"dry_run": true}),
+        json!({"all": true, "filter": {"a": "b"}}),
+        json!({"all": true, "error_signature": "io"}),
+        json!({"message_id": "m", "all": true}),
+        json!({"message_id": "m", "error_signature": "io"}),
+        json!({"message_id": "m", "until_time": "2026-01-01T00:00:00Z"}),
+        json!({"shard_key": "k"}),
+    ] {
+        let mut sent = body.clone();
+        sent["queue"] = json!("mail");
+        server.refused("DiscardMessages", sent, Reason::InvalidArgument).await;
+    }
+}
+
+#[tokio::test]
+async fn what_fails_after_the_count_of_a_discard_stays() {
+    let clock = clock();
+    let server = Wire::with_clock(&clock).await;
+    server.done("CreateQueue", one_attempt()).await;
+    for id in ["early", "late"] {
+        server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": id}})).await;
+    }
+    let fail = async || server.done("Fail", settle(&lease(&server).await)).await;
+    fail().await;
+    let dry = server.done("DiscardMessages", json!({"queue": "mail", "all": true, "dry_run": true})).await;
+    assert_eq!(dry["operation"]["done"], "1", "{dry}");
+    clock.advance(Duration::from_secs(1));
+    fail().await;
+    let until = &dry["operation"]["startTime"];
+    let once = json!({"queue": "mail", "all": true, "until_time": until, "request_token": "once"});
+    let begun = server.done("DiscardMessages", once.clone()).await["operation"].clone();
+    assert_eq!(ended(&server, &begun).await["done"], "1");
+    let again = server.done("DiscardMessages", once).await["operation"].clone();
+    assert_eq!((&again["operationId"], &again["done"]), (&begun["operationId"], &json!("1")), "a repeat does nothing");
+    let left = server.done("ListMessages", json!({"queue": "mail", "state": "ERRORED"})).await;
+    assert_eq!(left["messages"].as_array().expect("messages").len(), 1, "{left}");
+    let left = &left["messages"][0];
+    assert_eq!(left["messageId"], "late", "it came before the discard and failed after the count");
+    assert!(left["endTime"].as_str() > until.as_str(), "it says since when it is over: {left}");
+}
+
+#[tokio::test]
+async fn a_discard_of_one_message_that_is_repeated_answers_as_the_first() {
+    let server = Wire::start().await;
+    server.done("CreateQueue", one_attempt()).await;
+    fail_with(&server, "a", "red", "io").await;
+    let once = json!({"queue": "mail", "message_id": "a", "request_token": "once"});
+    let first = server.done("DiscardMessages", once.clone()).await;
+    assert_eq!(first["operation"]["done"], "1", "{first}");
+    assert_eq!(server.done("DiscardMessages", once.clone()).await, first);
+    fail_with(&server, "a", "red", "io").await;
+    assert_eq!(server.done("DiscardMessages", once).await, first, "another message of the id is not touched");
+    assert_eq!(depth(&server).await["errored"], "1");
+    let other = json!({"queue": "mail", "message_id": "absent", "request_token": "other"});
+    server.refused("DiscardMessages", other, Reason::MessageNotFound).await;
 }

@@ -1,8 +1,10 @@
 //! ExplainQueue foresees what a dequeue with the same filter gets.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::{Wire, enqueue, lease, settle, with_mail};
+use super::{Wire, clock, enqueue, lease, settle, with_mail};
 
 async fn explained(server: &Wire, filter: Value) -> Vec<(String, String)> {
     let told = server.done("ExplainQueue", json!({"queue": "mail", "filter": filter})).await;
@@ -38,16 +40,16 @@ async fn with_held_reds(shapes: Value, strict: bool) -> Wire {
 async fn an_explanation_for_a_filter_tells_what_that_filter_meets() {
     for (shapes, first) in [(json!([{"keys": ["team"]}]), None), (json!([]), Some("filter_not_declared"))] {
         let server = with_held_reds(shapes, false).await;
-        let held = server.done("Dequeue", json!({"queue": "mail", "message_id": "a1"})).await;
-        let key = held["leases"][0]["message"]["messageKey"].as_str().expect("a key").to_owned();
+        server.done("Dequeue", json!({"queue": "mail", "message_id": "a1"})).await;
         let told = explained(&server, json!({"team": "red"})).await;
         let expected: Vec<&str> = first.into_iter().chain(["value_held", "value_held"]).collect();
         assert_eq!(causes(&told), expected, "{told:?}");
         let (_, last) = told.last().expect("a cause");
-        assert!(last.contains("\"x\" is at its limit of 1") && last.contains(&key), "{last}");
+        assert!(last.contains("\"x\" is at its limit of 1, and 2 pending messages wait for it"), "{last}");
+        assert!(last.contains("a worker without a session has had message \"a1\" for "), "{last}");
         assert_eq!(got(&server, json!({"team": "red"})).await, 0);
         let told = explained(&server, json!({"team": "blue"})).await;
-        assert_eq!(causes(&told), first.into_iter().chain(["next"]).collect::<Vec<_>>(), "{told:?}");
+        assert_eq!(causes(&told), first.into_iter().chain(["no_worker", "next"]).collect::<Vec<_>>(), "{told:?}");
         assert_eq!(got(&server, json!({"team": "blue"})).await, 1);
         let told = explained(&server, json!({"team": "green"})).await;
         assert_eq!(causes(&told), first.into_iter().chain(["filter_not_met"]).collect::<Vec<_>>(), "{told:?}");
@@ -78,9 +80,7 @@ async fn an_explanation_under_strict_order_names_the_message_that_comes_first() 
     server.done("CancelMessage", json!({"queue": "mail", "message_id": "b1"})).await;
     let told = explained(&server, json!({})).await;
     assert_eq!(causes(&told), ["value_held", "value_held"], "{told:?}");
-    let key = server.done("GetMessage", json!({"queue": "mail", "message_id": "a1"})).await;
-    let key = key["message"]["messageKey"].as_str().expect("a key").to_owned();
-    assert!(told[1].1.contains(&format!("{key}, which is invisible, comes first; wait until")), "{told:?}");
+    assert!(told[1].1.contains("message \"a1\", which is invisible, comes first; wait until"), "{told:?}");
     assert!(told.iter().all(|(_, text)| !text.contains("limit")), "no limit holds it: {told:?}");
 }
 
@@ -109,7 +109,7 @@ async fn one_message_is_spoken_of_as_one() {
     let message = json!({"message_id": "a", "metadata": {"team": "red"}});
     server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
     for filter in [json!({}), json!({"team": "red"})] {
-        let (cause, text) = explained(&server, filter).await.remove(0);
+        let (cause, text) = explained(&server, filter).await.remove(1);
         assert_eq!(cause, "next");
         assert!(text.starts_with("1 message is pending") && text.ends_with("a dequeue gets it at once"), "{text}");
     }
@@ -129,4 +129,80 @@ async fn one_message_is_spoken_of_as_one() {
     let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a"})).await;
     let text = told["explanations"][0]["text"].as_str().expect("a text").to_owned();
     assert!(text.starts_with("its one attempt is spent"), "{text}");
+}
+
+#[tokio::test]
+async fn held_values_and_missing_workers_are_told_before_what_a_dequeue_would_get() {
+    let clock = clock();
+    let server = Wire::with_clock(&clock).await;
+    let queue = json!({"name": "mail", "type": "EXCLUSIVE", "exclusivity_key": "title", "default_lease": "60s"});
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    for (id, title) in [("a1", "x"), ("a2", "x"), ("b1", "y"), ("c1", "z")] {
+        let message = json!({"message_id": id, "metadata": {"title": title}, "priority": "1"});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+    }
+    let told = explained(&server, json!({})).await;
+    assert_eq!(causes(&told), ["no_worker", "next"], "{told:?}");
+    assert!(told[0].1.contains("nobody has asked since the server started; start a worker (tallystone work -q mail"));
+    let session = server.done("OpenSession", json!({"label": "mailer-7", "session_lease": "3600s"})).await;
+    let session = session["sessionId"].as_str().expect("a session").to_owned();
+    let taken = json!({"queue": "mail", "session_id": session, "sequence": "1"});
+    assert_eq!(server.done("Dequeue", taken).await["leases"][0]["message"]["messageId"], "a1");
+    server.done("SetValueLimit", json!({"queue": "mail", "value": "y", "limit": 0})).await;
+    clock.advance(Duration::from_secs(20));
+    let told = explained(&server, json!({})).await;
+    assert_eq!(causes(&told), ["no_worker", "value_held", "value_held", "next"], "{told:?}");
+    let (worker, x, y) = (&told[0].1, &told[1].1, &told[2].1);
+    assert!(worker.contains("the last dequeue came 20s ago; 1 message is leased"), "{worker}");
+    assert!(x.contains("value \"x\" is at its limit of 1, and 1 pending message waits for it"), "{x}");
+    assert!(
+        x.contains("worker \"mailer-7\" (session ") && x.contains(" has had message \"a1\" for 20s, since "),
+        "{x}"
+    );
+    assert!(x.contains("its lease ends in 40s, at ") && x.contains("(tallystone queue limit mail x N)"), "{x}");
+    assert!(y.contains("value \"y\" rests: its limit is 0, and 1 pending message waits for it"), "{y}");
+    let one = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a2"})).await;
+    assert_eq!(one["explanations"][0]["text"], *x, "the message behind it is told the same");
+    for told in [x, y, worker] {
+        assert!(!told.contains(&session) && !told.contains("m.0"), "no secrets, no keys of the store: {told}");
+    }
+    let free = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "c1"})).await;
+    let causes: Vec<&Value> =
+        free["explanations"].as_array().expect("causes").iter().map(|one| &one["cause"]).collect();
+    assert_eq!(causes, ["no_worker", "next"], "{free}");
+}
+
+#[tokio::test]
+async fn under_strict_order_the_worker_of_the_message_that_comes_first_is_named() {
+    let server = with_held_reds(json!([]), true).await;
+    server.done("Dequeue", json!({"queue": "mail", "message_id": "a1"})).await;
+    let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a2"})).await;
+    let text = told["explanations"][0]["text"].as_str().expect("a text").to_owned();
+    assert!(text.contains("value \"x\" are served one after another, and message \"a1\", which is running"), "{text}");
+    assert!(text.contains("a worker without a session has had it for "), "{text}");
+}
+
+#[tokio::test]
+async fn messages_that_failed_several_times_are_counted_with_their_failures() {
+    let server = Wire::start().await;
+    let never = json!({"initial": "0s", "max": "0s", "factor_percent": 100, "jitter_percent": 0});
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "retry_policy": never}})).await;
+    for (id, attempts) in [("a", 3), ("b", 1)] {
+        let message = json!({"message_id": id, "max_attempts": attempts});
+        server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+        for _ in 0..attempts {
+            let held = lease(&server).await;
+            server.done("Fail", settle(&held)).await;
+        }
+    }
+    let told = explained(&server, json!({})).await;
+    let (_, text) = told.iter().find(|(cause, _)| cause == "errored").expect("it says so");
+    assert!(
+        text.starts_with("2 messages are out of attempts after 4 failed attempts; read what their errors"),
+        "{text}"
+    );
+    assert!(
+        text.contains("(tallystone dlq ls -q mail)") && text.contains("(tallystone dlq redrive -q mail)"),
+        "{text}"
+    );
 }
