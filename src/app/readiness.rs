@@ -129,7 +129,7 @@ impl Readiness {
         let now = self.clock.elapsed();
         let step = step(judged.at, now);
         judged.at = now;
-        let lapsed = self.engine.fleet().is_some_and(|fleet| fleet.lease_left.is_zero());
+        let lapsed = self.engine.fleet().is_some_and(|fleet| !fleet.is_member);
         judged.lapsed_since = lapsed.then(|| judged.lapsed_since.unwrap_or_else(|| self.clock.now()));
         let mut standing = Standing::default();
         for store in &self.stores {

@@ -79,6 +79,8 @@ pub struct Engine {
 pub struct FleetGauges {
     /// How many members there are; nothing while this one does not know.
     pub members: Option<usize>,
+    /// Whether this one counts as a member: after a lapse, only once it writes datasets again.
+    pub is_member: bool,
     /// How long its lease still lasts if no heartbeat is acknowledged any more.
     pub lease_left: Duration,
 }
@@ -186,7 +188,8 @@ impl Engine {
     /// The membership of this process; none where one process owns the store.
     pub fn fleet(&self) -> Option<FleetGauges> {
         let fleet = self.core.fleet.as_ref()?;
-        Some(FleetGauges { members: fleet.members(), lease_left: fleet.lease_left() })
+        let (members, is_member, lease_left) = (fleet.members(), fleet.is_member(), fleet.lease_left());
+        Some(FleetGauges { members, is_member, lease_left })
     }
 
     /// Gauges of every dataset.

@@ -17,6 +17,8 @@ use crate::servers::cassandra::Cassandra;
 pub const COUNTERS: &str = "tallystone.counter.v1.CounterService";
 pub const NAMESPACES: &str = "tallystone.admin.v1.NamespaceService";
 pub const QUEUES: &str = "tallystone.queue.v1.QueueService";
+const ADD: &str = "/tallystone.counter.v1.CounterService/AddCount";
+const ADD_ONE: &str = r#"{"namespace": "default", "counter_name": "views", "delta": 1}"#;
 /// How soon a server says that its store is away, and that it is back.
 pub const AWAY_WITHIN: Duration = Duration::from_secs(15);
 pub const BACK_WITHIN: Duration = Duration::from_secs(10);
@@ -94,10 +96,7 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert_eq!((ready(&server, COUNTERS), ready(&server, QUEUES)), (0.0, 1.0));
     assert!(metric_of(&server, "tallystone_store_silent_seconds", "store=\"tallystone_dev\"") >= 8.0);
     // What is not ready is asked all the same.
-    let tried = server.post(
-        "/tallystone.counter.v1.CounterService/AddCount",
-        r#"{"namespace": "default", "counter_name": "views", "delta": 1}"#,
-    );
+    let tried = server.post(ADD, ADD_ONE);
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
 
     node.resume();
@@ -129,6 +128,8 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     assert_eq!(metric(&server, "tallystone_fleet_lease_seconds"), 0.0);
     node.resume();
     assert!(eventually(BACK_WITHIN, || is_ready(&server)), "{}", server.get("/readyz").body);
+    let tried = server.post(ADD, ADD_ONE).body;
+    assert!(!tried.contains("member") && !tried.contains("is joining"), "it writes again when it says so: {tried}");
     add_to(&server, "default", "views", 1);
     for lag in [staleness, closed_lag] {
         assert!(eventually(LAPSED_WITHIN, || metric(&server, lag) < 15.0), "{lag} {}", metric(&server, lag));

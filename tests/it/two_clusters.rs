@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::cassandra::{node, numbers, query, run, settings, tallystone};
-use crate::fleet::add_to;
+use crate::fleet::{add_to, metric_of};
 use crate::harness::{HttpAnswer, Launch, Server, eventually, http};
 use crate::servers::proxy::{Fault, Proxy, Wire};
 
@@ -133,6 +133,16 @@ fn while_one_of_two_clusters_is_away_the_counters_of_the_other_go_on_and_then_al
         assert!(refused.status != 200 || refused.json()["count"] == json!("1"), "{}", refused.body);
     }
     assert!(eventually(WITHIN, || count(&server, "near") == Some(7)), "{}", server.printed());
+    // The server goes on serving what it can, and says what stands still.
+    let names_it = || {
+        let page = server.get("/readyz");
+        assert_eq!(page.status, 200, "{}", page.body);
+        page.body.contains("keyspace away_far of Cassandra has not answered since 20")
+    };
+    assert!(eventually(WITHIN, names_it), "{}", server.get("/readyz").body);
+    let stale =
+        |dataset: &str| metric_of(&server, "tallystone_dataset_staleness_seconds", &format!("dataset=\"{dataset}\""));
+    assert!(eventually(WITHIN, || stale("away") > 20.0 && stale("near") < 12.0), "{} {}", stale("away"), stale("near"));
     // What is new at home is followed, and what is deleted there is forgotten, although that fails in the other cluster.
     let deleted = call(&server, "admin.v1.NamespaceService/DeleteNamespace", &json!({"name": "gone"}));
     assert_eq!(deleted.status, 200, "{}", deleted.body);

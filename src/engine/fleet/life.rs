@@ -100,6 +100,7 @@ impl Fleet {
         life.id = MemberId(id);
         life.beat = 0;
         life.lease = None;
+        life.rejoins = before.is_some() && !life.datasets.is_empty();
         for joined in life.datasets.values_mut() {
             joined.open = false;
         }
@@ -161,6 +162,7 @@ impl Fleet {
                     let mut life = self.life.lock();
                     if let Some(joined) = life.datasets.get_mut(&dataset) {
                         joined.open = true;
+                        life.rejoins = false;
                         opened = true;
                     }
                 }

@@ -70,6 +70,8 @@ struct Life {
     /// None before the first heartbeat is acknowledged, and after the end.
     lease: Option<Lease>,
     datasets: BTreeMap<DatasetId, Joined>,
+    /// Whether this life came after a lapse and writes none of its datasets yet.
+    rejoins: bool,
     /// Whether the process is leaving for good.
     over: bool,
 }
@@ -102,8 +104,8 @@ impl Fleet {
         stats: Arc<Stats>,
         (rules, profile): (Rules, Profile),
     ) -> Self {
-        let life =
-            Life { number: 0, id: MemberId([0; 16]), beat: 0, lease: None, datasets: BTreeMap::new(), over: false };
+        let id = MemberId([0; 16]);
+        let life = Life { number: 0, id, beat: 0, lease: None, datasets: BTreeMap::new(), rejoins: false, over: false };
         let routes = routes::routes(life.id, &profile, &[]);
         Self {
             store,
@@ -198,6 +200,11 @@ impl Fleet {
         let now = self.clock.elapsed();
         let lease = self.life.lock().lease;
         lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
+    }
+
+    /// Whether this process counts: its lease lasts, and after a lapse it writes datasets again, if it did before.
+    pub fn is_member(&self) -> bool {
+        !self.lease_left().is_zero() && !self.life.lock().rejoins
     }
 
     /// Reads the members; whoever has lapsed by that is removed, which tells nobody anything new.
