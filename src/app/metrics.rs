@@ -2,6 +2,7 @@
 //!
 //! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
 
+mod process;
 mod queues;
 mod stores;
 
@@ -18,8 +19,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
-use crate::engine::stats::{Level, Stats};
+use crate::engine::stats::{Level, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
+
+pub use process::Process;
 
 /// Something whose numbers stand on the page.
 pub trait Measured: Send + Sync + 'static {
@@ -121,6 +124,7 @@ impl Measured for Arc<Engine> {
         }
         encode_undeclared(encoder, &stats.undeclared_filters)?;
         encode_counts(encoder, &stats.by_queue)?;
+        encode_namespaces(encoder, stats)?;
         encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
@@ -136,6 +140,34 @@ impl Measured for Arc<Engine> {
         encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
         encode_gauges(self, encoder)
     }
+}
+
+type NamespaceRow = (&'static str, &'static str, fn(&NamespaceCounts) -> u64);
+
+const NAMESPACE_COUNTS: &[NamespaceRow] = &[
+    ("tallystone_namespace_writes_applied", "Adds, clears and totals that were applied, by namespace", |c| {
+        c.writes_applied.get()
+    }),
+    ("tallystone_namespace_writes_failed", "Writes that were refused or failed, or whose outcome is not known", |c| {
+        c.writes_failed.get()
+    }),
+    ("tallystone_namespace_reads", "Reads of counts, of one or of many in a call", |c| c.reads.get()),
+];
+
+/// The label of all namespaces that are not shown one by one; no namespace has a name like it.
+const OTHER_NAMESPACES: &str = "_other";
+
+/// What was done to counters, by namespace.
+fn encode_namespaces(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> Result<(), fmt::Error> {
+    let (namespaces, others) = stats.by_namespace.get();
+    for (name, help, value) in NAMESPACE_COUNTS {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let shown = namespaces.iter().map(|(namespace, counts)| (&**namespace, value(counts)));
+        for (namespace, count) in shown.chain([(OTHER_NAMESPACES, value(others))]) {
+            ConstCounter::new(count).encode(family.encode_family(&[("namespace", namespace)])?)?;
+        }
+    }
+    Ok(())
 }
 
 /// What the engine holds at this moment.

@@ -28,7 +28,7 @@ use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
-use crate::app::metrics::Measures;
+use crate::app::metrics::{Measures, Process};
 use crate::app::notices::{for_shell, say};
 use crate::app::readiness::Readiness;
 use crate::app::resources;
@@ -118,6 +118,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let stop = CancellationToken::new();
     let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
     let gateway = Arc::new(gateway.under(hosts(&config, preset)));
+    gateway.measure(Measures::of(Process));
     gateway.set_phase(Phase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();

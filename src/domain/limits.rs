@@ -340,6 +340,8 @@ pub const WATERMARK_INTERVAL: Duration = Duration::from_secs(10);
 pub const METRIC_DATASETS_MAX: usize = 100;
 /// The queues that the metrics page shows one by one, by name; the rest is shown as one.
 pub const METRIC_QUEUES_MAX: usize = 100;
+/// The namespaces whose writes and reads the metrics page shows one by one, as they come; the rest is shown as one.
+pub const METRIC_NAMESPACES_MAX: usize = 100;
 /// The filters without an index that the metrics page shows one by one, by their keys; the rest is shown as one.
 pub const METRIC_SHAPES_MAX: usize = 20;
 /// The counters that `ns rm` counts before it asks; beyond it, it says "more than".

@@ -21,7 +21,7 @@ use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::{NamespaceError, Namespaces};
 use crate::engine::rolling::NamespaceQueues;
 use crate::engine::rolling::queue::SetBytes;
-use crate::engine::stats::Stats;
+use crate::engine::stats::{NamespaceCounts, Stats};
 use crate::engine::told::Told;
 use crate::engine::top::TopTables;
 use crate::engine::watchers::Watchers;
@@ -109,6 +109,8 @@ pub struct Scope {
     pub remembers_told: bool,
     /// Its best-effort counters.
     pub fast: Arc<dyn FastCounts>,
+    /// What was done to its counters.
+    pub counts: Arc<NamespaceCounts>,
     /// Why calls of it are refused here: it names clusters that this server does not know. Its rolls go on, so that it
     /// holds nobody else up in its dataset.
     kept_elsewhere: Option<String>,
@@ -228,7 +230,8 @@ impl Core {
             cache: Arc::clone(&self.stores.cache),
             fast: Arc::clone(&self.stores.fast),
         });
-        Ok(Scope { namespace, dataset, rules, queues, cache, remembers_told, fast, kept_elsewhere, rows })
+        let counts = self.stats.by_namespace.of(namespace.spec.name.as_str());
+        Ok(Scope { namespace, dataset, rules, queues, cache, remembers_told, fast, counts, kept_elsewhere, rows })
     }
 
     /// The queues of a namespace; ended ones if it was deleted in the meantime.

@@ -8,11 +8,12 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::{METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
+use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
+use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::shard::Walked;
 use crate::domain::queue::state::{State, Trigger};
-use crate::domain::queue::{QueueName, Transition};
+use crate::engine::counting::WriteOutcome;
 
 /// One growing number.
 #[derive(Default, Debug)]
@@ -112,30 +113,52 @@ impl QueueCounts {
     }
 }
 
-/// What happened to messages by queue. The first queues that are served are counted one by one, all others as one; a queue
-/// that is deleted leaves its place to a later one.
+/// What was done to the counters of one namespace since this server first took a call of it.
 #[derive(Default, Debug)]
-pub struct CountsByQueue(Mutex<BTreeMap<QueueName, Arc<QueueCounts>>>, Arc<QueueCounts>);
+pub struct NamespaceCounts {
+    /// Adds, clears and totals that were applied.
+    pub writes_applied: Count,
+    /// Those that were refused or failed, or whose outcome is not known.
+    pub writes_failed: Count,
+    /// Reads of counts, of one or of many in a call.
+    pub reads: Count,
+}
 
-impl CountsByQueue {
-    /// The counts of a queue. O(log n).
-    pub fn of(&self, queue: &QueueName) -> Arc<QueueCounts> {
-        let mut queues = self.0.lock();
-        match queues.get(queue) {
+impl NamespaceCounts {
+    /// Counts what came of one write; one that was applied before is neither.
+    pub fn wrote<E>(&self, answer: Result<WriteOutcome, E>) {
+        match answer {
+            Ok(WriteOutcome::Applied) => self.writes_applied.one(),
+            Ok(WriteOutcome::AlreadyApplied) => {}
+            Err(_) => self.writes_failed.one(),
+        }
+    }
+}
+
+/// Counts by name. The first `MOST` names that come are counted one by one, all others as one; a name that is forgotten
+/// leaves its place to a later one.
+#[derive(Default, Debug)]
+pub struct CountsBy<T, const MOST: usize>(Mutex<BTreeMap<Arc<str>, Arc<T>>>, Arc<T>);
+
+impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
+    /// The counts of a name. O(log n).
+    pub fn of(&self, name: &str) -> Arc<T> {
+        let mut names = self.0.lock();
+        match names.get(name) {
             Some(counts) => Arc::clone(counts),
-            None if queues.len() < METRIC_QUEUES_MAX => Arc::clone(queues.entry(queue.clone()).or_default()),
+            None if names.len() < MOST => Arc::clone(names.entry(name.into()).or_default()),
             None => Arc::clone(&self.1),
         }
     }
 
-    /// Takes a queue out that is there no more. O(log n).
-    pub fn forget(&self, queue: &QueueName) {
-        self.0.lock().remove(queue);
+    /// Takes a name out that is there no more. O(log n).
+    pub fn forget(&self, name: &str) {
+        self.0.lock().remove(name);
     }
 
-    /// The queues that are counted one by one, by name, and all others. O(n).
-    pub fn get(&self) -> (Vec<(QueueName, Arc<QueueCounts>)>, &QueueCounts) {
-        let shown = self.0.lock().iter().map(|(queue, counts)| (queue.clone(), Arc::clone(counts))).collect();
+    /// The names that are counted one by one, in their order, and all others. O(n).
+    pub fn get(&self) -> (Vec<(Arc<str>, Arc<T>)>, &T) {
+        let shown = self.0.lock().iter().map(|(name, counts)| (Arc::clone(name), Arc::clone(counts))).collect();
         (shown, &self.1)
     }
 }
@@ -232,7 +255,9 @@ pub struct Stats {
     /// Messages that dequeues looked at whose filters have no index.
     pub undeclared_filters: UndeclaredFilters,
     /// What happened to messages, by queue.
-    pub by_queue: CountsByQueue,
+    pub by_queue: CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
+    /// What was done to counters, by namespace.
+    pub by_namespace: CountsBy<NamespaceCounts, METRIC_NAMESPACES_MAX>,
     /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
     pub acknowledged_below_limit: Count,
 }
@@ -242,21 +267,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_queues_are_counted_one_by_one_and_a_deleted_one_leaves_its_place() {
-        let by_queue = CountsByQueue::default();
-        let name = |number: usize| QueueName::new(&format!("q{number:03}")).expect("a legal name");
-        for number in 0..METRIC_QUEUES_MAX + 3 {
-            by_queue.of(&name(number)).failed.one();
+    fn the_first_names_are_counted_one_by_one_and_a_forgotten_one_leaves_its_place() {
+        let by_name = CountsBy::<QueueCounts, 4>::default();
+        let name = |number: usize| format!("q{number:03}");
+        for number in 0..7 {
+            by_name.of(&name(number)).failed.one();
         }
-        by_queue.of(&name(0)).failed.one();
-        let (shown, others) = by_queue.get();
-        assert_eq!((shown.len(), shown[0].1.failed.get(), others.failed.get()), (METRIC_QUEUES_MAX, 2, 3));
-        by_queue.forget(&name(5));
-        by_queue.of(&name(METRIC_QUEUES_MAX + 7)).failed.one();
-        let (shown, others) = by_queue.get();
-        let last = shown.last().expect("there are many");
-        assert_eq!((shown.len(), &last.0, others.failed.get()), (METRIC_QUEUES_MAX, &name(METRIC_QUEUES_MAX + 7), 3));
-        assert!(shown.iter().all(|(queue, _)| *queue != name(5)));
+        by_name.of(&name(0)).failed.one();
+        let (shown, others) = by_name.get();
+        assert_eq!((shown.len(), shown[0].1.failed.get(), others.failed.get()), (4, 2, 3));
+        by_name.forget(&name(1));
+        by_name.of(&name(11)).failed.one();
+        let (shown, others) = by_name.get();
+        let names: Vec<&str> = shown.iter().map(|(name, _)| &**name).collect();
+        assert_eq!((names, others.failed.get()), (vec!["q000", "q002", "q003", "q011"], 3));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::domain::limits::METRIC_QUEUES_MAX;
 use crate::domain::queue::State;
 use crate::engine::queues::Backlog;
-use crate::engine::stats::{CountsByQueue, QueueCounts, UndeclaredFilters};
+use crate::engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
 
 /// The label of all filters that are not shown one by one.
 const OTHER_SHAPES: &str = "~other";
@@ -64,12 +64,15 @@ const COUNTS: &[CountRow] = &[
 ];
 
 /// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
-pub fn encode_counts(encoder: &mut DescriptorEncoder<'_>, by_queue: &CountsByQueue) -> Result<(), fmt::Error> {
+pub fn encode_counts(
+    encoder: &mut DescriptorEncoder<'_>,
+    by_queue: &CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
+) -> Result<(), fmt::Error> {
     let (queues, others) = by_queue.get();
     for (name, help, value) in COUNTS {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        let shown = queues.iter().map(|(queue, counts)| (queue.to_string(), value(counts)));
-        for (queue, count) in shown.chain([(OTHER_QUEUES.to_owned(), value(others))]) {
+        let shown = queues.iter().map(|(queue, counts)| (&**queue, value(counts)));
+        for (queue, count) in shown.chain([(OTHER_QUEUES, value(others))]) {
             ConstCounter::new(count).encode(family.encode_family(&[("queue", queue)])?)?;
         }
     }

@@ -148,6 +148,12 @@ impl Counting {
     }
 
     async fn add_fast(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
+        let answer = self.fast_added(scope, add).await;
+        scope.counts.wrote(answer.as_ref().map(|(written, _)| written.outcome));
+        answer
+    }
+
+    async fn fast_added(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
         let counter: Counter = scope.counter(add.name.clone());
         let ttl = scope.namespace.spec.ttl;
         let remembers_tokens = !scope.fast.capabilities().remembers_tokens.is_zero();

@@ -68,6 +68,7 @@ impl Counting {
         options: ReadOptions,
         budget: Budget,
     ) -> Result<Reading, CountingError> {
+        scope.counts.reads.one();
         if is_best_effort(scope) {
             return Ok(self.fast_reading(scope.fast.get(counter).await?));
         }

@@ -119,6 +119,18 @@ impl Counting {
         own: Option<OwnTime>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
+        let answers = self.decide(scope, submissions, own, turn).await;
+        answers.iter().for_each(|answer| scope.counts.wrote(answer.as_ref().map(|outcome| *outcome)));
+        answers
+    }
+
+    async fn decide(
+        &self,
+        scope: &Arc<Scope>,
+        submissions: Vec<Submission>,
+        own: Option<OwnTime>,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Vec<Result<WriteOutcome, CountingError>> {
         if let Some(Err(NoWriter(why))) = self.core.fleet.as_ref().map(|fleet| fleet.check_writer(scope.dataset.id())) {
             return submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect();
         }

@@ -171,7 +171,7 @@ impl Shared {
         let record = queue.record.load();
         // From the start, so that a first failure is a rise. Templates hold no messages.
         if record.spec.template_for.is_none() {
-            queue.counts.get_or_init(|| self.stats.by_queue.of(&record.spec.name));
+            queue.counts.get_or_init(|| self.stats.by_queue.of(record.spec.name.as_str()));
         }
         self.directory.put(queue);
     }
@@ -179,7 +179,7 @@ impl Shared {
     /// Serves a queue no more.
     pub fn remove(&self, queue: &LiveQueue) {
         self.directory.remove(queue);
-        self.stats.by_queue.forget(&queue.record.load().spec.name);
+        self.stats.by_queue.forget(queue.record.load().spec.name.as_str());
         for number in 0..queue.shards() {
             self.alarms.set(queue.shard(number).id, None);
         }

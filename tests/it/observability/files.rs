@@ -7,7 +7,7 @@ use std::fs;
 use clap::error::ErrorKind;
 use tallystone::app::cli;
 
-use super::{alerts, metrics_in, root, samples, targets, text, used_server};
+use super::{alerts, dashboards, metrics_in, root, samples, targets, text, used_server};
 
 /// What every page of the runbook answers, in this order.
 const HEADINGS: [&str; 4] = ["What you see", "What it means", "What to do", "How you know it is over"];
@@ -74,6 +74,18 @@ fn a_panel_has_one_line_of_query_for_each_metric() {
         assert!(seen.insert((&target.panel, &target.id)), "{} has two queries {}", target.panel, target.id);
     }
     assert!(targets.len() > 20, "the panels are found: {}", targets.len());
+}
+
+#[test]
+fn every_dashboard_is_there_in_the_grafana_of_compose() {
+    let compose = text("docker-compose.yml");
+    let boards = dashboards();
+    for board in &boards {
+        let name = board.file_name().expect("a file has a name").to_string_lossy();
+        let mounted = format!("./docs/observability/{name}:/var/lib/grafana/dashboards/{name}:ro");
+        assert!(compose.contains(&mounted), "docker-compose.yml mounts no {name}");
+    }
+    assert_eq!(boards.len(), 3, "{boards:?}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What is shipped for those on call: dashboards, alerts and their runbook, held to what a real server shows.
 //!
 //! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` which trouble
-//! raises which alerts.
+//! raises which alerts, `pages` what a server says of itself.
 
 mod files;
 mod firing;
+mod pages;
 mod prometheus;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,93 @@
+//! What a server says of its namespaces, its build and its process.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tallystone::domain::limits::METRIC_NAMESPACES_MAX;
+
+use super::used_server;
+use crate::fleet::metric;
+use crate::harness::{Launch, Server};
+
+fn done(server: &Server, method: &str, body: &str) {
+    let answer = server.post(&format!("/tallystone.{method}"), body);
+    assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
+}
+
+/// The value of a series by namespace; none where the page does not have it.
+fn of(page: &str, metric: &str, namespace: &str) -> Option<u64> {
+    let series = format!("{metric}{{namespace=\"{namespace}\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+}
+
+#[test]
+fn writes_and_reads_are_counted_by_namespace() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    for (name, kind) in [("exact", "EVENTUAL"), ("fast", "BEST_EFFORT")] {
+        let body = format!(r#"{{"namespace": {{"name": "{name}", "counterType": "{kind}"}}}}"#);
+        done(&server, "admin.v1.NamespaceService/CreateNamespace", &body);
+        for _ in 0..3 {
+            let add = format!(r#"{{"namespace": "{name}", "counterName": "views", "delta": 1}}"#);
+            done(&server, "counter.v1.CounterService/AddCount", &add);
+        }
+        let names = format!(r#"{{"namespace": "{name}", "counterNames": ["views", "clicks"]}}"#);
+        done(&server, "counter.v1.CounterService/BatchGetCounts", &names);
+        // An event of the far past is refused.
+        let late = format!(
+            r#"{{"namespace": "{name}", "counterName": "views", "delta": 1, "idempotencyToken": {{"token": "late", "generationTime": "2001-01-01T00:00:00Z"}}}}"#
+        );
+        let answer = server.post("/tallystone.counter.v1.CounterService/AddCount", &late);
+        assert_eq!(answer.status == 200, kind == "BEST_EFFORT", "{}", answer.body);
+    }
+    let page = server.get("/metrics").body;
+    for (name, writes) in [("exact", (3, 1)), ("fast", (4, 0))] {
+        let of = |metric: &str| of(&page, &format!("tallystone_namespace_{metric}_total"), name).expect("it is shown");
+        assert_eq!(((of("writes_applied"), of("writes_failed")), of("reads")), (writes, 2), "{name}: {page}");
+    }
+}
+
+#[test]
+fn namespaces_beyond_the_bound_are_counted_as_one() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let all = METRIC_NAMESPACES_MAX + 3;
+    for number in 0..all {
+        let body = format!(r#"{{"namespace": {{"name": "n{number}", "counterType": "BEST_EFFORT"}}}}"#);
+        done(&server, "admin.v1.NamespaceService/CreateNamespace", &body);
+        let add = format!(r#"{{"namespace": "n{number}", "counterName": "views", "delta": 1}}"#);
+        done(&server, "counter.v1.CounterService/AddCount", &add);
+    }
+    let page = server.get("/metrics").body;
+    let metric = "tallystone_namespace_writes_applied_total";
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with(metric)).collect();
+    assert_eq!(lines.len(), METRIC_NAMESPACES_MAX + 1, "{lines:?}");
+    let sum: usize = lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum();
+    assert_eq!(sum, all, "nothing is left out: {lines:?}");
+    assert!(of(&page, metric, "_other").is_some_and(|others| others >= 3), "{lines:?}");
+}
+
+#[test]
+fn the_build_and_what_the_process_takes_are_told() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let page = server.get("/metrics").body;
+    let build = format!("\ntallystone_build_info{{version=\"{}\",profile=\"debug\"}} 1\n", env!("CARGO_PKG_VERSION"));
+    assert!(page.contains(&build), "{page}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let age = now - metric(&server, "process_start_time_seconds");
+    assert!((-2.0..120.0).contains(&age), "it was started a moment ago: {age}");
+    let cpu = metric(&server, "process_cpu_seconds_total");
+    assert!(cpu > 0.0 && cpu < 120.0, "{cpu}");
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it is running");
+    let resident = |line: &str| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok();
+    let resident = status.lines().find_map(resident).expect("it has memory") * 1024.0;
+    let told = metric(&server, "process_resident_memory_bytes");
+    assert!((0.5..2.0).contains(&(told / resident)), "{told} of {resident}");
+    assert!(metric(&server, "process_virtual_memory_bytes") >= told);
+    assert!(metric(&server, "process_threads") > 2.0);
+    let open = fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("it is running").count();
+    let told = metric(&server, "process_open_fds");
+    assert!((told - open as f64).abs() < 8.0, "{told} of {open}");
+    assert!(metric(&server, "process_max_fds") >= told);
+}
