@@ -180,6 +180,9 @@ pub trait QueueStore: Send + Sync + 'static {
     /// Reads what a shard knows of sessions, at most `SESSIONS_MAX` of them.
     async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError>;
 
+    /// Counts the leases that each of these sessions has in a shard; none for those that it does not know.
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError>;
+
     /// Says why a message stands where it stands, at the shard's time. Its position counts messages of its shard only.
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError>;
 

@@ -312,6 +312,7 @@ async fn queue_store_law_8_why_a_message_waits_is_read() {
         check_absent(shards.explain(absent, by_id("a")).await);
         check_absent(shards.prospect(absent, Filter::default()).await);
         check_absent(shards.sessions(absent).await);
+        check_absent(shards.leases_of(absent, Vec::new()).await);
     })
     .await;
 }

@@ -99,6 +99,10 @@ impl QueueStore for Judging {
         self.inner.sessions(shard).await
     }
 
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        self.inner.leases_of(shard, sessions).await
+    }
+
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
         self.inner.explain(shard, message).await
     }

@@ -109,6 +109,10 @@ impl QueueStore for NoQueues {
         Err(refused("read sessions"))
     }
 
+    async fn leases_of(&self, _shard: ShardId, _sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        Err(refused("count leases"))
+    }
+
     async fn explain(&self, _shard: ShardId, _message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
         Err(refused("explain message"))
     }

@@ -246,6 +246,10 @@ impl QueueStore for Queues {
         self.read(shard, |kept, _| kept.core.sessions().map(|(id, session)| (id, session.clone())).collect())
     }
 
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        self.read(shard, |kept, _| kept.core.lease_counts(&sessions))
+    }
+
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
         self.read(shard, |kept, at| (kept.core.explain(&message, at), at))
     }

@@ -1,6 +1,7 @@
 //! `dlq`: messages that are out of attempts: list them, give them their attempts back, throw them away.
 
 mod discard;
+mod groups;
 
 use clap::{Args, Subcommand};
 
@@ -21,9 +22,12 @@ pub struct DlqArgs {
 
 #[derive(Debug, Subcommand)]
 enum DlqCommand {
-    /// List errored messages, shard by shard in the order of their arrival.
-    #[command(visible_alias = "list", after_help = "Example:\n  tallystone dlq ls -q emails --limit 10")]
-    Ls(LsArgs),
+    /// Group errored messages by the signature of their error, the most first; list them with --messages.
+    #[command(
+        visible_alias = "list",
+        after_help = "Example:\n  tallystone dlq ls -q emails\n  tallystone dlq ls -q emails --messages --limit 10"
+    )]
+    Ls(groups::LsArgs),
     /// Give errored messages their attempts back, and follow how far that is.
     #[command(after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run")]
     Redrive(RedriveArgs),
@@ -42,16 +46,6 @@ enum DlqCommand {
         after_help = "Example:\n  tallystone dlq cancel $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
     Cancel(OperationArgs),
-}
-
-#[derive(Debug, Args)]
-struct LsArgs {
-    /// The queue.
-    #[arg(short, long, value_name = "NAME")]
-    queue: String,
-    /// At most so many.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
 }
 
 #[derive(Debug, Args)]
@@ -89,7 +83,7 @@ impl DlqArgs {
     pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
-            DlqCommand::Ls(args) => session.list_messages(args.queue, pb::MessageState::Errored, args.limit).await,
+            DlqCommand::Ls(args) => session.dead_letters(args).await,
             DlqCommand::Redrive(args) => session.redrive(args).await,
             DlqCommand::Rm(args) => session.discard(args).await,
             DlqCommand::Status(args) => session.operation(args.operation_id).await,

@@ -97,12 +97,14 @@ impl Failure {
         self
     }
 
-    /// Puts names into the places of commands that are suggested: ` QUEUE` before a space or a bracket.
+    /// Puts names into the places of commands that are suggested: ` QUEUE` before a space, a bracket or a quote.
     #[must_use]
     pub fn about(mut self, names: &[(&str, String)]) -> Self {
         for (place, name) in names {
-            for end in [' ', ')'] {
-                self.text = self.text.replace(&format!(" {place}{end}"), &format!(" {name}{end}"));
+            for end in [' ', ')', '`'] {
+                let named = |text: &String| text.replace(&format!(" {place}{end}"), &format!(" {name}{end}"));
+                self.text = named(&self.text);
+                self.hints = self.hints.iter().map(named).collect();
             }
         }
         self

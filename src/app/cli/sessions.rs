@@ -1,4 +1,4 @@
-//! `session`: open sessions for workers that are written as scripts, keep them, close them.
+//! `session`: open sessions for workers that are written as scripts, keep them, close them; list those that live.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use clap::{Args, Subcommand};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell};
+use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell, time_cell};
 use crate::app::cli::queue::full_name;
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
+use crate::app::notices::note;
 use crate::proto::queue::v1 as pb;
 
-/// Open sessions, keep their leases, close them: for workers that are scripts. `tallystone work` has one of its own.
+/// List sessions; open them, keep their leases, close them: for workers that are scripts. `tallystone work` has one of its own.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone session open --label worker-7")]
 pub struct SessionArgs {
@@ -29,6 +30,12 @@ enum SessionCommand {
     /// Let a session and its leases live on; shows the leases whose messages somebody wants canceled.
     #[command(after_help = "Example:\n  tallystone session beat $(tallystone session open --id)")]
     Beat(BeatArgs),
+    /// List the sessions that live, with their workers and how many leases they hold. Their ids are their workers' secrets.
+    #[command(
+        visible_alias = "list",
+        after_help = "Example:\n  tallystone session ls\n  tallystone session ls -q emails"
+    )]
+    Ls(LsArgs),
     /// End a session and release its leases.
     #[command(after_help = "Example:\n  tallystone session close $(tallystone session open --id)")]
     Close(CloseArgs),
@@ -57,6 +64,16 @@ struct BeatArgs {
 }
 
 #[derive(Debug, Args)]
+struct LsArgs {
+    /// Only those that may hold leases of this queue, and their leases there.
+    #[arg(short, long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    queue: String,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    limit: usize,
+}
+
+#[derive(Debug, Args)]
 struct CloseArgs {
     /// The session, as `session open` shows it.
     session_id: String,
@@ -68,6 +85,7 @@ impl SessionArgs {
         match self.command {
             SessionCommand::Open(args) => session.open_session(args).await,
             SessionCommand::Beat(args) => session.beat(args).await,
+            SessionCommand::Ls(args) => session.list_sessions(args).await,
             SessionCommand::Close(args) => session.close_session(args).await,
         }
     }
@@ -92,6 +110,32 @@ impl Session {
         let cells = vec![vec![duration_cell(beat.session_expires_in.as_ref()), list_cell(&beat.cancel_requests)]];
         let rows = Rows { columns: &["session_expires_in", "cancel_requests"], cells };
         self.output.answer(&Answer::one(&full_name("HeartbeatResponse"), &beat), &rows)
+    }
+
+    async fn list_sessions(&self, args: LsArgs) -> Result<(), Failure> {
+        let (sessions, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+            let request = pb::ListSessionsRequest { queue: args.queue.clone(), page_size, page_token };
+            let page = call!(ask self, queues.list_sessions, &request)?;
+            Ok((page.sessions, page.next_page_token))
+        })
+        .await?;
+        if !next_page_token.is_empty() {
+            note("there are more; --limit N shows them");
+        }
+        let whole = pb::ListSessionsResponse { sessions, next_page_token };
+        let cells = whole.sessions.iter().map(|session| {
+            vec![
+                session.label.clone(),
+                session.session_ref.clone(),
+                session.leases.to_string(),
+                time_cell(session.open_time.as_ref()),
+                time_cell(session.last_heard_time.as_ref()),
+                duration_cell(session.session_expires_in.as_ref()),
+            ]
+        });
+        let columns = &["label", "session_ref", "leases", "open_time", "last_heard_time", "session_expires_in"];
+        let rows = Rows { columns, cells: cells.collect() };
+        self.output.answer(&Answer::many(&full_name("ListSessionsResponse"), &whole, "sessions"), &rows)
     }
 
     async fn close_session(&self, args: CloseArgs) -> Result<(), Failure> {

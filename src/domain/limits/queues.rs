@@ -30,6 +30,8 @@ pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest type or trace context of a message, in bytes.
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
+/// The most sessions that one page of a list looks at; a page of a queue may be empty and yet have a next one.
+pub const SESSION_LIST_LOOKED_AT_MAX: usize = 10_000;
 /// The longest request token of a deletion, purge, redrive, discard or update of a message, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The calls that wait for one shard; past it, RETRY_LATER.

@@ -42,6 +42,11 @@ impl Shard {
         self.sessions.all()
     }
 
+    /// How many leases each of these sessions has here. O(log n) each.
+    pub fn lease_counts(&self, sessions: &[SessionId]) -> Vec<usize> {
+        sessions.iter().map(|id| self.sessions.leases(*id)).collect()
+    }
+
     /// Asks what an earlier try holds without leasing anything.
     pub(super) fn recall(&mut self, call: &SessionCall, now: Timestamp) -> Result<Reply, Refusal> {
         Ok(self.replay(call, now)?.unwrap_or(Reply::Unanswered))

@@ -142,6 +142,11 @@ impl Sessions {
         self.entries.get(&id).map(|entry| &entry.session)
     }
 
+    /// How many leases a session has. O(log n).
+    pub fn leases(&self, id: SessionId) -> usize {
+        self.entries.get(&id).map_or(0, |entry| entry.all.len())
+    }
+
     /// Changes the record of a session, which begins with the change if it is new. O(log n).
     pub fn change(
         &mut self,

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
@@ -15,6 +16,7 @@ use crate::domain::queue::shard::NotDeclared;
 use crate::domain::queue::totals::Total;
 use crate::domain::queue::{Command, QueueName, State};
 use crate::engine::queues::Queues;
+use crate::engine::queues::core::Shared;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
@@ -22,11 +24,22 @@ use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
 /// The sweeps a look waits for in one shard; what is left over then is the sweeper's.
 const SWEEPS_BEFORE_A_LOOK: usize = 4;
 
+/// The worker that has a message, as far as it is known: what stands for its session, and the label of that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Worker {
+    /// What stands for the session; its id is the worker's secret.
+    pub session: String,
+    /// The label; empty if it has none, or was opened before the server started.
+    pub label: Box<str>,
+}
+
 /// A message that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The message.
     pub message: StoredMessage,
+    /// Who has it; none if nobody has, or one without a session.
+    pub worker: Option<Worker>,
     /// The shard's time.
     pub at: Timestamp,
 }
@@ -38,6 +51,15 @@ pub struct ListCursor {
     pub shard: u32,
     /// After this sequence.
     pub after: u64,
+}
+
+/// Whether listed messages bring their payloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payloads {
+    /// They do.
+    With,
+    /// They do not.
+    Without,
 }
 
 /// How many messages there are.
@@ -59,6 +81,14 @@ impl Depth {
     }
 }
 
+impl Shared {
+    fn found(&self, message: StoredMessage, at: Timestamp) -> Found {
+        let session = message.head.lease.and_then(|lease| lease.session);
+        let worker = session.map(|own| Worker { session: self.shown(own.id), label: self.sessions.label(own.id) });
+        Found { message, worker, at }
+    }
+}
+
 impl Queues {
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<Found, QueueError> {
@@ -67,7 +97,7 @@ impl Queues {
         self.catch_up(&queue, &[shard]).await?;
         let found = self.shared.stores.shards.get(queue.shard(shard).id, message).await;
         let found = found.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
-        found.map(|(message, at)| Found { message, at }).ok_or(QueueError::Refused(Refusal::NotFound))
+        found.map(|(message, at)| self.shared.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
     /// Shows the next messages, best priority first. A few shards are read at once, and of these the best are kept, so that a
@@ -80,7 +110,7 @@ impl Queues {
         let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
         while let Some(read) = reads.next().await {
             let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
-            best.extend(messages.into_iter().map(|message| Found { message, at }));
+            best.extend(messages.into_iter().map(|message| self.shared.found(message, at)));
             // Stable, so that of equal ones those of earlier shards come first.
             best.sort_by_key(|found| found.message.head.priority);
             best.truncate(limit);
@@ -95,6 +125,7 @@ impl Queues {
         state: State,
         from: ListCursor,
         limit: usize,
+        payloads: Payloads,
     ) -> Result<(Vec<Found>, Option<ListCursor>), QueueError> {
         let queue = self.shared.queue(name)?;
         self.catch_up_all(&queue).await?;
@@ -105,10 +136,13 @@ impl Queues {
             let read = self.shared.stores.shards.list(id, state, cursor.after, wanted).await;
             let MessagesAt { messages, at } = read.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
             let ended = messages.len() < wanted;
-            for message in messages {
+            for mut message in messages {
+                if payloads == Payloads::Without {
+                    message.body.payload = Bytes::new();
+                }
                 bytes += message.body.payload.len();
                 cursor.after = message.head.key.sequence;
-                page.push(Found { message, at });
+                page.push(self.shared.found(message, at));
                 if page.len() == limit || bytes >= QUEUE_REPLY_BYTES_MAX {
                     return Ok((page, Some(cursor)));
                 }

@@ -13,9 +13,12 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::limits::{CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_SHARDS_MAX};
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_LIST_LOOKED_AT_MAX, SESSION_SHARDS_MAX,
+};
 use crate::domain::queue::session::{Ending, Session, SessionId};
-use crate::domain::queue::{Refusal, ShardId};
+use crate::domain::queue::{QueueId, Refusal, ShardId};
 use crate::engine::shares::{CallerId, NoShare, Share, Shares};
 
 /// A session and the shards in which it may hold leases.
@@ -38,6 +41,23 @@ struct Known {
     sessions: BTreeMap<SessionId, Entry>,
     /// When each session is looked at to be forgotten: never later than it may be.
     looks: BTreeSet<(Duration, SessionId)>,
+    /// All in the order in which they came to be known, by a number that tells nothing of their ids.
+    in_order: BTreeMap<u64, SessionId>,
+    next: u64,
+}
+
+/// A session that lives, as it is listed. Times are elapsed times.
+pub struct Listed {
+    /// Its number.
+    pub id: SessionId,
+    /// Its label; empty if it has none or is not known.
+    pub label: Box<str>,
+    /// How long it lives after each of its calls.
+    pub lease: Duration,
+    /// When it was heard last; the present while a call of it waits or a stream of it is open.
+    pub heard: Duration,
+    /// The shards in which it may hold leases.
+    pub shards: Vec<ShardId>,
 }
 
 struct Entry {
@@ -52,6 +72,8 @@ struct Entry {
     /// Calls that wait, and streams that are open.
     in_use: usize,
     shards: BTreeSet<ShardId>,
+    /// Its place in the order of all.
+    number: u64,
     ended: Option<Ending>,
     /// Cancelled once it has ended.
     over: CancellationToken,
@@ -79,6 +101,14 @@ pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
     let of_label = if label.is_empty() { random.rotate_left(32) & !1 } else { xxh3_64(label.as_bytes()) | 1 };
     let of_time = (millis << 20) | (random & 0xf_ffff);
     SessionId((u128::from(of_label) << 64) | u128::from(of_time))
+}
+
+impl SessionId {
+    /// When it was opened, by the server's clock to the millisecond.
+    pub fn opened(self) -> Timestamp {
+        let of_time = (self.0 & u128::from(u64::MAX)) >> 20;
+        Timestamp::from_millis(i64::try_from(of_time).unwrap_or(i64::MAX))
+    }
 }
 
 /// The least number above all that a label may have, and the least that it has; none without a label.
@@ -224,6 +254,28 @@ impl Registry {
         known.sessions.get_mut(&id).map(|entry| entry.end(how))
     }
 
+    /// The sessions that live after a place in the list, of one queue those that may hold leases there: at most so many, and
+    /// where to go on. O(sessions looked at), of which there are 10,000 at most.
+    pub fn list(&self, after: u64, rows: usize, of: Option<QueueId>, now: Duration) -> (Vec<Listed>, Option<u64>) {
+        let known = self.known.lock();
+        let (mut listed, mut looked) = (Vec::new(), 0);
+        for (number, id) in known.in_order.range(after.saturating_add(1)..) {
+            if listed.len() == rows || looked == SESSION_LIST_LOOKED_AT_MAX {
+                return (listed, Some(number - 1));
+            }
+            looked += 1;
+            let Some(entry) = known.sessions.get(id).filter(|entry| entry.lives(now)) else { continue };
+            let shards = entry.shards.iter().filter(|shard| of.is_none_or(|queue| shard.queue == queue));
+            let shards: Vec<ShardId> = shards.copied().collect();
+            if of.is_none() || !shards.is_empty() {
+                let heard = if entry.in_use > 0 { now } else { entry.heard };
+                let (label, lease) = (entry.label.clone(), entry.lease);
+                listed.push(Listed { id: *id, label, lease, heard, shards });
+            }
+        }
+        (listed, None)
+    }
+
     /// The label of a session, for people; empty if it has none, or was opened before the server started.
     pub fn label(&self, id: SessionId) -> Box<str> {
         self.known.lock().sessions.get(&id).map(|entry| entry.label.clone()).unwrap_or_default()
@@ -231,7 +283,10 @@ impl Registry {
 }
 
 impl Known {
-    fn insert(&mut self, id: SessionId, entry: Entry) {
+    fn insert(&mut self, id: SessionId, mut entry: Entry) {
+        self.next += 1;
+        entry.number = self.next;
+        self.in_order.insert(self.next, id);
         self.looks.insert((entry.kept_until(), id));
         self.sessions.insert(id, entry);
     }
@@ -271,6 +326,7 @@ impl Known {
             let Some(entry) = self.sessions.get(&id) else { continue };
             let until = entry.kept_until();
             if entry.in_use == 0 && until <= now {
+                self.in_order.remove(&entry.number);
                 self.sessions.remove(&id);
             } else {
                 self.looks.insert((until.max(now + SESSION_KEPT), id));
@@ -289,10 +345,16 @@ impl Entry {
             newest: 0,
             in_use: 0,
             shards: BTreeSet::new(),
+            number: 0,
             ended: None,
             over: CancellationToken::new(),
             _share: share,
         }
+    }
+
+    /// Whether it has not ended, nor been silent for too long.
+    fn lives(&self, now: Duration) -> bool {
+        self.ended.is_none() && (self.in_use > 0 || now <= self.heard + self.lease)
     }
 
     /// Ends it unless it has ended; answers how.
@@ -310,7 +372,6 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
 
     const SECOND: Duration = Duration::from_secs(1);
     const LEASE: Duration = Duration::from_secs(30);
@@ -440,5 +501,23 @@ mod tests {
         assert_eq!(later(4 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)));
         assert_eq!(later(4 * LEASE + SESSION_KEPT), Err(Refusal::SessionNotFound));
         assert_eq!(registry.len(), 2, "the two that were opened since");
+    }
+
+    #[test]
+    fn a_list_shows_those_that_live_page_by_page_and_of_a_queue_those_that_hold_something_there() {
+        let registry = Registry::default();
+        let ids = ["a", "b", "c"].map(|label| opened(&registry, label, 1));
+        let labels = |after, rows, of, now| {
+            let (listed, next) = registry.list(after, rows, of, now);
+            (listed.into_iter().map(|one| one.label.to_string()).collect::<Vec<_>>().concat(), next)
+        };
+        assert_eq!(labels(0, 2, None, SECOND), ("ab".to_owned(), Some(2)));
+        assert_eq!(labels(2, 2, None, SECOND), ("c".to_owned(), None));
+        assert_eq!(registry.touch(ids[1], shard(0)), Ok(true));
+        assert_eq!(labels(0, 9, Some(QueueId(1)), SECOND), ("b".to_owned(), None));
+        assert_eq!(labels(0, 9, Some(QueueId(2)), SECOND), (String::new(), None));
+        registry.end(ids[0], Ending::Closed);
+        assert_eq!(registry.hear(ids[2], LEASE), Ok(LEASE));
+        assert_eq!(labels(0, 9, None, LEASE + SECOND), ("c".to_owned(), None), "one was closed, one was silent");
     }
 }

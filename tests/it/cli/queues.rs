@@ -123,7 +123,7 @@ fn a_message_out_of_attempts_is_a_dead_letter_until_it_is_redriven() {
         let lease = pull(&desk, "orders");
         desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "no such address", "--signature", "smtp"]).ok();
     }
-    let listed = desk.run(&["dlq", "ls", "-q", "orders"]).ok();
+    let listed = desk.run(&["dlq", "ls", "-q", "orders", "--messages"]).ok();
     assert_eq!(listed.matches("smtp: no such address").count(), 2, "{listed}");
     let explained = desk.run(&["msg", "explain", "-q", "orders", "a"]).ok();
     assert!(explained.contains("errored"), "{explained}");
@@ -176,7 +176,8 @@ fn a_long_error_is_cut_in_tables_for_people_only() {
     desk.run(&["msg", "push", "-q", "orders", "x", "--id", "a"]).ok();
     let error = format!("smtp: {}", "ö".repeat(400));
     desk.run(&["msg", "fail", "-q", "orders", &pull(&desk, "orders"), "--error", &error]).ok();
-    for list in [&["dlq", "ls", "-q", "orders"][..], &["msg", "ls", "-q", "orders", "--state", "errored"]] {
+    for list in [&["dlq", "ls", "-q", "orders", "--messages"][..], &["msg", "ls", "-q", "orders", "--state", "errored"]]
+    {
         let told = desk.run(list).ok();
         assert!(told.contains(&format!("smtp: {}…", "ö".repeat(54))), "{told}");
         assert!(desk.run(&[list, &["-o", "csv"]].concat()).ok().contains(&error));
@@ -455,4 +456,92 @@ fn dead_letters_are_thrown_away_after_a_question_and_by_what_they_are() {
     check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "e", "--yes"]), 6, "1 of 2 messages could not be discarded");
     assert_eq!(left(), "0");
     assert_eq!(json(&desk, "dlq rm -q orders --all --yes")["done"], "0");
+}
+
+#[test]
+fn dead_letters_are_grouped_by_what_went_wrong() {
+    let desk = with_dead_letters(&[("a", "smtp"), ("b", "io"), ("c", "smtp"), ("d", "smtp")]);
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "e", "--max-attempts", "3"]).ok();
+    for _ in 0..3 {
+        let lease = pull(&desk, "orders");
+        desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "no route", "--signature", "io", "--delay", "0s"])
+            .ok();
+    }
+    let groups = json(&desk, "dlq ls -q orders");
+    let group = |at: usize| {
+        let group = &groups[at];
+        let text = |field: &str| group[field].as_str().unwrap_or_default().to_owned();
+        (text("errorSignature"), text("messages"), text("attempts"), text("exampleId"))
+    };
+    let group_of = |parts: [&str; 4]| {
+        let [signature, messages, attempts, example] = parts.map(str::to_owned);
+        (signature, messages, attempts, example)
+    };
+    assert_eq!(groups.as_array().map(Vec::len), Some(2), "{groups}");
+    assert_eq!(group(0), group_of(["smtp", "3", "3", "d"]), "the most messages first, by the last that failed");
+    assert_eq!(group(1), group_of(["io", "2", "4", "e"]), "two messages, four failures");
+    assert!(groups[0]["firstTime"].as_str() < groups[0]["lastTime"].as_str(), "{groups}");
+    let table = desk.run(&["dlq", "ls", "-q", "orders"]).ok();
+    assert!(table.starts_with("ERROR SIGNATURE  MESSAGES  ATTEMPTS  FIRST TIME"), "{table}");
+    let one = desk.run(&["dlq", "ls", "-q", "orders", "--error-signature", "io", "-o", "csv"]).ok();
+    let ids: Vec<_> = one.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(ids, ["b", "e"], "{one}");
+    let few = desk.run(&["dlq", "ls", "-q", "orders", "--limit", "2"]);
+    check(&few, 0, "only the first 2 messages were looked at; --limit N looks at more");
+    assert_eq!(json(&desk, "dlq ls -q orders --messages")["messages"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn a_message_that_runs_is_listed_with_its_worker_and_the_end_of_its_lease() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "two"]).ok();
+    let session = desk.run(&["session", "open", "--label", "mailer-7", "--lease", "1h", "--id"]).ok().trim().to_owned();
+    desk.run(&["msg", "pull", "-q", "orders", "--session", &session, "--sequence", "1"]).ok();
+    pull(&desk, "orders");
+    let listed = json(&desk, "msg ls -q orders --state running")["messages"].clone();
+    assert_eq!((&listed[0]["messageId"], &listed[0]["workerLabel"]), (&"one".into(), &"mailer-7".into()), "{listed}");
+    assert!(listed[0]["leaseExpireTime"].is_string() && listed[0]["leaseStartTime"].is_string(), "{listed}");
+    assert_eq!((&listed[1]["messageId"], &listed[1]["workerLabel"]), (&"two".into(), &"".into()), "{listed}");
+    let table = desk.run(&["msg", "ls", "-q", "orders", "--state", "running"]).ok();
+    assert!(table.contains("WORKER") && table.contains("LEASE EXPIRE TIME") && table.contains("mailer-7"), "{table}");
+    assert!(desk.run(&["msg", "get", "-q", "orders", "one"]).ok().contains("mailer-7"));
+    assert!(!desk.run(&["msg", "ls", "-q", "orders"]).ok().contains("WORKER"), "nobody has what is pending");
+    assert!(!table.contains(&session), "its id is a secret: {table}");
+}
+
+#[test]
+fn sessions_are_listed_with_their_workers_and_leases_and_without_their_ids() {
+    let desk = Desk::set();
+    for queue in ["orders", "other"] {
+        desk.run(&["queue", "create", queue]).ok();
+    }
+    for id in ["a", "b"] {
+        desk.run(&["msg", "push", "-q", "orders", "x", "--id", id]).ok();
+    }
+    let open =
+        |label: &str| desk.run(&["session", "open", "--label", label, "--lease", "1h", "--id"]).ok().trim().to_owned();
+    let (busy, idle) = (open("busy"), open("idle"));
+    desk.run(&["msg", "pull", "-q", "orders", "--max", "2", "--session", &busy, "--sequence", "1"]).ok();
+    let listed = json(&desk, "session ls")["sessions"].clone();
+    let of = |at: usize| (listed[at]["label"].clone(), listed[at]["leases"].clone());
+    assert_eq!((of(0), of(1)), (("busy".into(), "2".into()), ("idle".into(), "0".into())), "{listed}");
+    assert!(listed[0]["openTime"].as_str() <= listed[0]["lastHeardTime"].as_str(), "{listed}");
+    assert!(listed[0]["openTime"].as_str() > Some("2020"), "{listed}");
+    let of_queue = |queue: &str| {
+        let page = json(&desk, &format!("session ls -q {queue}"));
+        page["sessions"].as_array().expect("sessions").len()
+    };
+    assert_eq!((of_queue("orders"), of_queue("other")), (1, 0));
+    let first = desk.run(&["session", "ls", "--limit", "1"]);
+    check(&first, 0, "there are more; --limit N shows them");
+    assert!(first.out.contains("busy") && !first.out.contains("idle"), "{}", first.out);
+    let all = listed.to_string();
+    for id in [&busy, &idle] {
+        assert!(!all.contains(&**id) && !all.contains(&id[id.len() - 16..]), "{id} is its worker's secret: {all}");
+    }
+    desk.run(&["session", "close", &idle]).ok();
+    assert_eq!(json(&desk, "session ls")["sessions"].as_array().map(Vec::len), Some(1), "what is closed is gone");
+    check(&desk.run(&["session", "ls", "-q", "absent"]), 3, "QUEUE_NOT_FOUND");
 }

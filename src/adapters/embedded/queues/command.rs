@@ -72,6 +72,8 @@ pub enum Read {
     Depth(Filter),
     /// What is known of sessions.
     Sessions,
+    /// How many leases these sessions have.
+    Leases(Vec<SessionId>),
     /// Why a message stands where it stands.
     Explain(MessageRef),
     /// What a dequeue with a filter would meet.
@@ -99,6 +101,8 @@ pub enum Told {
     Depth(FilteredDepth),
     /// What is known of sessions.
     Sessions(Vec<(SessionId, Session)>),
+    /// How many leases each session has.
+    Leases(Vec<usize>),
     /// Why a message stands where it stands.
     Causes(Vec<Cause>),
     /// What a dequeue would meet.

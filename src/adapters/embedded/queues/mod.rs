@@ -264,6 +264,13 @@ impl QueueStore for Queues {
         }
     }
 
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        match self.see(shard, Read::Leases(sessions)).await?.told {
+            Told::Leases(counts) => Ok(counts),
+            other => unreachable!("a read of leases answers their counts, not {other:?}"),
+        }
+    }
+
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
         let seen = self.see(shard, Read::Explain(message)).await?;
         match seen.told {

@@ -83,7 +83,9 @@ impl Kept {
             Read::These(sequences) => {
                 sequences.iter().filter_map(|sequence| self.core.message(*sequence)).cloned().collect()
             }
-            Read::Totals | Read::Depth(_) | Read::Sessions | Read::Explain(_) | Read::Prospect(_) => Vec::new(),
+            Read::Totals | Read::Depth(_) | Read::Sessions | Read::Leases(_) | Read::Explain(_) | Read::Prospect(_) => {
+                Vec::new()
+            }
         };
         let totals = *self.core.totals();
         let totals = ShardTotals { totals, sequence: self.core.sequence(), view: self.view };
@@ -91,6 +93,7 @@ impl Kept {
         let told = match read {
             Read::Depth(filter) => Told::Depth(self.core.depth(filter)),
             Read::Sessions => Told::Sessions(self.core.sessions().map(|(id, session)| (id, session.clone())).collect()),
+            Read::Leases(sessions) => Told::Leases(self.core.lease_counts(sessions)),
             Read::Explain(message) => Told::Causes(self.core.explain(message, at)),
             Read::Prospect(filter) => Told::Prospect(Box::new(self.core.prospect(filter, at))),
             Read::Get(_) | Read::Peek(_) | Read::List(..) | Read::These(_) | Read::Totals => Told::Nothing,

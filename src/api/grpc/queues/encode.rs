@@ -7,7 +7,8 @@ use crate::domain::queue::command::Completeness;
 use crate::domain::queue::message::{CanceledBy, Routing};
 use crate::domain::queue::{Message, QueueId, QueueName, State};
 use crate::engine::queues::{
-    Depth, Enqueued, Explanation, Found, Given, Handled, Look, Operation, OperationState, QueueClock, QueueError,
+    Depth, Enqueued, Explanation, Found, Given, Handled, LiveSession, Look, Operation, OperationState, QueueClock,
+    QueueError,
 };
 use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
@@ -86,6 +87,8 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
             .as_ref()
             .map(|error| wire::WorkerError { signature: error.signature.to_string(), text: error.text.to_string() }),
         payload_bytes: signed(head.payload_bytes),
+        worker_label: String::new(),
+        session_ref: String::new(),
         end_time: head.ended_at.get().filter(|_| head.state.is_terminal()).map(time::write),
     }
 }
@@ -102,7 +105,22 @@ fn cancel_reason(head: &Message) -> String {
 
 /// A message that was found.
 pub fn found(found: Found) -> wire::Message {
-    message(found.message, found.at)
+    let (worker_label, session_ref) =
+        found.worker.map_or_else(Default::default, |worker| (worker.label.into(), worker.session));
+    wire::Message { worker_label, session_ref, ..message(found.message, found.at) }
+}
+
+/// A session that lives.
+pub fn session(session: LiveSession) -> wire::LiveSession {
+    wire::LiveSession {
+        session_ref: session.shown,
+        label: session.label.into(),
+        open_time: Some(time::write(session.opened)),
+        last_heard_time: Some(time::write(session.heard)),
+        session_lease: Some(time::write_duration(session.lease)),
+        session_expires_in: Some(time::write_duration(session.expires_in)),
+        leases: counted(session.leases),
+    }
 }
 
 /// A lease.

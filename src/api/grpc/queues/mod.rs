@@ -22,7 +22,9 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{Settlement, Verb};
 use crate::engine::namespaces::Author;
-use crate::engine::queues::{ListCursor, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate};
+use crate::engine::queues::{
+    ListCursor, Payloads, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate,
+};
 use crate::engine::shares::CallerId;
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
@@ -266,6 +268,20 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::CloseSessionResponse { released: i64::try_from(released).unwrap_or(i64::MAX) }))
     }
 
+    async fn list_sessions(&self, request: Request<wire::ListSessionsRequest>) -> Answer<wire::ListSessionsResponse> {
+        let wire::ListSessionsRequest { queue, page_size, page_token } = request.into_inner();
+        let name = (!queue.is_empty()).then(|| decode::queue(&queue)).transpose().map_err(status)?;
+        let rows = paging::rows(page_size).map_err(refused)?;
+        let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
+        let cursor = paged.cursor(&page_token).map_err(refused)?;
+        let after = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
+        let (sessions, next) = self.queues.list_sessions(name.as_ref(), after, rows).await.map_err(status)?;
+        Ok(Response::new(wire::ListSessionsResponse {
+            sessions: sessions.into_iter().map(encode::session).collect(),
+            next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
+        }))
+    }
+
     async fn update_message(
         &self,
         request: Request<wire::UpdateMessageRequest>,
@@ -342,7 +358,8 @@ impl QueueService for QueuesApi {
         let paged = PagedRequest::new("ListMessages", &[name.as_str().as_bytes(), &[state as u8]]);
         let cursor = paged.cursor(&request.page_token).map_err(refused)?;
         let from = cursor.map(|cursor| list_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
-        let (found, next) = self.queues.list_messages(&name, state, from, rows).await.map_err(status)?;
+        let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
+        let (found, next) = self.queues.list_messages(&name, state, from, rows, payloads).await.map_err(status)?;
         let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
         Ok(Response::new(wire::ListMessagesResponse {
             messages: found.into_iter().map(encode::found).collect(),

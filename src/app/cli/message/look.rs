@@ -94,6 +94,21 @@ const LISTED: &[&str] = &[
     "error",
 ];
 
+/// The same of messages of which some run.
+const LEASED: &[&str] = &[
+    "message_id",
+    "state",
+    "worker",
+    "lease_expire_time",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
 impl Session {
     pub(super) async fn get_message(&self, args: GetArgs) -> Result<(), Failure> {
         let WhichArgs { queue, message_id, shard_key } = args.which;
@@ -122,17 +137,29 @@ impl Session {
         limit: usize,
     ) -> Result<(), Failure> {
         let (messages, next_page_token) = pages::rows(limit, async |page_size, page_token| {
-            let request = pb::ListMessagesRequest { queue: queue.clone(), state: state.into(), page_size, page_token };
+            let (queue, state, without_payload) = (queue.clone(), state.into(), self.output.is_for_people());
+            let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
             let page = call!(ask self, queues.list_messages, &request)?;
             Ok((page.messages, page.next_page_token))
         })
         .await?;
-        let whole = pb::ListMessagesResponse { messages, next_page_token };
-        if !whole.next_page_token.is_empty() {
+        if !next_page_token.is_empty() {
             note("there are more; --limit N shows them");
         }
-        let rows = Rows { columns: LISTED, cells: self.listed(&whole.messages) };
-        self.output.answer(&Answer::many(&full_name("ListMessagesResponse"), &whole, "messages"), &rows)
+        self.listed_messages(&pb::ListMessagesResponse { messages, next_page_token })
+    }
+
+    /// Prints messages of a list; of running ones who has them and until when.
+    pub(in crate::app::cli) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
+        let mut rows = Rows { columns: LISTED, cells: self.listed(&page.messages) };
+        if page.messages.iter().any(|message| message.state() == pb::MessageState::Running) {
+            rows.columns = LEASED;
+            for (cells, message) in rows.cells.iter_mut().zip(&page.messages) {
+                let end = time_cell(message.lease_expire_time.as_ref());
+                cells.splice(2..2, [worker_cell(message), end]);
+            }
+        }
+        self.output.answer(&Answer::many(&full_name("ListMessagesResponse"), page, "messages"), &rows)
     }
 
     /// The rows of messages; people see the beginning of long errors.
@@ -182,6 +209,15 @@ pub fn payload_cell(payload: &[u8]) -> String {
     match std::str::from_utf8(payload) {
         Ok(text) => text.to_owned(),
         Err(_binary) => format!("({} bytes)", payload.len()),
+    }
+}
+
+/// Who has a message: the label of its session, else what stands for that, if there is one.
+fn worker_cell(message: &pb::Message) -> String {
+    match (message.worker_label.as_str(), message.session_ref.as_str()) {
+        ("", "") => String::new(),
+        ("", session) => format!("session {session}"),
+        (label, _) => label.to_owned(),
     }
 }
 
@@ -243,6 +279,7 @@ fn fields(message: &pb::Message) -> Vec<Vec<String>> {
         ("enqueue_time", time_cell(message.enqueue_time.as_ref())),
         ("visible_time", time_cell(message.visible_time.as_ref())),
         ("first_lease_time", time_cell(message.first_lease_time.as_ref())),
+        ("worker", worker_cell(message)),
         ("lease_start_time", time_cell(message.lease_start_time.as_ref())),
         ("lease_expire_time", time_cell(message.lease_expire_time.as_ref())),
         ("cancel_requested", if message.cancel_requested { "true".to_owned() } else { String::new() }),

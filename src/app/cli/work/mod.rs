@@ -148,7 +148,7 @@ fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<()
         None if until_empty && failed > 0 => Err(Failure::new(
             Exit::Partial,
             format!(
-                "{} failed; `tallystone dlq ls` lists those out of attempts",
+                "{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts",
                 messages(i64::try_from(failed).unwrap_or(i64::MAX))
             ),
         )),

@@ -1,0 +1,148 @@
+//! `dlq ls`: what went wrong, how often and since when; then the messages.
+//!
+//! Whoever is called at night needs to know first whether all letters have one cause, so they are grouped by the signature
+//! of their error unless messages are asked for. Only heads are read, and of large queues the first so many.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::app::cli::output::{Layout, Parts, Rows, time_cell};
+use crate::app::cli::queue::messages;
+use crate::app::cli::{Failure, Session, pages};
+use crate::app::notices::note;
+use crate::proto::queue::v1 as pb;
+
+/// The messages that are looked at for groups unless `--limit` says otherwise.
+const LOOKED_AT: usize = 100_000;
+/// The messages that are listed unless `--limit` says otherwise.
+const LISTED: usize = 100;
+
+const COLUMNS: &[&str] = &["error_signature", "messages", "attempts", "first_time", "last_time", "example_id"];
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// List single messages, shard by shard in the order of their arrival, instead of groups.
+    #[arg(long)]
+    messages: bool,
+    /// List the messages whose last error has this signature; empty for those whose last lease ended without one.
+    #[arg(long, value_name = "TEXT")]
+    error_signature: Option<String>,
+    /// Look at so many messages at most [default: 100000], or list so many [default: 100].
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+/// Messages that failed alike.
+#[derive(Default)]
+struct Group {
+    messages: u64,
+    attempts: u64,
+    first: Option<prost_types::Timestamp>,
+    last: Option<prost_types::Timestamp>,
+    /// The one that failed last.
+    example: String,
+}
+
+impl Group {
+    fn add(&mut self, message: &pb::Message) {
+        self.messages += 1;
+        self.attempts += u64::try_from(message.attempt_number).unwrap_or(0);
+        let order = |time: &prost_types::Timestamp| (time.seconds, time.nanos);
+        let ended = message.end_time;
+        if self.example.is_empty() || ended.as_ref().map(order) >= self.last.as_ref().map(order) {
+            self.example.clone_from(&message.message_id);
+        }
+        self.last = [self.last, ended].into_iter().flatten().max_by_key(order);
+        self.first = [self.first, ended].into_iter().flatten().min_by_key(order);
+    }
+}
+
+impl Session {
+    pub(super) async fn dead_letters(&self, args: LsArgs) -> Result<(), Failure> {
+        match args.error_signature {
+            Some(signature) => {
+                let limit = args.limit.unwrap_or(LISTED);
+                let is_meant = |message: &pb::Message| signature_of(message) == signature;
+                let (mut found, left) = self.errored(&args.queue, LOOKED_AT).await?;
+                found.retain(is_meant);
+                if !left.is_empty() {
+                    note(&format!("only the first {LOOKED_AT} messages were looked at"));
+                }
+                let next_page_token = if found.len() > limit { left } else { String::new() };
+                if found.len() > limit {
+                    note("there are more; --limit N shows them");
+                }
+                found.truncate(limit);
+                self.listed_messages(&pb::ListMessagesResponse { messages: found, next_page_token })
+            }
+            None if args.messages => {
+                let limit = args.limit.unwrap_or(LISTED);
+                self.list_messages(args.queue, pb::MessageState::Errored, limit).await
+            }
+            None => self.dead_letter_groups(&args.queue, args.limit.unwrap_or(LOOKED_AT)).await,
+        }
+    }
+
+    async fn dead_letter_groups(&self, queue: &str, limit: usize) -> Result<(), Failure> {
+        let (found, left) = self.errored(queue, limit).await?;
+        let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+        found.iter().for_each(|message| groups.entry(signature_of(message)).or_default().add(message));
+        let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
+        groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.messages));
+        if !left.is_empty() {
+            let looked = messages(i64::try_from(found.len()).unwrap_or(i64::MAX));
+            note(&format!("only the first {looked} were looked at; --limit N looks at more"));
+        }
+        let items = groups.iter().map(|(signature, group)| {
+            json!({
+                "errorSignature": signature, "messages": group.messages.to_string(),
+                "attempts": group.attempts.to_string(), "firstTime": group.first.as_ref().map(ToString::to_string),
+                "lastTime": group.last.as_ref().map(ToString::to_string), "exampleId": group.example,
+            })
+        });
+        let items: Vec<_> = items.collect();
+        let cells = groups.into_iter().map(|(signature, group)| {
+            let time = |time: Option<prost_types::Timestamp>| match self.output.is_for_people() {
+                true => time_cell(time.map(|time| prost_types::Timestamp { nanos: 0, ..time }).as_ref()),
+                false => time_cell(time.as_ref()),
+            };
+            let unsigned = self.output.is_for_people() && signature.is_empty();
+            vec![
+                if unsigned { "(none)".to_owned() } else { signature },
+                group.messages.to_string(),
+                group.attempts.to_string(),
+                time(group.first),
+                time(group.last),
+                group.example,
+            ]
+        });
+        let rows = Rows { columns: COLUMNS, cells: cells.collect() };
+        let mut parts = Parts::list(self.output).laid_out(Layout::Natural);
+        if !items.is_empty() {
+            parts.print(&items, &rows)?;
+        }
+        parts.end(COLUMNS)
+    }
+
+    /// The heads of errored messages, and the token of what is left.
+    async fn errored(&self, queue: &str, limit: usize) -> Result<(Vec<pb::Message>, String), Failure> {
+        pages::rows(limit, async |page_size, page_token| {
+            let state = pb::MessageState::Errored.into();
+            let (queue, without_payload) = (queue.to_owned(), true);
+            let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
+            let page = call!(ask self, queues.list_messages, &request)?;
+            Ok((page.messages, page.next_page_token))
+        })
+        .await
+    }
+}
+
+/// What kind of failure a message's last one was; empty if its last lease ended without a word, or the worker named none.
+fn signature_of(message: &pb::Message) -> String {
+    message.error.as_ref().map_or_else(String::new, |error| error.signature.clone())
+}

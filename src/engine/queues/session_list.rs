@@ -1,0 +1,86 @@
+//! Which sessions live: who they are, when they were heard last, how many leases they hold.
+//!
+//! The id of a session is the secret of its worker and is not shown; what stands for it is the same wherever it is shown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+
+use crate::domain::Timestamp;
+use crate::domain::limits::SESSION_SHARDS_AT_ONCE_MAX;
+use crate::domain::queue::session::SessionId;
+use crate::domain::queue::{QueueName, ShardId};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::registry::Listed;
+
+/// A session that lives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveSession {
+    /// What stands for it.
+    pub shown: String,
+    /// Its label; empty if it has none, or was opened before the server started.
+    pub label: Box<str>,
+    /// When it was opened.
+    pub opened: Timestamp,
+    /// When it was heard last.
+    pub heard: Timestamp,
+    /// How long it lives after each of its calls.
+    pub lease: Duration,
+    /// How long it lives from now if it is heard no more.
+    pub expires_in: Duration,
+    /// The leases that it holds, of one queue those there.
+    pub leases: u64,
+}
+
+impl Queues {
+    /// Lists the sessions that live after a place, of one queue those that may hold leases there, in the order in which they
+    /// came to be known; and where the next page begins, if there is more.
+    pub async fn list_sessions(
+        &self,
+        queue: Option<&QueueName>,
+        after: u64,
+        rows: usize,
+    ) -> Result<(Vec<LiveSession>, Option<u64>), QueueError> {
+        let of = queue.map(|name| self.shared.queue(name)).transpose()?.map(|queue| queue.record.load().id);
+        let (wall, now) = (self.shared.now(), self.shared.clock.elapsed());
+        let (listed, next) = self.shared.sessions.list(after, rows, of, now);
+        let held = self.leases_held(&listed).await?;
+        let shown = listed.into_iter().map(|one| LiveSession {
+            shown: self.shared.shown(one.id),
+            label: one.label,
+            opened: one.id.opened(),
+            heard: wall - now.saturating_sub(one.heard),
+            lease: one.lease,
+            expires_in: (one.heard + one.lease).saturating_sub(now),
+            leases: held.get(&one.id).copied().unwrap_or(0),
+        });
+        Ok((shown.collect(), next))
+    }
+
+    /// How many leases sessions hold; each shard is asked once.
+    async fn leases_held(&self, listed: &[Listed]) -> Result<BTreeMap<SessionId, u64>, QueueError> {
+        let mut by_shard: BTreeMap<ShardId, Vec<SessionId>> = BTreeMap::new();
+        for one in listed {
+            one.shards.iter().for_each(|shard| by_shard.entry(*shard).or_default().push(one.id));
+        }
+        // The leases of a queue that was deleted are gone with it.
+        by_shard.retain(|shard, _| self.shared.by_id(shard.queue).is_some());
+        let reads = stream::iter(by_shard)
+            .map(async |(shard, ids)| (self.shared.stores.shards.leases_of(shard, ids.clone()).await, ids, shard));
+        let mut reads = std::pin::pin!(reads.buffer_unordered(SESSION_SHARDS_AT_ONCE_MAX));
+        let mut held = BTreeMap::new();
+        while let Some((counts, ids, shard)) = reads.next().await {
+            let counts = match (counts, self.shared.by_id(shard.queue)) {
+                (Ok(counts), _) => counts,
+                (Err(error), Some(queue)) => return Err(self.shared.not_found_if_gone(&queue, error)),
+                (Err(_gone), None) => continue,
+            };
+            for (id, count) in ids.into_iter().zip(counts) {
+                *held.entry(id).or_insert(0) += count as u64;
+            }
+        }
+        Ok(held)
+    }
+}
