@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::app::cli::output::{Answer, Rows, list_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure, units};
 use crate::app::notices::note;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
@@ -53,7 +53,11 @@ impl ApplyArgs {
             note("dry run: nothing was changed");
         }
         let answer = Answer::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
-        session.output.answer(&answer, &rows_of(&response))
+        let rows = match session.output.is_for_people() {
+            true => lines_of(&response),
+            false => rows_of(&response),
+        };
+        session.output.answer(&answer, &rows)
     }
 }
 
@@ -70,6 +74,20 @@ fn read(path: &Path) -> Result<String, Failure> {
         return Err(Failure::usage(format!("{} is larger than {BODY_BYTES_MAX} bytes", path.display())));
     }
     String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is no UTF-8 text", path.display())))
+}
+
+/// The same for people: each difference has a line of its own, with units.
+fn lines_of(response: &ApplyNamespaceResponse) -> Rows {
+    let mut rows = rows_of(response);
+    let applied = std::mem::take(&mut rows.cells).into_iter().zip(&response.results);
+    for (cells, applied) in applied {
+        let mut differences = applied.differences.iter().map(|line| units::change(line));
+        let [name, action, version, _] = <[String; 4]>::try_from(cells).unwrap_or_default();
+        rows.cells.push(vec![name, action, version, differences.next().unwrap_or_default()]);
+        let blank = String::new;
+        rows.cells.extend(differences.map(|line| vec![blank(), blank(), blank(), line]));
+    }
+    rows
 }
 
 fn rows_of(response: &ApplyNamespaceResponse) -> Rows {

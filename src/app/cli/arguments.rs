@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::documents;
+use crate::app::cli::units;
 use crate::app::suggestions::meant;
 use crate::domain::limits::{LEASE_MAX, LEASE_MIN};
 use crate::domain::{Reason, Timestamp};
@@ -46,9 +46,16 @@ pub fn time(text: &str) -> Result<Timestamp, String> {
     Ok(Timestamp::from_micros(time.as_microsecond()))
 }
 
-/// Reads a duration as `500ms`, `5s`, `10m`, `24h` or `7d`.
+/// Reads a duration as `500ms`, `5s`, `1m30s`, `24h` or `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    documents::duration_of(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 10m, 24h or 7d".to_owned())
+    units::read_span(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
+}
+
+/// Reads a size as `256MiB`, `1.5KiB`, or a number of bytes.
+pub fn bytes<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let what = "no size; write it as 512KiB, 256MiB, 1.5GiB, or as a number of bytes";
+    let bytes = units::read_size(text).ok_or_else(|| what.to_owned())?;
+    T::try_from(bytes).map_err(|_| format!("{text} is more than this can be"))
 }
 
 /// Reads the lease of a message or session.

@@ -7,6 +7,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -17,7 +18,7 @@ use crate::adapters::embedded::{OpenError, Options};
 use crate::adapters::system::SystemClock;
 use crate::api::time;
 use crate::app::cli::output::{Output, Parts, Rows, progress};
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
+use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime, units};
 use crate::ports::Clock as _;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
@@ -75,8 +76,9 @@ impl BackupArgs {
     pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
         match (&self.command, &self.dir) {
             (Some(BackupCommand::Verify(args)), _) => {
+                let began = SystemClock.elapsed();
                 let summary = backup::check(&args.dir.join(FILE)).map_err(refused)?;
-                print(self.client.output.or(&before.output()), &args.dir, &summary)
+                print(self.client.output.or(&before.output()), &args.dir, &summary, began)
             }
             (None, Some(dir)) => on_a_runtime(self.create(dir, before)),
             (None, None) => Err(Failure::usage("name the directory to make, as in `tallystone backup nightly`")),
@@ -84,7 +86,7 @@ impl BackupArgs {
     }
 
     async fn create(&self, dir: &Path, before: &BeforeNoun) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+        let (session, began) = (self.client.open(before)?, SystemClock.elapsed());
         let mut partial = dir.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
@@ -108,7 +110,7 @@ impl BackupArgs {
             // What is left of it is no backup, by its name and by its content.
             let _ = fs::remove_dir_all(&partial);
         }
-        print(session.output, dir, &written?)
+        print(session.output, dir, &written?, began)
     }
 }
 
@@ -116,9 +118,9 @@ impl RestoreArgs {
     pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
         before.only("restore", &["--output"])?;
         progress(&format!("restoring {} into {}", self.dir.display(), self.data.display()));
-        let options = Options::new(&self.data);
+        let (options, began) = (Options::new(&self.data), SystemClock.elapsed());
         let summary = backup::restore(&self.dir.join(FILE), &options, SystemClock.now()).map_err(refused)?;
-        print(self.output.or(&before.output()), &self.data, &summary)
+        print(self.output.or(&before.output()), &self.data, &summary, began)
     }
 }
 
@@ -141,7 +143,7 @@ async fn write(
         bytes += next.piece.len() as u64;
         if bytes - told >= TELL_EVERY {
             told = bytes;
-            progress(&format!("{} MiB", bytes >> 20));
+            progress(&units::size(bytes));
         }
     }
     file.sync_all().map_err(|error| cannot("write", &path, &error))?;
@@ -166,7 +168,8 @@ fn refuse_small_disk(first: &[u8], partial: &Path) -> Result<(), Failure> {
     if free >= wanted {
         return Ok(());
     }
-    let what = format!("{} has {free} bytes free, and the store takes {wanted}", partial.display());
+    let (free, wanted) = (units::size(free), units::size(wanted));
+    let what = format!("{} has {free} free, and the store takes {wanted}", partial.display());
     Err(Failure::other(what).hint("free some, or name a directory on another disk"))
 }
 
@@ -202,13 +205,19 @@ fn refused(error: RestoreError) -> Failure {
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 
-fn print(output: Output, dir: &Path, summary: &Summary) -> Result<(), Failure> {
+/// Prints what a backup holds; people are told its size with a unit, and how long the work took since it began.
+fn print(output: Output, dir: &Path, summary: &Summary, began: Duration) -> Result<(), Failure> {
     let Summary { header, keyspaces, rows, bytes } = summary;
     let (dir, taken) = (dir.display().to_string(), time::text(header.time));
-    let columns = &["directory", "release", "commit", "taken", "keyspaces", "rows", "bytes"];
     let numbers = [*keyspaces, *rows, *bytes].map(|number| number.to_string());
     let mut cells = vec![dir.clone(), header.release.clone(), header.commit.to_string(), taken.clone()];
     cells.extend(numbers.iter().cloned());
+    let mut columns: &[&str] = &["directory", "release", "commit", "taken", "keyspaces", "rows", "bytes"];
+    if output.is_for_people() {
+        columns = &["directory", "release", "commit", "taken", "keyspaces", "rows", "size", "took"];
+        cells.pop();
+        cells.extend([units::size(*bytes), units::about(SystemClock.elapsed().saturating_sub(began))]);
+    }
     let item = json!({
         "directory": dir, "release": header.release, "commit": header.commit.to_string(), "taken": taken,
         "keyspaces": numbers[0], "rows": numbers[1], "bytes": numbers[2],

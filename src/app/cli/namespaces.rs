@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
-use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell, time_cell, word};
+use crate::app::cli::output::{Answer, Output, Rows, time_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::{ask, note};
 use crate::client::CallError;
@@ -127,7 +127,7 @@ impl Session {
 
     async fn describe(&self, name: String) -> Result<(), Failure> {
         let namespace = self.namespace(name).await?;
-        let rows = Rows { columns: &["setting", "value"], cells: settings(&namespace) };
+        let rows = Rows { columns: &["setting", "value"], cells: settings(&namespace, self.output) };
         let response = pb::GetNamespaceResponse { namespace: Some(namespace) };
         self.output.answer(&Answer::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
     }
@@ -148,7 +148,7 @@ impl Session {
                 change.reason.clone(),
                 match change.version {
                     1 => "created".to_owned(),
-                    _ => list_cell(&change.differences), // later versions differ from the one before
+                    _ => self.output.changes_cell(&change.differences), // later versions differ from the one before
                 },
             ]
         });
@@ -290,7 +290,8 @@ fn is_yes(mut input: impl BufRead) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
-fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
+fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
+    let span = |time: Option<&prost_types::Duration>| output.span_cell(time);
     let mut rows = vec![
         ("name", namespace.name.clone()),
         ("id", namespace.id.to_string()),
@@ -299,29 +300,30 @@ fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
         ("description", namespace.description.clone()),
         ("counter_type", counter_type(namespace.counter_type)),
         ("temporality", temporality(namespace.temporality)),
-        ("ttl", namespace.ttl.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
+        ("ttl", namespace.ttl.as_ref().map_or_else(|| "none".to_owned(), |ttl| span(Some(ttl)))),
         ("counter_cardinality", cardinality(namespace.counter_cardinality)),
     ];
     let storage = namespace.storage.clone().unwrap_or_default();
     let dataset = namespace.dataset.unwrap_or_default();
     let partition = namespace.time_partition.unwrap_or_default();
     let rollup = namespace.rollup.unwrap_or_default();
+    let capacity = output.size_cell(i64::try_from(rollup.capacity_bytes).unwrap_or(i64::MAX));
     rows.extend([
         ("storage.cache_cluster", storage.cache_cluster),
         ("storage.rollup_cluster", storage.rollup_cluster),
         ("storage.event_cluster", storage.event_cluster),
         ("storage.dataset", storage.dataset),
-        ("dataset.slice_width", duration_cell(dataset.slice_width.as_ref())),
-        ("dataset.close_after", duration_cell(dataset.close_after.as_ref())),
-        ("dataset.delete_after", duration_cell(dataset.delete_after.as_ref())),
-        ("dataset.accept_limit", duration_cell(dataset.accept_limit.as_ref())),
-        ("dataset.future_limit", duration_cell(dataset.future_limit.as_ref())),
+        ("dataset.slice_width", span(dataset.slice_width.as_ref())),
+        ("dataset.close_after", span(dataset.close_after.as_ref())),
+        ("dataset.delete_after", span(dataset.delete_after.as_ref())),
+        ("dataset.accept_limit", span(dataset.accept_limit.as_ref())),
+        ("dataset.future_limit", span(dataset.future_limit.as_ref())),
         ("dataset.export_before_drop", dataset.export_before_drop.to_string()),
         ("time_partition.buckets_per_id", partition.buckets_per_id.to_string()),
         ("time_partition.seconds_per_bucket", partition.seconds_per_bucket.to_string()),
         ("rollup.num_queues", rollup.num_queues.to_string()),
         ("rollup.coalesce_ms", rollup.coalesce_ms.to_string()),
-        ("rollup.capacity_bytes", rollup.capacity_bytes.to_string()),
+        ("rollup.capacity_bytes", capacity),
         ("rollup.rollup_batch_count", rollup.rollup_batch_count.to_string()),
     ]);
     let hot = namespace.hot_counters.iter().map(|hot| format!("{} {}", hot.counter_name, hot.buckets_per_id));
@@ -330,7 +332,7 @@ fn settings(namespace: &pb::Namespace) -> Vec<Vec<String>> {
     let series = namespace
         .series
         .iter()
-        .map(|series| format!("{} kept {}", duration_cell(series.step.as_ref()), duration_cell(series.keep.as_ref())));
+        .map(|series| format!("{} kept {}", span(series.step.as_ref()), span(series.keep.as_ref())));
     let series: Vec<_> = series.collect();
     rows.push(("series", if series.is_empty() { "none".to_owned() } else { series.join(", ") }));
     rows.push(("create_time", time_cell(namespace.create_time.as_ref())));

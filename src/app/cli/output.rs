@@ -1,18 +1,20 @@
 //! How answers are printed: as a table for people, as JSON, JSON lines or CSV for programs.
 //!
 //! JSON is the canonical protobuf JSON that the HTTP API answers, made of the same descriptors. Columns are named as the
-//! fields they show; times are RFC 3339, enum words come without their prefix in tables and CSV.
+//! fields they show; times are RFC 3339, enum words come without their prefix in tables and CSV. How tables fit is in `fit`.
+
+mod fit;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
-use crate::app::cli::Failure;
-use crate::app::notices::{note, on_one_line};
+use crate::app::cli::{Failure, units};
+use crate::app::notices::note;
 use crate::proto;
 
 /// A format of answers.
@@ -142,6 +144,30 @@ impl Output {
             Format::Csv => csv(&mut out, rows, Header::Yes)?,
         }
         Ok(out.flush()?)
+    }
+
+    /// A duration in a cell, with units for people, as the protocol writes it for programs; empty if there is none.
+    pub fn span_cell(self, duration: Option<&prost_types::Duration>) -> String {
+        match (self.is_for_people(), duration) {
+            (true, Some(duration)) => units::span(duration_of(duration)),
+            (_, duration) => duration.map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+
+    /// A size that was set in a cell, with its unit for people, in bytes for programs.
+    pub fn size_cell(self, bytes: i64) -> String {
+        match (self.is_for_people(), u64::try_from(bytes)) {
+            (true, Ok(bytes)) => units::exact_size(bytes),
+            (true, Err(_)) | (false, _) => bytes.to_string(),
+        }
+    }
+
+    /// What a change made different in a cell, with units for people.
+    pub fn changes_cell(self, differences: &[String]) -> String {
+        match self.is_for_people() {
+            true => list_cell(&differences.iter().map(|line| units::change(line)).collect::<Vec<_>>()),
+            false => list_cell(differences),
+        }
     }
 
     /// Prints bytes as they are.
@@ -286,26 +312,24 @@ fn json_lines(out: &mut impl Write, lines: &[serde_json::Value]) -> Result<(), F
 }
 
 fn table(rows: &Rows, header: Header, layout: &Layout) -> String {
+    let fitted = fit::fitted(rows, layout);
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     if let Layout::Within(width) = layout {
         let width = u16::try_from(*width).unwrap_or(u16::MAX);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
-    let width_of = |column: usize| match layout {
-        Layout::AtLeast(widths) => widths.get(column).copied().unwrap_or(0),
-        Layout::Natural | Layout::Within(_) => 0,
-    };
-    let cell = |(column, text): (usize, &str)| format!("{:width$}", on_one_line(text), width = width_of(column));
     if header == Header::Yes {
-        let names = rows.columns.iter().map(|column| column.to_uppercase().replace('_', " "));
-        table.set_header(names.enumerate().map(|(column, name)| cell((column, name.as_str()))));
+        table.set_header(fitted.iter().map(|column| column.header.as_str()));
     }
-    for row in &rows.cells {
-        table.add_row(row.iter().map(String::as_str).enumerate().map(cell));
+    for row in 0..rows.cells.len() {
+        table.add_row(fitted.iter().map(|column| column.cells[row].as_str()));
     }
-    for column in table.column_iter_mut() {
+    for (place, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
+        if fitted.get(place).is_some_and(|fitted| fitted.is_number) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
@@ -367,7 +391,7 @@ mod tests {
             columns: &["counter_name", "count"],
             cells: vec![vec!["views".to_owned(), "5".to_owned()], vec!["x".to_owned(), String::new()]],
         };
-        assert_eq!(table(&rows, Header::Yes, &Layout::Natural), "COUNTER NAME  COUNT\nviews         5\nx");
+        assert_eq!(table(&rows, Header::Yes, &Layout::Natural), "COUNTER NAME  COUNT\nviews             5\nx");
     }
 
     #[test]
@@ -379,8 +403,8 @@ mod tests {
         let layout = Layout::AtLeast(vec![14, 6, 5]);
         let first = table(&part("a", "5"), Header::Yes, &layout);
         let second = table(&part("much_longer", "12345"), Header::No, &layout);
-        assert_eq!(first, "COUNTER NAME    COUNT   OPEN\na               5       true");
-        assert_eq!(second, "much_longer     12345   true");
+        assert_eq!(first, "COUNTER NAME     COUNT  OPEN\na                    5  true");
+        assert_eq!(second, "much_longer      12345  true");
     }
 
     #[test]

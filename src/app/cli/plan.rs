@@ -12,7 +12,7 @@ use crate::domain::namespace::Cardinality;
 use crate::engine::namespaces::duration_text;
 
 /// The table fits into so many characters, as the help does.
-const TABLE_WIDTH: usize = 110;
+const TABLE_WIDTH: usize = 100;
 
 /// Say what a load needs: settings of its namespace, the size of partitions, disk and memory. Asks no server.
 #[derive(Debug, Args)]

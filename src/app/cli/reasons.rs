@@ -9,7 +9,7 @@ use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
 
 /// The table of all reasons fits into so many characters, as the help does.
-const TABLE_WIDTH: usize = 110;
+const TABLE_WIDTH: usize = 100;
 
 /// Explain the reason of a refusal.
 #[derive(Debug, Args)]

@@ -144,12 +144,16 @@ fn readings_of_a_watch_stand_below_each_other() {
     let desk = Desk::set();
     desk.run(&["counter", "add", "a", "123456"]).ok();
     let watched = desk.run(&["counter", "watch", "a", "a_longer_name", "--readings", "2"]).ok();
-    let words = ["COUNT ", "EXACTNESS", "BEHIND", "SATURATED"].map(|word| watched.find(word).expect("a column"));
+    let words = ["EXACTNESS", "BEHIND", "SATURATED"].map(|word| watched.find(word).expect("a column"));
     for line in watched.lines() {
         for &at in &words {
             let cell = line.as_bytes();
             assert!(cell[at - 1] == b' ' && cell[at] != b' ', "{at}:\n{watched}");
         }
+        // Numbers stand below each other by their ends.
+        let (cell, end) = (line.as_bytes(), watched.find("COUNT ").expect("a column") + "COUNT".len());
+        assert!(cell[end - 1] != b' ' && cell[end] == b' ', "{end}:\n{watched}");
+        assert!(line.chars().count() <= 100, "{watched}");
     }
 }
 

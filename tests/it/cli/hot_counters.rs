@@ -23,7 +23,7 @@ fn hot_counters_are_named_widened_and_taken_back_and_nothing_else_changes() {
     assert_eq!(version(&desk), before, "what is there already is no change");
     assert_eq!(hot(&["front", "--buckets-per-id", "32"]), format!("{HEAD}front,32\nside,8\n"));
     let described = desk.run(&["ns", "describe", "views"]).ok();
-    assert!(described.contains("front 32, side 8") && described.contains("10s kept 86400s"), "{described}");
+    assert!(described.contains("front 32, side 8") && described.contains("10s kept 1d"), "{described}");
     assert_eq!(hot(&["side", "--rm"]), format!("{HEAD}front,32\n"));
     assert_eq!(hot(&["nobody", "--rm"]), format!("{HEAD}front,32\n"));
     let history = desk.run(&["ns", "history", "views", "-o", "csv"]).ok();

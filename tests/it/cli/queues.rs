@@ -212,7 +212,9 @@ fn settings_change_one_by_one_and_return_to_their_defaults() {
     check(&desk.run(&["queue", "update", "orders", "--etag", etag, "--max-attempts", "5"]), 4, "ETAG_MISMATCH");
     check(&desk.run(&["queue", "create", "orders"]), 4, "orders");
     let described = desk.run(&["queue", "describe", "orders"]).ok();
-    assert!(described.contains("urgent=-60000,vip=yes") && described.contains("2592000s"), "{described}");
+    assert!(described.contains("urgent=-60000,vip=yes") && described.contains("30d"), "{described}");
+    let described = desk.run(&["queue", "describe", "orders", "-o", "csv"]).ok();
+    assert!(described.contains("retention.errored,2592000s"), "{described}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::adapters::system::SystemClock;
 use crate::app::cli::arguments::{When, time, when};
 use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, duration_cell, progress, time_cell, word};
+use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, progress, time_cell, word};
 use crate::app::cli::{Exit, Failure, pages};
 use crate::app::notices::note;
 use crate::domain::Timestamp;
@@ -149,7 +149,7 @@ impl Counters {
             if is_applied { kind(checked.kind) } else { String::new() },
             if is_applied { checked.delta.to_string() } else { String::new() },
             time_cell(checked.event_time.as_ref()),
-            duration_cell(checked.retry_after.as_ref()),
+            self.session.output.span_cell(checked.retry_after.as_ref()),
         ];
         let columns = &["token", "verdict", "kind", "delta", "event_time", "retry_after"];
         let rows = Rows { columns, cells: vec![cells] };

@@ -6,8 +6,8 @@ use clap::builder::NonEmptyStringValueParser;
 
 use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::operations::Following;
-use crate::app::cli::output::{Answer, Rows};
-use crate::app::cli::queue::settings::{SettingsArgs, rows};
+use crate::app::cli::output::{Answer, Output, Rows};
+use crate::app::cli::queue::settings::{self, SettingsArgs};
 use crate::app::cli::queue::{full_name, messages};
 use crate::app::cli::{Failure, Session};
 use crate::app::notices::note;
@@ -128,7 +128,7 @@ impl Session {
     pub(super) async fn create_queue(&self, args: CreateArgs) -> Result<(), Failure> {
         let request = pb::CreateQueueRequest { queue: Some(args.settings.queue(args.name)), reason: args.reason };
         let created = call!(self, queues.create_queue, &request)?;
-        let rows = settings_of(created.queue.as_ref())?;
+        let rows = settings_of(created.queue.as_ref(), self.output)?;
         self.output.answer(&Answer::one(&full_name("CreateQueueResponse"), &created), &rows)
     }
 
@@ -166,8 +166,15 @@ impl Session {
     }
 
     async fn change(&self, request: pb::UpdateQueueRequest) -> Result<(), Failure> {
+        let name = request.queue.as_ref().map(|queue| queue.name.clone()).unwrap_or_default();
+        // For people only: what is printed for programs is what the queue is now.
+        let before = if self.output.is_for_people() { Some(self.queue_named(&name).await?) } else { None };
         let updated = call!(self, queues.update_queue, &request)?;
-        let rows = settings_of(updated.queue.as_ref())?;
+        let mut rows = settings_of(updated.queue.as_ref(), self.output)?;
+        if let (Some(before), Some(after)) = (&before, &updated.queue) {
+            note_versions(before, after);
+            changed_first(&mut rows.cells, settings::rows(before, self.output));
+        }
         self.output.answer(&Answer::one(&full_name("UpdateQueueResponse"), &updated), &rows)
     }
 
@@ -262,8 +269,39 @@ fn held(depth: &pb::GetDepthResponse) -> i64 {
     depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled
 }
 
+/// What changes with every change, and so says nothing of it.
+const CHANGES_ALWAYS: [&str; 3] = ["etag", "version", "update_time"];
+
+/// Tells whether anything was changed, and whether others did meanwhile.
+fn note_versions(before: &pb::Queue, after: &pb::Queue) {
+    match after.version.saturating_sub(before.version) {
+        ..=0 => note("nothing was changed: the queue is as it was asked for"),
+        1 => {}
+        2.. => note(&format!("others changed the queue too; shown is what changed since version {}", before.version)),
+    }
+}
+
+/// Puts the settings that changed first, as `before -> after`.
+fn changed_first(rows: &mut Vec<Vec<String>>, before: Vec<Vec<String>>) {
+    let mut changed = Vec::new();
+    let mut same = Vec::new();
+    for (mut now, was) in std::mem::take(rows).into_iter().zip(before) {
+        let counts = !CHANGES_ALWAYS.contains(&now[0].as_str());
+        match counts && now[1] != was[1] {
+            true => {
+                let was = if was[1].is_empty() { "none" } else { &was[1] };
+                let is = if now[1].is_empty() { "none" } else { &now[1] };
+                now[1] = format!("{was} -> {is}");
+                changed.push(now);
+            }
+            false => same.push(now),
+        }
+    }
+    rows.extend(changed.into_iter().chain(same));
+}
+
 /// The settings of a queue that was answered.
-pub fn settings_of(queue: Option<&pb::Queue>) -> Result<Rows, Failure> {
+pub fn settings_of(queue: Option<&pb::Queue>, output: Output) -> Result<Rows, Failure> {
     let queue = queue.ok_or_else(|| Failure::other("the server answered without a queue"))?;
-    Ok(Rows { columns: &["setting", "value"], cells: rows(queue) })
+    Ok(Rows { columns: &["setting", "value"], cells: settings::rows(queue, output) })
 }

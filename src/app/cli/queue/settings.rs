@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::api::time::write_duration;
-use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{duration_cell, list_cell, time_cell, word};
+use crate::app::cli::arguments::{bytes, duration, pair};
+use crate::app::cli::output::{Output, list_cell, time_cell, word};
 use crate::proto::queue::v1 as pb;
 
 /// In which order a queue serves.
@@ -92,20 +92,20 @@ pub struct SettingsArgs {
     /// How long the answer to an enqueue is kept for repeats, 60s to 24h [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     dedupe_window: Option<Duration>,
-    /// What the kept answers may take, in bytes, at least 65536 for each shard; past it the window shortens [default: 4 GiB].
-    #[arg(long, value_name = "BYTES")]
+    /// What the kept answers may take, at least 64KiB for each shard; past it the window shortens [default: 4GiB].
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
     dedupe_max_bytes: Option<i64>,
     /// How many messages the queue holds, those that are over too, at least 1 [default: 100000000].
     #[arg(long, value_name = "N")]
     quota_messages: Option<i64>,
-    /// How many bytes of payload the queue holds [default: 64 GiB].
-    #[arg(long, value_name = "BYTES")]
+    /// How much payload the queue holds [default: 64GiB].
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
     quota_bytes: Option<i64>,
-    /// How large the payload of a message may be, in bytes [default: 32768, the most].
-    #[arg(long, value_name = "BYTES")]
+    /// How large the payload of a message may be [default: 32KiB, the most].
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<i32>)]
     payload_max_bytes: Option<i32>,
-    /// How large keys and values of a message's metadata may be together, in bytes [default: 1280, the most].
-    #[arg(long, value_name = "BYTES")]
+    /// How large keys and values of a message's metadata may be together [default: 1.25KiB, the most].
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<i32>)]
     metadata_max_bytes: Option<i32>,
     /// A named offset of the priority from now; with a metadata pair it is chosen by that. May be repeated; an update replaces
     /// the whole list.
@@ -194,11 +194,13 @@ fn filter_shape(text: &str) -> Result<pb::FilterShape, String> {
     }
 }
 
-/// All settings of a queue as rows of a table.
-pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
+/// All settings of a queue as rows of a table: for people with units, for programs as the protocol has them.
+pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     let retry = queue.retry_policy.unwrap_or_default();
     let kept = queue.retention.unwrap_or_default();
-    let never = |time: Option<&prost_types::Duration>| time.map_or_else(|| "never".to_owned(), ToString::to_string);
+    let span = |time: Option<&prost_types::Duration>| output.span_cell(time);
+    let never = |time: Option<&prost_types::Duration>| if time.is_none() { "never".to_owned() } else { span(time) };
+    let size = |bytes: Option<i64>| bytes.map(|bytes| output.size_cell(bytes)).unwrap_or_default();
     let rows = [
         ("name", queue.name.clone()),
         ("id", queue.id.clone()),
@@ -212,24 +214,24 @@ pub fn rows(queue: &pb::Queue) -> Vec<Vec<String>> {
         ("shards", queue.shards.to_string()),
         ("template_for", queue.template_for.clone()),
         ("required_durability", durability(queue.required_durability)),
-        ("default_lease", duration_cell(queue.default_lease.as_ref())),
-        ("max_run_time", duration_cell(queue.max_run_time.as_ref())),
-        ("default_invisibility", duration_cell(queue.default_invisibility.as_ref())),
+        ("default_lease", span(queue.default_lease.as_ref())),
+        ("max_run_time", span(queue.max_run_time.as_ref())),
+        ("default_invisibility", span(queue.default_invisibility.as_ref())),
         ("default_max_attempts", number(queue.default_max_attempts)),
         ("default_ttl", never(queue.default_ttl.as_ref())),
-        ("retry_policy.initial", duration_cell(retry.initial.as_ref())),
+        ("retry_policy.initial", span(retry.initial.as_ref())),
         ("retry_policy.factor_percent", retry.factor_percent.to_string()),
-        ("retry_policy.max", duration_cell(retry.max.as_ref())),
+        ("retry_policy.max", span(retry.max.as_ref())),
         ("retry_policy.jitter_percent", retry.jitter_percent.to_string()),
-        ("retention.completed", duration_cell(kept.completed.as_ref())),
-        ("retention.canceled", duration_cell(kept.canceled.as_ref())),
-        ("retention.errored", duration_cell(kept.errored.as_ref())),
-        ("dedupe_window", duration_cell(queue.dedupe_window.as_ref())),
-        ("dedupe_max_bytes", number(queue.dedupe_max_bytes)),
+        ("retention.completed", span(kept.completed.as_ref())),
+        ("retention.canceled", span(kept.canceled.as_ref())),
+        ("retention.errored", span(kept.errored.as_ref())),
+        ("dedupe_window", span(queue.dedupe_window.as_ref())),
+        ("dedupe_max_bytes", size(queue.dedupe_max_bytes)),
         ("quota_messages", number(queue.quota_messages)),
-        ("quota_bytes", number(queue.quota_bytes)),
-        ("payload_max_bytes", number(queue.payload_max_bytes)),
-        ("metadata_max_bytes", number(queue.metadata_max_bytes)),
+        ("quota_bytes", size(queue.quota_bytes)),
+        ("payload_max_bytes", size(queue.payload_max_bytes.map(i64::from))),
+        ("metadata_max_bytes", size(queue.metadata_max_bytes.map(i64::from))),
         ("priority_classes", list_cell(&queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>())),
         ("filter_shapes", list_cell(&queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>())),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),

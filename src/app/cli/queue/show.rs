@@ -7,7 +7,7 @@ use tonic::Request;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{Answer, Layout, Parts, Rows, list_cell, time_cell};
+use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell};
 use crate::app::cli::queue::change::settings_of;
 use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
@@ -105,7 +105,7 @@ impl Session {
     pub(super) async fn describe_queue(&self, name: String) -> Result<(), Failure> {
         let request = pb::GetQueueRequest { queue: name };
         let found = call!(ask self, queues.get_queue, &request)?;
-        let mut rows = settings_of(found.queue.as_ref())?;
+        let mut rows = settings_of(found.queue.as_ref(), self.output)?;
         if let Some(queue) = found.queue.as_ref().filter(|queue| !queue.filter_shapes.is_empty()) {
             // A template holds no messages.
             let pending = if queue.template_for.is_empty() { self.depth(&queue.name).await?.pending } else { 0 };
@@ -193,7 +193,7 @@ impl Session {
                 match (&change.queue, change.version) {
                     (None, _) => "deleted".to_owned(),
                     (Some(_), 1) => "created".to_owned(),
-                    (Some(_), _) => list_cell(&change.differences),
+                    (Some(_), _) => self.output.changes_cell(&change.differences),
                 },
             ]
         });

@@ -1,0 +1,265 @@
+//! How a table for people fits into a line: numbers to the right, and not more than 100 characters.
+//!
+//! A table that is too wide loses first what says least, then fractions of seconds, then the ends of long texts. What is
+//! copied from a table into a command, such as a token, is never cut; the other formats have everything.
+
+use crate::app::cli::output::{Layout, Rows};
+use crate::app::notices::on_one_line;
+
+/// Tables are no wider, in characters, as far as cutting helps.
+pub const TABLE_WIDTH: usize = 100;
+/// The blanks between two columns.
+const BETWEEN: usize = 2;
+/// A text is cut to no fewer characters, so that it can still be told from others.
+const CUT_TO_LEAST: usize = 12;
+/// The characters of a UUID; an identifier that is no longer is never cut.
+const ID_LEAST: usize = 36;
+/// The least that is left of an error: the list has cut it already.
+const ERROR_LEAST: usize = 61;
+
+/// Columns of numbers.
+const NUMBERS: [&str; 33] = [
+    "attempt",
+    "attempts",
+    "attempts_left",
+    "buckets_per_id",
+    "bytes",
+    "canceled",
+    "commit",
+    "completed",
+    "count",
+    "delta",
+    "done",
+    "errored",
+    "failures",
+    "fence",
+    "http",
+    "invisible",
+    "keyspaces",
+    "limit",
+    "messages",
+    "pending",
+    "priority",
+    "released",
+    "rows",
+    "running",
+    "sequence",
+    "shard",
+    "shards",
+    "size",
+    "sum",
+    "took",
+    "total",
+    "version",
+    "waiting",
+];
+/// Columns of texts that are copied into commands.
+const NEVER_CUT: [&str; 6] = ["lease", "lease_token", "operation", "session_id", "setting", "token"];
+/// Columns that are left out of tables that do not fit: the first one at once, the second one only where nothing else helps.
+const LEAST: [&str; 2] = ["checked_at", "last_write_time"];
+
+/// A column as it is printed.
+pub struct Fitted {
+    /// Its name.
+    pub header: String,
+    /// Its cells.
+    pub cells: Vec<String>,
+    /// Whether its cells are numbers, which stand to the right.
+    pub is_number: bool,
+    name: &'static str,
+    width: usize,
+}
+
+/// The columns of a table.
+pub fn fitted(rows: &Rows, layout: &Layout) -> Vec<Fitted> {
+    let mut columns: Vec<Fitted> =
+        rows.columns.iter().enumerate().map(|(place, name)| Fitted::new(name, place, rows)).collect();
+    match layout {
+        Layout::Natural => fit(&mut columns),
+        // Wraps what is too long.
+        Layout::Within(_) => {}
+        Layout::AtLeast(widths) => at_least(&mut columns, widths),
+    }
+    columns
+}
+
+impl Fitted {
+    fn new(name: &'static str, place: usize, rows: &Rows) -> Self {
+        let header = name.to_uppercase().replace('_', " ");
+        let cell = |row: &Vec<String>| row.get(place).map(|cell| on_one_line(cell).into_owned()).unwrap_or_default();
+        let cells: Vec<String> = rows.cells.iter().map(cell).collect();
+        let is_number = NUMBERS.contains(&name) && cells.iter().all(|cell| is_number(cell));
+        let mut column = Self { header, cells, is_number, name, width: 0 };
+        column.measure();
+        column
+    }
+
+    fn measure(&mut self) {
+        let texts = self.cells.iter().chain([&self.header]);
+        self.width = texts.map(|text| text.chars().count()).max().unwrap_or_default();
+    }
+
+    /// Leaves fractions of seconds out.
+    fn in_seconds(&mut self) {
+        for cell in &mut self.cells {
+            if let Some(time) = without_fraction(cell) {
+                *cell = time;
+            }
+        }
+        self.measure();
+    }
+
+    /// How narrow it may become.
+    fn least(&self) -> usize {
+        let is_time = self.cells.iter().any(|cell| without_fraction(cell).is_some() || is_time(cell));
+        let least = match self.name {
+            name if self.is_number || is_time || NEVER_CUT.contains(&name) => return self.width,
+            name if name.ends_with("_id") || name == "id" => ID_LEAST,
+            name if name.contains("error") => ERROR_LEAST,
+            _ => CUT_TO_LEAST, // any text
+        };
+        least.max(self.header.chars().count()).min(self.width)
+    }
+
+    fn cut_to(&mut self, width: usize) {
+        for cell in &mut self.cells {
+            if cell.chars().count() > width {
+                *cell = cell.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+            }
+        }
+        self.measure();
+    }
+}
+
+fn width_of(columns: &[Fitted]) -> usize {
+    let between = BETWEEN * columns.len().saturating_sub(1);
+    columns.iter().map(|column| column.width).sum::<usize>() + between
+}
+
+fn fit(columns: &mut Vec<Fitted>) {
+    if width_of(columns) > TABLE_WIDTH {
+        columns.retain(|column| column.name != LEAST[0]);
+    }
+    if width_of(columns) > TABLE_WIDTH {
+        columns.iter_mut().for_each(Fitted::in_seconds);
+    }
+    // The widest text gives first, so that short ones stay whole.
+    loop {
+        let too_much = width_of(columns).saturating_sub(TABLE_WIDTH);
+        let widest =
+            columns.iter_mut().filter(|column| column.width > column.least()).max_by_key(|column| column.width);
+        let (true, Some(widest)) = (too_much > 0, widest) else { return };
+        let to = widest.width.saturating_sub(too_much).max(widest.least());
+        widest.cut_to(to);
+    }
+}
+
+/// Lays the columns out for all parts alike: what a later part holds is not known yet.
+fn at_least(columns: &mut Vec<Fitted>, widths: &[usize]) {
+    let mut planned: Vec<usize> = (0..columns.len()).map(|at| widths.get(at).copied().unwrap_or(0)).collect();
+    let is_too_wide =
+        |planned: &[usize]| planned.iter().sum::<usize>() + BETWEEN * planned.len().saturating_sub(1) > TABLE_WIDTH;
+    if is_too_wide(&planned) {
+        leave_out(columns, &mut planned, LEAST[0]);
+        columns.iter_mut().for_each(Fitted::in_seconds);
+        // Times with their fractions were planned for.
+        planned.iter_mut().filter(|width| **width == TIME_WIDTH).for_each(|width| *width = SECONDS_WIDTH);
+    }
+    if is_too_wide(&planned) {
+        leave_out(columns, &mut planned, LEAST[1]);
+    }
+    for (column, width) in columns.iter_mut().zip(planned) {
+        let is_number = column.is_number;
+        let texts = column.cells.iter_mut().chain([&mut column.header]);
+        texts.for_each(|text| *text = if is_number { format!("{text:>width$}") } else { format!("{text:width$}") });
+        column.measure();
+    }
+}
+
+fn leave_out(columns: &mut Vec<Fitted>, planned: &mut Vec<usize>, name: &str) {
+    if let Some(at) = columns.iter().position(|column| column.name == name) {
+        columns.remove(at);
+        planned.remove(at);
+    }
+}
+
+/// The characters of a time with microseconds.
+const TIME_WIDTH: usize = 27;
+/// The characters of a time without.
+const SECONDS_WIDTH: usize = 20;
+
+/// Whether a cell is empty, or begins with a digit behind its sign.
+fn is_number(cell: &str) -> bool {
+    let digits = cell.strip_prefix(['-', '+']).unwrap_or(cell);
+    cell.is_empty() || digits.starts_with(|first: char| first.is_ascii_digit())
+}
+
+/// Whether a cell is a time to the second.
+fn is_time(cell: &str) -> bool {
+    let shape = |at: usize, byte: u8| cell.as_bytes().get(at) == Some(&byte);
+    cell.len() == SECONDS_WIDTH && shape(4, b'-') && shape(7, b'-') && shape(10, b'T') && shape(19, b'Z')
+}
+
+/// A time without its fraction of a second, if the cell is one that has it.
+fn without_fraction(cell: &str) -> Option<String> {
+    let (seconds, fraction) = cell.split_once('.')?;
+    let digits = fraction.strip_suffix('Z')?;
+    let whole = format!("{seconds}Z");
+    (is_time(&whole) && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: &str = "2026-11-24T14:46:01.123456Z";
+
+    fn lines(rows: &Rows) -> (Vec<String>, usize) {
+        let columns = fitted(rows, &Layout::Natural);
+        let width = width_of(&columns);
+        (columns.into_iter().map(|column| column.cells.join("|")).collect(), width)
+    }
+
+    fn rows(columns: &'static [&'static str], cells: &[&str]) -> Rows {
+        Rows { columns, cells: vec![cells.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    #[test]
+    fn a_table_that_fits_stays_as_it_is() {
+        let (cells, _) = lines(&rows(&["name", "count", "as_of"], &["views", "5", TIME]));
+        assert_eq!(cells, ["views", "5", TIME]);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_loses_what_says_least_then_fractions_then_the_ends_of_texts() {
+        let long = "x".repeat(70);
+        let columns = &["name", "exactness", "as_of", "last_write_time", "checked_at"];
+        let (cells, width) = lines(&rows(columns, &["views", "EXACT_AS_OF", TIME, TIME, TIME]));
+        assert_eq!((cells.len(), width <= TABLE_WIDTH), (4, true), "{cells:?}");
+        assert_eq!(cells[2], TIME, "it fits without the rest");
+        let (cells, width) = lines(&rows(columns, &[&long, "EXACT_AS_OF", TIME, TIME, TIME]));
+        assert_eq!(width, TABLE_WIDTH, "{cells:?}");
+        assert_eq!(cells[2], "2026-11-24T14:46:01Z");
+        assert!(cells[0].ends_with("x…") && cells[0].chars().count() >= CUT_TO_LEAST, "{cells:?}");
+    }
+
+    #[test]
+    fn what_is_copied_into_commands_is_never_cut() {
+        let long = "x".repeat(90);
+        let (cells, _) = lines(&rows(&["token", "reason"], &[&long, &long]));
+        assert_eq!((cells[0].as_str(), cells[1].chars().count()), (long.as_str(), CUT_TO_LEAST));
+        let uuid = "01a20e1c-0196-702f-8a25-b4ed067fae1c";
+        let (cells, width) = lines(&rows(&["message_id", "message_id", "reason"], &[uuid, uuid, &long]));
+        assert_eq!((cells[0].as_str(), cells[1].as_str(), width), (uuid, uuid, TABLE_WIDTH));
+    }
+
+    #[test]
+    fn numbers_are_known_by_their_column_and_their_cells() {
+        let of = |columns: &'static [&'static str], cell: &str| fitted(&rows(columns, &[cell]), &Layout::Natural);
+        for cell in ["5", "-5", "+5", "1.5KiB", ""] {
+            assert!(of(&["count"], cell)[0].is_number, "{cell}");
+        }
+        assert!(!of(&["message_id"], "5")[0].is_number, "an identifier that looks like one");
+        assert!(!of(&["limit"], "as the queue says")[0].is_number);
+    }
+}
