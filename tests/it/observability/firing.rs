@@ -217,7 +217,7 @@ fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
     let after = page(&other);
     expect_firing(
         &[killed.then(None, TROUBLE), left.then(Some(after), TROUBLE)],
-        &[("FleetMemberLost", "b"), ("TallystoneDown", "a")],
+        &[("CountsStale", "b"), ("FleetMemberLost", "b"), ("TallystoneDown", "a")],
     );
 }
 
@@ -249,5 +249,15 @@ fn a_stopped_store_raises_its_alerts() {
     node.resume();
     let last = page(&server);
     let seen = seen.then(Some(last), TROUBLE);
-    expect_firing(&[seen], &[("CallsFail", "a"), ("MembershipLost", "a"), ("StoreRequestsFail", "a")]);
+    expect_firing(
+        &[seen],
+        &[
+            ("CallsFail", "a"),
+            ("CountsStale", "a"),
+            ("MembershipLost", "a"),
+            ("ServiceNotReady", "a"),
+            ("StoreRequestsFail", "a"),
+            ("StoreSilent", "a"),
+        ],
+    );
 }
