@@ -102,9 +102,10 @@ impl Failure {
     pub fn about(mut self, names: &[(&str, String)]) -> Self {
         for (place, name) in names {
             for end in [' ', ')', '`'] {
-                let named = |text: &String| text.replace(&format!(" {place}{end}"), &format!(" {name}{end}"));
-                self.text = named(&self.text);
-                self.hints = self.hints.iter().map(named).collect();
+                let (place, name) = (format!(" {place}{end}"), format!(" {name}{end}"));
+                for text in std::iter::once(&mut self.text).chain(&mut self.hints) {
+                    *text = text.replace(&place, &name);
+                }
             }
         }
         self

@@ -74,7 +74,7 @@ impl MsgArgs {
     pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
-            MsgCommand::Push(args) => session.push(args).await,
+            MsgCommand::Push(args) => Box::pin(session.push(args)).await,
             MsgCommand::Pull(args) => session.pull(args).await,
             MsgCommand::Complete(args) => session.complete(args).await,
             MsgCommand::Cancel(args) => session.cancel(args).await,

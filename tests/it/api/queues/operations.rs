@@ -280,7 +280,7 @@ async fn a_discard_takes_what_it_names_and_leaves_the_rest() {
         for (id, team, signature) in
             [("a", "red", "io"), ("b", "blue", "io"), ("c", "red", "smtp"), ("d", "blue", "smtp"), ("e", "red", "io")]
         {
-            fail_with(&server, id, team, signature).await;
+            fail_with(server, id, team, signature).await;
         }
         let errored = async || {
             let page = server.done("ListMessages", json!({"queue": "mail", "state": "ERRORED"})).await;
@@ -294,7 +294,7 @@ async fn a_discard_takes_what_it_names_and_leaves_the_rest() {
             let begun = server.done("DiscardMessages", body).await["operation"].clone();
             match begun["operationId"].as_str() {
                 Some("") => begun,
-                _ => ended(&server, &begun).await,
+                _ => ended(server, &begun).await,
             }
         };
         let dry = discard(json!({"filter": {"team": "red"}, "error_signature": "io", "dry_run": true})).await;
