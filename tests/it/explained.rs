@@ -131,9 +131,9 @@ fn the_parts_add_up_and_the_roll_names_its_server_on_the_embedded_store() {
     let folder = TempDir::new().expect("a folder");
     let server = embedded(folder.path());
     namespace(&server, &json!({"name": "exact", "counter_type": "ACCURATE"}));
-    for (of, counter_type) in [("default", "COUNTER_TYPE_EVENTUAL"), ("exact", "COUNTER_TYPE_ACCURATE")] {
+    for (of, counter_type) in [("default", "NAMESPACE_TYPE_EVENTUAL"), ("exact", "NAMESPACE_TYPE_ACCURATE")] {
         let said = follow(&server, of, "views");
-        assert_eq!(said["counterType"], counter_type, "{said}");
+        assert_eq!(said["namespaceType"], counter_type, "{said}");
         let rolled_up = &said["rolledUp"];
         assert_eq!(rolled_up["rolledBy"], server.address.to_string(), "{said}");
         assert_eq!(rolled_up["rolledHere"], true, "{said}");
@@ -221,7 +221,7 @@ fn a_best_effort_counter_is_a_single_number_in_memory_or_memcached() {
             call(&server, path, &json!({"namespace": name, "counter_name": "likes", "delta": delta}));
         }
         let said = explained(&server, name, "likes");
-        assert_eq!(said["counterType"], "COUNTER_TYPE_BEST_EFFORT", "{said}");
+        assert_eq!(said["namespaceType"], "NAMESPACE_TYPE_BEST_EFFORT", "{said}");
         assert_eq!((number(&said["count"]), number(&said["reading"]["count"])), (7, 7), "{said}");
         assert!(said["rolledUp"].is_null() && said["tail"].is_null(), "it has no parts: {said}");
         let (code, text) = cli(&server, &["counter", "explain", "likes", "-n", name]);

@@ -1,9 +1,9 @@
 //! The explanation of a counter into its answer.
 
 use crate::api::grpc::encode::{event, reading, whole};
-use crate::api::grpc::namespace_convert::{counter_type_message, temporality_message};
 use crate::api::time;
 use crate::domain::Timestamp;
+use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::SourceTotal;
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::engine::counting::{
@@ -14,8 +14,8 @@ use crate::proto::counter::v1 as wire;
 pub fn explanation(explanation: Explanation, server_time: Timestamp) -> wire::ExplainCounterResponse {
     let Explanation { counter_type, temporality, ttl, reading: read, kept_in, parts } = explanation;
     let mut answer = wire::ExplainCounterResponse {
-        counter_type: counter_type_message(counter_type).into(),
-        temporality: temporality_message(temporality).into(),
+        namespace_type: namespace_type(counter_type).into(),
+        cumulative: temporality == Temporality::Cumulative,
         ttl: ttl.map(time::write_duration),
         count: read.count,
         saturated: read.saturated,
@@ -29,6 +29,14 @@ pub fn explanation(explanation: Explanation, server_time: Timestamp) -> wire::Ex
         add_parts(&mut answer, &parts);
     }
     answer
+}
+
+fn namespace_type(counter_type: CounterType) -> wire::NamespaceType {
+    match counter_type {
+        CounterType::BestEffort => wire::NamespaceType::BestEffort,
+        CounterType::Eventual => wire::NamespaceType::Eventual,
+        CounterType::Accurate => wire::NamespaceType::Accurate,
+    }
 }
 
 fn add_parts(answer: &mut wire::ExplainCounterResponse, parts: &CountParts) {

@@ -165,7 +165,7 @@ fn counter_type_of(sent: pb::CounterType) -> Option<CounterType> {
     }
 }
 
-pub fn counter_type_message(counter_type: CounterType) -> pb::CounterType {
+fn counter_type_message(counter_type: CounterType) -> pb::CounterType {
     match counter_type {
         CounterType::BestEffort => pb::CounterType::BestEffort,
         CounterType::Eventual => pb::CounterType::Eventual,
@@ -181,7 +181,7 @@ fn temporality_of(sent: pb::Temporality) -> Option<Temporality> {
     }
 }
 
-pub fn temporality_message(temporality: Temporality) -> pb::Temporality {
+fn temporality_message(temporality: Temporality) -> pb::Temporality {
     match temporality {
         Temporality::Delta => pb::Temporality::Delta,
         Temporality::Cumulative => pb::Temporality::Cumulative,

@@ -11,7 +11,6 @@ use crate::app::cli::output::{Answer, Format, Rows, time_cell, word};
 use crate::app::cli::units::{about, span};
 use crate::app::notices::on_one_line;
 use crate::domain::limits::EXPLAIN_ROWS_MAX;
-use crate::proto::admin::v1 as admin;
 use crate::proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -81,12 +80,9 @@ impl<'a> Words<'a> {
 
     fn all(mut self, namespace: &str, name: &str) -> String {
         let explained = self.explained;
-        let fed = match explained.temporality() {
-            admin::Temporality::Cumulative => "totals of sources",
-            admin::Temporality::Delta | admin::Temporality::Unspecified => "deltas",
-        };
+        let fed = if explained.cumulative { "totals of sources" } else { "deltas" };
         let of_type =
-            word::<admin::CounterType>(explained.counter_type, "COUNTER_TYPE_", admin::CounterType::as_str_name);
+            word::<pb::NamespaceType>(explained.namespace_type, "NAMESPACE_TYPE_", pb::NamespaceType::as_str_name);
         let (name, namespace) = (on_one_line(name), on_one_line(namespace));
         self.text = format!("counter {name} of namespace {namespace}: {of_type}, made of {fed}\n");
         match (&explained.rolled_up, &explained.tail, &explained.waiting) {
@@ -149,9 +145,9 @@ impl<'a> Words<'a> {
             let as_of = self.when(reading.as_of.as_ref());
             let behind = if reading.behind { "; newer events exist" } else { "" };
             self.line("rolled up", &format!("{} as of {as_of}{behind}", reading.count));
-            let reads = match explained.counter_type() {
-                admin::CounterType::Accurate => "a read without options answers the count with every event",
-                admin::CounterType::Eventual | admin::CounterType::BestEffort | admin::CounterType::Unspecified => {
+            let reads = match explained.namespace_type() {
+                pb::NamespaceType::Accurate => "a read without options answers the count with every event",
+                pb::NamespaceType::Eventual | pb::NamespaceType::BestEffort | pb::NamespaceType::Unspecified => {
                     "a read without options answers the rolled-up count; --fresh adds the rest"
                 }
             };
