@@ -196,24 +196,27 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
     encode_backlogs(encoder, &shown_queues(queues.backlogs()))?;
     let datasets = shown(engine.datasets());
-    let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> f64| {
+    let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> Option<f64>| {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for dataset in &datasets {
             let labels = [("dataset", dataset.dataset.clone())];
-            ConstGauge::new(value(dataset)).encode(family.encode_family(&labels)?)?;
+            if let Some(value) = value(dataset) {
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            }
         }
         Ok::<(), fmt::Error>(())
     };
     let help = "How old what readers here see of the dataset is: the clock less the limit";
-    by_dataset("tallystone_dataset_staleness_seconds", help, |d| d.staleness.as_secs_f64())?;
+    by_dataset("tallystone_dataset_staleness_seconds", help, |d| Some(d.staleness.as_secs_f64()))?;
     let help = "How far what this server has closed, as the store knows, is behind the clock";
-    by_dataset("tallystone_closed_lag_seconds", help, |d| d.closed_lag.as_secs_f64())?;
-    by_dataset("tallystone_watermark_lag_seconds", "How far the slowest watermark is behind the limit", |d| {
-        d.watermark_lag.as_secs_f64()
+    by_dataset("tallystone_closed_lag_seconds", help, |d| Some(d.closed_lag.as_secs_f64()))?;
+    let help = "How far the slowest watermark is behind the limit; not there while this server does not know it";
+    by_dataset("tallystone_watermark_lag_seconds", help, |d| d.watermark_lag.map(|lag| lag.as_secs_f64()))?;
+    by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
+        Some(d.seal_lag.as_secs_f64())
     })?;
-    by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| d.seal_lag.as_secs_f64())?;
-    by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| d.holds as f64)?;
-    by_dataset("tallystone_slices", "Time slices known", |d| d.slices as f64)
+    by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| Some(d.holds as f64))?;
+    by_dataset("tallystone_slices", "Time slices known", |d| Some(d.slices as f64))
 }
 
 /// The label of all datasets that are not shown one by one; no dataset has a name like it.
@@ -270,7 +273,7 @@ mod tests {
             staleness: Duration::from_secs(u64::from(id) + 1),
             closed_lag: Duration::from_secs(u64::from(id)),
             holds: 1,
-            watermark_lag: Duration::ZERO,
+            watermark_lag: None,
             seal_lag: Duration::ZERO,
             slices: 2,
         };

@@ -11,5 +11,6 @@ pub mod notices;
 pub mod readiness;
 mod resources;
 pub mod run;
+mod status;
 mod suggestions;
 pub mod telemetry;

@@ -100,6 +100,20 @@ impl Readiness {
         join(asking, self.keep_telling(gateway)).await.1
     }
 
+    /// How things stand by the last judgement.
+    pub fn standing(&self) -> Standing {
+        self.judged.lock().standing.clone()
+    }
+
+    /// The stores: the name of each, how long it has been asked in vain, and what it has failed with.
+    pub fn silences(&self) -> Vec<(String, Duration, Option<String>)> {
+        let silences = self.stores.iter().map(|store| {
+            let silence = store.silence.lock();
+            (store.asked.label().trim_start_matches('_').to_owned(), silence.lasted, silence.fault.clone())
+        });
+        silences.collect()
+    }
+
     async fn keep_asking(&self, store: &Store) -> Infallible {
         loop {
             let answered = tokio::select! {

@@ -32,6 +32,7 @@ use crate::app::metrics::{Measures, Process};
 use crate::app::notices::{for_shell, say};
 use crate::app::readiness::Readiness;
 use crate::app::resources;
+use crate::app::status::ServerStatus;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
@@ -144,6 +145,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             measure(&gateway, &backend, &engine, &readiness);
             gateway.open(&engine);
             gateway.open_backups(backend.backups());
+            gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
             gateway.set_phase(Phase::Ready).await;
             tracing::info!("ready");
             announce(&config, preset, address);

@@ -32,6 +32,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::proto::admin::v1::backup_service_client::BackupServiceClient;
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
+use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
@@ -114,6 +115,11 @@ impl Client {
     pub fn backups(&self) -> BackupServiceClient<Channel> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         BackupServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// The status service of the server that is asked first, call by call without retries.
+    pub fn status(&self) -> StatusServiceClient<Channel> {
+        StatusServiceClient::new(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The queue service of the server that is asked first, call by call without retries.

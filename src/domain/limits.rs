@@ -22,6 +22,11 @@ pub const SOURCES_MAX: usize = 256;
 /// The longest description or reason of a namespace change, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
+/// The datasets, and the queues, that a status shows one by one.
+pub const STATUS_ROWS_MAX: usize = 20;
+/// A dataset that is staler is a problem in the status.
+pub const STATUS_STALENESS_MAX: Duration = Duration::from_secs(30);
+
 /// The most items of one batch or stream message.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
 /// The most entries of one map of a request. Of lists and maps, up to twice the bound is decoded, to be refused in detail.

@@ -25,6 +25,7 @@ mod watchers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::Rules;
 use crate::engine::core::{Core, OfFleet};
@@ -99,8 +100,8 @@ pub struct DatasetGauges {
     pub closed_lag: Duration,
     /// Events that are held.
     pub holds: usize,
-    /// How far the slowest watermark is behind the limit.
-    pub watermark_lag: Duration,
+    /// How far the slowest watermark is behind the limit; nothing while this server does not know a watermark.
+    pub watermark_lag: Option<Duration>,
     /// How far the sealing of this server's touch shards is behind what is due.
     pub seal_lag: Duration,
     /// Known slices.
@@ -197,6 +198,7 @@ impl Engine {
         let now = self.core.now();
         let gauges = |dataset: Arc<datasets::DatasetState>| {
             let limit = dataset.limit();
+            let rolled_up_to = self.core.rolled_up_to(&dataset, limit);
             let told = self.core.fleet.as_ref().and_then(|fleet| fleet.told(dataset.id()));
             DatasetGauges {
                 id: dataset.id(),
@@ -204,7 +206,7 @@ impl Engine {
                 staleness: dataset.staleness(now),
                 closed_lag: now.since(told.unwrap_or_else(|| dataset.closing.closed(now))),
                 holds: dataset.closing.held(),
-                watermark_lag: limit.since(self.core.rolled_up_to(&dataset, limit)),
+                watermark_lag: (rolled_up_to > Timestamp::MIN).then(|| limit.since(rolled_up_to)),
                 seal_lag: dataset.seal_lag(),
                 slices: dataset.slices.rows().len(),
             }

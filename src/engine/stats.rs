@@ -135,6 +135,9 @@ impl NamespaceCounts {
     }
 }
 
+/// Names that are counted one by one, in their order.
+type Named<T> = Vec<(Arc<str>, Arc<T>)>;
+
 /// Counts by name. The first `MOST` names that come are counted one by one, all others as one; a name that is forgotten
 /// leaves its place to a later one.
 #[derive(Default, Debug)]
@@ -157,7 +160,7 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
     }
 
     /// The names that are counted one by one, in their order, and all others. O(n).
-    pub fn get(&self) -> (Vec<(Arc<str>, Arc<T>)>, &T) {
+    pub fn get(&self) -> (Named<T>, &T) {
         let shown = self.0.lock().iter().map(|(name, counts)| (Arc::clone(name), Arc::clone(counts))).collect();
         (shown, &self.1)
     }

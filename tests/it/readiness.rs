@@ -50,13 +50,17 @@ pub async fn health(address: SocketAddr, service: &str) -> ServingStatus {
     Watched::of(address, service).await.next(BACK_WITHIN).await.expect("the present status")
 }
 
-/// Runs `server wait-ready`; answers its exit code and what it printed.
-fn wait_ready(server: &Server, timeout: &str) -> (i32, String) {
+/// Runs a command on a server; answers its exit code and what it printed to stderr.
+fn run(server: &Server, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "wait-ready", "--server", &server.address.to_string(), "--timeout", timeout]);
+    command.args(arguments).args(["--server", &server.address.to_string()]);
     let output = command.output().expect("the binary of this build starts");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code().expect("nobody kills it"), printed)
+}
+
+fn wait_ready(server: &Server, timeout: &str) -> (i32, String) {
+    run(server, &["server", "wait-ready", "--timeout", timeout])
 }
 
 fn is_ready(server: &Server) -> bool {
@@ -91,6 +95,8 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert_eq!(runtime.block_on(health(address, QUEUES)), Serving);
     let (code, printed) = wait_ready(&server, "1s");
     assert!(code == 5 && printed.contains("was not ready within"), "{code}: {printed}");
+    let (code, printed) = run(&server, &["status"]);
+    assert!(code == 5 && printed.contains("counters are not served: keyspace tallystone_dev"), "{code}: {printed}");
     assert_eq!(server.get("/healthz").status, 200);
     let ready = |server: &Server, service| metric_of(server, "tallystone_ready", &format!("service=\"{service}\""));
     assert_eq!((ready(&server, COUNTERS), ready(&server, QUEUES)), (0.0, 1.0));
@@ -104,6 +110,8 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert_eq!(next(&mut counters, BACK_WITHIN), Some(Serving));
     assert_eq!(next(&mut whole, BACK_WITHIN), Some(Serving));
     assert_eq!(wait_ready(&server, "10s"), (0, String::new()));
+    let all_is_well = || run(&server, &["status"]).0 == 0;
+    assert!(eventually(LAPSED_WITHIN, all_is_well), "{:?}", run(&server, &["status"]));
     assert_eq!(next(&mut queues, Duration::ZERO), None, "nothing has changed for queues");
     add_to(&server, "default", "views", 1);
     assert!(server.stop().success());

@@ -9,6 +9,7 @@ mod namespace_convert;
 pub mod namespaces;
 pub mod queues;
 pub mod rollup_signals;
+pub mod status;
 mod stream_adds;
 
 /// How long a call may take in all; known to methods that wait for something.

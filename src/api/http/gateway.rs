@@ -26,6 +26,7 @@ use crate::api::grpc::counters::Counters;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
+use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{call, expired, panicked};
 use crate::api::http::health::{Health, Phase, Standing};
@@ -40,6 +41,7 @@ use crate::engine::Engine;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
 use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
+use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
 use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
@@ -47,13 +49,14 @@ use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
 pub(super) const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 pub(super) const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
+const STATUS: &str = status_service_server::SERVICE_NAME;
 pub(super) const QUEUES: &str = queue_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// The services that callers are here for.
-const PUBLIC: [&str; 3] = [COUNTERS, NAMESPACES, QUEUES];
+const PUBLIC: [&str; 4] = [COUNTERS, NAMESPACES, QUEUES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is not listed.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -121,6 +124,12 @@ impl Gateway {
     pub fn open_backups(&self, backups: Option<Arc<dyn Backups>>) {
         let backups = BackupsApi::new(backups, self.drain.clone());
         self.methods.mount(BACKUPS, BackupServiceServer::new(backups).max_decoding_message_size(BODY_BYTES_MAX));
+    }
+
+    /// Opens the service that tells how the server is. Call it once.
+    pub fn open_status(&self, source: Arc<dyn StatusSource>) {
+        let status = StatusApi::new(source);
+        self.methods.mount(STATUS, StatusServiceServer::new(status).max_decoding_message_size(BODY_BYTES_MAX));
     }
 
     /// Shows what a collector reads on the metrics page as well.

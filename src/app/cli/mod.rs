@@ -38,6 +38,7 @@ mod queue;
 mod reasons;
 mod server;
 mod sessions;
+mod status;
 mod units;
 mod usage;
 mod work;
@@ -94,6 +95,7 @@ enum Command {
     Work(Box<work::WorkArgs>),
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
+    Status(status::StatusArgs),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
@@ -287,6 +289,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Work(args) => on_a_runtime(args.run(&before)),
         Command::Backup(args) => args.run(&before),
         Command::Restore(args) => args.run(&before),
+        Command::Status(args) => on_a_runtime(args.run(&before)),
         Command::Plan(args) => {
             before.only("plan", &["--output"])?;
             args.run(&before.output())

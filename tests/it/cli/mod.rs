@@ -9,6 +9,7 @@ mod hot_counters;
 mod hung;
 mod queues;
 mod settings;
+mod status;
 mod units;
 mod work;
 

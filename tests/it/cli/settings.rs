@@ -13,7 +13,7 @@ use crate::harness::Launch;
 type Variables<'a> = &'a [(&'a str, &'a [u8])];
 
 /// The binary in an environment of its own, without a server.
-fn alone(arguments: &[&str], environment: Variables) -> Ran {
+pub(super) fn alone(arguments: &[&str], environment: Variables) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
     let environment = environment.iter().map(|(name, value)| (name, OsStr::from_bytes(value)));
     Ran::from(command.args(arguments).envs(environment).output().expect("the binary starts"))

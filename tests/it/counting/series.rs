@@ -234,7 +234,11 @@ async fn a_dataset_that_nobody_uses_is_not_behind_after_a_start() {
     let next = House::on(slow, clock, stores, None).await;
     next.pass(40 * SECOND).await;
     let gauges = next.engine.datasets();
-    assert!(gauges.iter().all(|dataset| dataset.watermark_lag.is_zero()), "{:?}", gauges[0].watermark_lag);
+    assert!(
+        gauges.iter().all(|dataset| dataset.watermark_lag == Some(Duration::ZERO)),
+        "{:?}",
+        gauges[0].watermark_lag
+    );
     let watermarks = next.stores.touches.watermarks(gauges[0].id).await.expect("memory reads");
     let limit = next.stores.progress.limit(gauges[0].id).await.expect("memory reads");
     assert!(watermarks.iter().all(|watermark| *watermark >= Some(limit)), "{limit:?}: {:?}", watermarks.iter().min());

@@ -20,7 +20,10 @@ async fn every_state_of_a_queue_is_counted_and_so_is_every_trouble_of_its_messag
             let [(name, counts)] = &queues[..] else { panic!("one queue is served: {queues:?}") };
             let seen =
                 [&counts.failed, &counts.errored, &counts.leases_expired, &counts.messages_expired, &counts.redriven];
-            assert_eq!((name.to_string(), seen.map(|count| count.get())), ("mail".to_owned(), troubles));
+            assert_eq!(
+                (name.to_string(), seen.map(tallystone::engine::stats::Count::get)),
+                ("mail".to_owned(), troubles)
+            );
         };
         told(&[], [0; 5]);
         for id in ["a", "b"] {

@@ -1,0 +1,116 @@
+//! `status`: how a server, its stores, fleet, lags, queues and caches are, at one glance.
+
+use clap::Args;
+
+use crate::app::cli::output::{Answer, Rows, duration_of};
+use crate::app::cli::units::{about, size};
+use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
+use crate::proto::admin::v1 as pb;
+
+/// Show how a server is: its stores, fleet, lags, queues and caches, and what is wrong.
+///
+/// It shows one server: with several at --server, the first that answers.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes:\n  0 all is well, 1 it serves and something is wrong, 5 it does not serve or does not \
+                        answer\n\nExample:\n  tallystone status"
+)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// What a person on call reads: a part of the server, one thing in it, how that is.
+const COLUMNS: &[&str] = &["part", "name", "state"];
+
+impl StatusArgs {
+    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+        let session = self.client.open(before)?;
+        session.status().await
+    }
+}
+
+impl Session {
+    async fn status(&self) -> Result<(), Failure> {
+        let status = call!(ask self, status.get_status, &pb::GetStatusRequest {})?;
+        let rows = Rows { columns: COLUMNS, cells: rows(&status) };
+        self.output.answer(&Answer::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
+        let exit = match (status.ready, status.problems.is_empty()) {
+            (true, true) => return Ok(()),
+            (true, false) => Exit::Failure,
+            (false, _) => Exit::Unavailable,
+        };
+        Err(Failure::new(exit, status.problems.join("\n")))
+    }
+}
+
+fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
+    let row = |part: &str, name: &str, state: String| vec![part.to_owned(), name.to_owned(), state];
+    let span = |duration: &Option<prost_types::Duration>| {
+        duration.as_ref().map_or_else(String::new, |d| about(duration_of(d)))
+    };
+    let served = if status.ready { "ready" } else { "not ready" };
+    let mut rows = vec![row("server", &status.version, format!("{served}, up {}", span(&status.up)))];
+    rows.extend(status.stores.iter().map(|store| row("store", &store.store, store_state(store))));
+    rows.extend(status.fleet.as_ref().map(|fleet| {
+        let members =
+            if fleet.members == 0 { "members not known".to_owned() } else { format!("{} members", fleet.members) };
+        row("fleet", "", format!("{members}, own lease ends in {}", span(&fleet.lease_left)))
+    }));
+    rows.extend(status.datasets.iter().map(|set| {
+        let lags = format!(
+            "{} stale, rollup behind by {}, {} writes held",
+            span(&set.staleness),
+            span(&set.watermark_lag),
+            set.holds
+        );
+        row("dataset", &set.dataset, lags)
+    }));
+    let more = status.dataset_count - i64::try_from(status.datasets.len()).unwrap_or(0);
+    if more > 0 {
+        rows.push(row("dataset", "", format!("{more} more, less stale")));
+    }
+    if let Some(queues) = &status.queues {
+        let pb::QueuesStatus { count, pending, running, errored, waiting_dequeues, sessions, .. } = queues;
+        let all = format!(
+            "{count} queues: {pending} pending, {running} running, {errored} errored; {waiting_dequeues} dequeues wait, \
+             {sessions} sessions"
+        );
+        rows.push(row("queues", "", all));
+        let waits = |queue: &&pb::QueueBacklog| queue.pending + queue.running + queue.errored > 0;
+        rows.extend(queues.oldest.iter().filter(waits).map(|queue| {
+            let pb::QueueBacklog { pending, running, errored, waiting_dequeues, .. } = queue;
+            let age = if *pending > 0 { format!(" (oldest {})", span(&queue.oldest_ready_age)) } else { String::new() };
+            let state = format!(
+                "{pending} pending{age}, {running} running, {errored} errored; {waiting_dequeues} dequeues wait"
+            );
+            row("queue", &queue.queue, state)
+        }));
+    }
+    rows.extend(
+        status
+            .count_cache
+            .as_ref()
+            .map(|cache| row("cache", "counts", format!("{} hits, {} misses", cache.hits, cache.misses))),
+    );
+    rows.extend(status.memcached.iter().map(|cluster| {
+        let pb::MemcachedStatus { servers, servers_down, calls, calls_failed, .. } = cluster;
+        let state = format!("{servers_down} of {servers} servers down, {calls_failed} of {calls} calls failed");
+        row("memcached", &cluster.cluster, state)
+    }));
+    rows
+}
+
+fn store_state(store: &pb::StoreStatus) -> String {
+    if !store.failure.is_empty() {
+        return format!("failed: {}", store.failure);
+    }
+    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
+    let silent = store.silent.as_ref().map(duration_of).unwrap_or_default();
+    let answers = if silent.as_secs() > 1 { format!("silent for {}", about(silent)) } else { "answers".to_owned() };
+    let space = match store.disk_bytes {
+        0 => String::new(),
+        disk => format!(", {} on disk, {} free", bytes(disk), bytes(store.free_bytes)),
+    };
+    format!("{answers}{space}{}", if store.full { ", FULL" } else { "" })
+}

@@ -1,0 +1,186 @@
+//! The status of a server: what its parts know, put together, with a sentence for each thing that is wrong.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::adapters::embedded::Embedded;
+use crate::api::grpc::status::StatusSource;
+use crate::api::time::{write, write_duration};
+use crate::app::backend::{Backend, Memcached};
+use crate::app::readiness::Readiness;
+use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
+use crate::domain::queue::State;
+use crate::engine::queues::Backlog;
+use crate::engine::{DatasetGauges, Engine};
+use crate::ports::Clock;
+use crate::proto::admin::v1 as pb;
+
+/// The parts of a running server.
+pub struct ServerStatus {
+    engine: Arc<Engine>,
+    readiness: Arc<Readiness>,
+    embedded: Option<Arc<Embedded>>,
+    memcached: Memcached,
+    clock: Arc<dyn Clock>,
+    ready_since: Duration,
+}
+
+impl ServerStatus {
+    /// Of a server that becomes ready now.
+    pub fn new(engine: &Arc<Engine>, readiness: &Arc<Readiness>, backend: &Backend, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            readiness: Arc::clone(readiness),
+            embedded: backend.embedded(),
+            memcached: backend.memcached.clone(),
+            ready_since: clock.elapsed(),
+            clock,
+        }
+    }
+
+    fn stores(&self) -> Vec<pb::StoreStatus> {
+        let health = self.embedded.as_ref().map(|embedded| embedded.health());
+        let silences = self.readiness.silences().into_iter();
+        let mut stores: Vec<_> = silences
+            .map(|(store, silent, failure)| pb::StoreStatus {
+                store,
+                silent: Some(write_duration(silent)),
+                failure: failure.unwrap_or_default(),
+                ..pb::StoreStatus::default()
+            })
+            .collect();
+        if let (Some(health), Some(store)) = (health, stores.first_mut()) {
+            store.full = health.full;
+            store.disk_bytes = whole(health.disk_bytes);
+            store.free_bytes = whole(health.free_bytes.unwrap_or(0));
+        }
+        stores
+    }
+
+    fn fleet(&self) -> Option<pb::FleetStatus> {
+        let fleet = self.engine.fleet()?;
+        let members = count(fleet.members.unwrap_or(0));
+        Some(pb::FleetStatus { members, lease_left: Some(write_duration(fleet.lease_left)) })
+    }
+
+    fn memcached(&self) -> Vec<pb::MemcachedStatus> {
+        let clusters = self.memcached.iter().map(|(name, cluster)| {
+            let health = cluster.health();
+            pb::MemcachedStatus {
+                cluster: name.clone(),
+                servers: whole(health.servers),
+                servers_down: whole(health.servers_down),
+                calls: whole(health.calls),
+                calls_failed: whole(health.failed),
+            }
+        });
+        clusters.collect()
+    }
+
+    fn queues(&self) -> pb::QueuesStatus {
+        let queues = self.engine.queues();
+        let mut backlogs = queues.backlogs();
+        let sum = |state| whole(backlogs.iter().map(|one| one.messages[state as usize]).sum());
+        let status = pb::QueuesStatus {
+            count: count(queues.count()),
+            pending: sum(State::Pending),
+            running: sum(State::Running),
+            errored: sum(State::Errored),
+            waiting_dequeues: count(queues.waiting()),
+            sessions: count(queues.sessions()),
+            oldest: Vec::new(),
+        };
+        backlogs.sort_by(|one, other| (other.oldest, &one.queue).cmp(&(one.oldest, &other.queue)));
+        backlogs.truncate(STATUS_ROWS_MAX);
+        pb::QueuesStatus { oldest: backlogs.iter().map(backlog).collect(), ..status }
+    }
+}
+
+impl StatusSource for ServerStatus {
+    fn status(&self) -> pb::GetStatusResponse {
+        let mut datasets = self.engine.datasets();
+        let dataset_count = count(datasets.len());
+        datasets.sort_by_key(|dataset| (Reverse(dataset.staleness), dataset.id));
+        datasets.truncate(STATUS_ROWS_MAX);
+        let (stores, memcached, stats) = (self.stores(), self.memcached(), self.engine.stats());
+        let standing = self.readiness.standing();
+        let ready = standing.counters.is_empty() && standing.queues.is_empty();
+        let mut problems = Vec::new();
+        for (what, why) in [("counters", &standing.counters), ("queues", &standing.queues)] {
+            problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
+        }
+        problems.extend(standing.beside.iter().cloned());
+        problems.extend(stores.iter().filter(|store| store.full).map(full));
+        problems.extend(datasets.iter().filter(|dataset| dataset.staleness > STATUS_STALENESS_MAX).map(stale));
+        problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
+        pb::GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            server_time: Some(write(self.clock.now())),
+            up: Some(write_duration(self.clock.elapsed().saturating_sub(self.ready_since))),
+            ready,
+            problems,
+            stores,
+            fleet: self.fleet(),
+            datasets: datasets.iter().map(dataset).collect(),
+            dataset_count,
+            queues: Some(self.queues()),
+            count_cache: Some(pb::CountCacheStatus {
+                hits: whole(stats.cache_hits.get()),
+                misses: whole(stats.cache_misses.get()),
+            }),
+            memcached,
+        }
+    }
+}
+
+fn full(store: &pb::StoreStatus) -> String {
+    format!(
+        "the disk of the store {} is full: {} bytes are free, and adds and new messages are refused until \
+         storage.reserve_bytes are",
+        store.store, store.free_bytes
+    )
+}
+
+fn stale(dataset: &DatasetGauges) -> String {
+    format!(
+        "counts of the dataset {} are {} s old: the store is away, or a server holds the limit back",
+        dataset.dataset,
+        dataset.staleness.as_secs()
+    )
+}
+
+fn down(cluster: &pb::MemcachedStatus) -> String {
+    let pb::MemcachedStatus { cluster, servers, servers_down, .. } = cluster;
+    format!("{servers_down} of {servers} servers of the memcached cluster {cluster} do not answer")
+}
+
+fn dataset(dataset: &DatasetGauges) -> pb::DatasetStatus {
+    pb::DatasetStatus {
+        dataset: dataset.dataset.clone(),
+        staleness: Some(write_duration(dataset.staleness)),
+        closed_lag: Some(write_duration(dataset.closed_lag)),
+        watermark_lag: dataset.watermark_lag.map(write_duration),
+        holds: count(dataset.holds),
+    }
+}
+
+fn backlog(backlog: &Backlog) -> pb::QueueBacklog {
+    let of = |state| whole(backlog.messages[state as usize]);
+    pb::QueueBacklog {
+        queue: backlog.queue.clone(),
+        pending: of(State::Pending),
+        running: of(State::Running),
+        errored: of(State::Errored),
+        oldest_ready_age: Some(write_duration(backlog.oldest)),
+        waiting_dequeues: count(backlog.waiting),
+    }
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,38 @@
+//! `status`: what a person on call sees first.
+
+use super::Desk;
+use super::settings::alone;
+use crate::harness::Launch;
+
+#[test]
+fn a_server_in_good_order_is_shown_at_one_glance() {
+    let desk = Desk::set();
+    desk.run(&["counter", "add", "views", "5"]).ok();
+    desk.run(&["msg", "push", "-q", "timed/mail", "hello"]).ok();
+    let shown = desk.run(&["status"]).ok();
+    for words in
+        ["ready, up ", "embedded", "answers, ", " free", "dataset", "1 queues: 1 pending", "timed/mail", "counts"]
+    {
+        assert!(shown.contains(words), "{words:?} is missing of\n{shown}");
+    }
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    let status: serde_json::Value = serde_json::from_str(&desk.run(&["status", "-o", "json"]).ok()).expect("JSON");
+    assert_eq!((&status["ready"], &status["problems"]), (&true.into(), &serde_json::json!([])), "{status}");
+    assert_eq!(status["queues"]["oldest"][0]["pending"], "1", "{status}");
+    assert!(status["fleet"].is_null(), "one process has the embedded store for itself: {status}");
+}
+
+#[test]
+fn a_full_disk_is_a_problem_with_an_exit_code_and_the_server_is_still_shown() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(Launch::dev(folder.path()).start().stop().success());
+    let reserve = (1_u64 << 60).to_string();
+    let server = Launch::dev(folder.path()).env("TALLYSTONE__STORAGE__RESERVE_BYTES", &reserve).start();
+    let address = server.address.to_string();
+    let ran = alone(&["status", "--server", &address], &[]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("ready, up ") && ran.out.contains("FULL"), "{}", ran.out);
+    assert!(ran.err.contains("the disk of the store embedded is full"), "{}", ran.err);
+    let nobody = alone(&["status", "--server", "127.0.0.1:1", "--timeout", "1s"], &[]);
+    assert_eq!(nobody.code, 5, "{}{}", nobody.out, nobody.err);
+}
