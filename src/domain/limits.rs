@@ -22,6 +22,10 @@ pub const SOURCES_MAX: usize = 256;
 /// The longest description or reason of a namespace change, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
+/// The kinds of repeated log lines that are told apart at a time; of a further one nothing is left out.
+pub const LOG_KINDS_MAX: usize = 4_096;
+/// What is shown of a log line that was left out, in bytes.
+pub const LOG_LINE_SHOWN_BYTES_MAX: usize = 1_024;
 /// The datasets, and the queues, that a status shows one by one.
 pub const STATUS_ROWS_MAX: usize = 20;
 /// A dataset that is staler is a problem in the status.

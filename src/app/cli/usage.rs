@@ -23,6 +23,7 @@ fn words(error: &Error) -> Option<&'static str> {
         return Some(match error.kind() {
             IntErrorKind::PosOverflow => "the number is too large",
             IntErrorKind::NegOverflow => "the number is too small",
+            // Empty, no digits, or what a later library tells apart.
             _ => "this is no whole number; write it in digits, as in 5",
         });
     }

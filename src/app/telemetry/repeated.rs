@@ -17,16 +17,13 @@ use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
 use crate::adapters::system::SystemClock;
+use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
 use crate::ports::Clock;
 
 /// The target of the lines that say what was left out; they are never left out themselves.
 const TARGET: &str = "tallystone::repeated";
 /// How long one line stands for its kind.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The most kinds that are told apart at a time; of any further one nothing is left out.
-const KINDS_MAX: usize = 4_096;
-/// The most bytes that are shown of a line that was left out.
-const SHOWN_BYTES_MAX: usize = 1_024;
 
 /// Lines of one place in the code with one reason.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -61,7 +58,7 @@ struct LeftOut {
 impl<P: Eq + std::hash::Hash> Kinds<P> {
     /// Whether a line of this kind is written now.
     fn admit(&mut self, kind: Kind<P>, now: Duration, line: impl FnOnce() -> (Level, String)) -> bool {
-        if self.periods.len() >= KINDS_MAX && !self.periods.contains_key(&kind) {
+        if self.periods.len() >= LOG_KINDS_MAX && !self.periods.contains_key(&kind) {
             return true;
         }
         let fresh = Period { began: now, left_out: 0, first: None };
@@ -229,8 +226,8 @@ fn shown(event: &Event<'_>) -> String {
     let mut line = Line::default();
     event.record(&mut line);
     let mut text = line.message + &line.fields;
-    if text.len() > SHOWN_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(SHOWN_BYTES_MAX));
+    if text.len() > LOG_LINE_SHOWN_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(LOG_LINE_SHOWN_BYTES_MAX));
         text.push('…');
     }
     text
@@ -329,9 +326,9 @@ mod tests {
     #[test]
     fn kinds_without_end_take_bounded_memory_and_lose_nothing() {
         let mut kinds = kinds();
-        for place in 0..=u32::try_from(KINDS_MAX).expect("a small number") {
+        for place in 0..=u32::try_from(LOG_KINDS_MAX).expect("a small number") {
             assert!(kinds.admit(kind(place, ""), MS(0), || line(0)));
         }
-        assert_eq!(kinds.periods.len(), KINDS_MAX);
+        assert_eq!(kinds.periods.len(), LOG_KINDS_MAX);
     }
 }
