@@ -129,7 +129,7 @@ impl Session {
         let namespace = self.namespace(name).await?;
         let rows = Rows { columns: &["setting", "value"], cells: settings(&namespace, self.output) };
         let response = pb::GetNamespaceResponse { namespace: Some(namespace) };
-        self.output.answer(&Answer::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
+        self.output.sentences(&Answer::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
     }
 
     async fn history(&self, name: String, limit: usize) -> Result<(), Failure> {

@@ -133,9 +133,18 @@ impl Output {
 
     /// Prints an answer.
     pub fn answer(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+        self.answer_in(&Layout::Natural, answer, rows)
+    }
+
+    /// Prints an answer whose rows end with sentences: these are neither cut nor broken, because commands in them are copied.
+    pub fn sentences(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+        self.answer_in(&Layout::Whole, answer, rows)
+    }
+
+    fn answer_in(self, layout: &Layout, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match self.format {
-            Format::Table => writeln!(out, "{}", table(rows, Header::Yes, &Layout::Natural))?,
+            Format::Table => writeln!(out, "{}", table(rows, Header::Yes, layout))?,
             Format::Json => {
                 serde_json::to_writer_pretty(&mut out, &answer.json()).map_err(io::Error::from)?;
                 writeln!(out)?;
@@ -196,6 +205,8 @@ pub enum Layout {
     Natural,
     /// At least so wide each, so that rows of later parts stand below those of earlier ones.
     AtLeast(Vec<usize>),
+    /// As wide as their cells, however wide the table becomes.
+    Whole,
     /// As narrow as the whole table fits into so many characters.
     Within(usize),
 }

@@ -34,7 +34,7 @@ impl Session {
     async fn status(&self) -> Result<(), Failure> {
         let status = call!(ask self, status.get_status, &pb::GetStatusRequest {})?;
         let rows = Rows { columns: COLUMNS, cells: rows(&status) };
-        self.output.answer(&Answer::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
+        self.output.sentences(&Answer::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
         let exit = match (status.ready, status.problems.is_empty()) {
             (true, true) => return Ok(()),
             (true, false) => Exit::Failure,

@@ -141,3 +141,17 @@ fn a_backup_tells_its_size_and_how_long_it_took() {
     let bytes = json[0]["bytes"].as_str().and_then(|bytes| bytes.parse::<u64>().ok());
     assert!(bytes.is_some_and(|bytes| bytes > 0), "{json}");
 }
+
+#[test]
+fn an_explanation_is_printed_whole_however_long_it_is() {
+    let desk = Desk::set();
+    table(&desk, "msg push -q timed/mail hello");
+    let told = json(&desk, "queue explain timed/mail");
+    let shown = table(&desk, "queue explain timed/mail");
+    let explanations = told["explanations"].as_array().expect("a list");
+    assert!(explanations.iter().any(|one| one["cause"] == "no_worker"), "{told}");
+    for explanation in explanations {
+        let text = explanation["text"].as_str().expect("text");
+        assert!(shown.contains(text), "{text:?} is not whole in\n{shown}");
+    }
+}

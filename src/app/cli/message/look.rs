@@ -120,7 +120,7 @@ impl Session {
             return self.output.bytes(&message.payload);
         }
         let rows = Rows { columns: &["field", "value"], cells: fields(message) };
-        self.output.answer(&Answer::one(&full_name("GetMessageResponse"), &found), &rows)
+        self.output.sentences(&Answer::one(&full_name("GetMessageResponse"), &found), &rows)
     }
 
     pub(super) async fn peek(&self, args: PeekArgs) -> Result<(), Failure> {
@@ -195,7 +195,7 @@ impl Session {
         let request = pb::ExplainMessageRequest { queue, message_id, shard_key };
         let explained = call!(ask self, queues.explain_message, &request)?;
         let rows = explanation_rows(&explained.explanations);
-        self.output.answer(&Answer::many(&full_name("ExplainMessageResponse"), &explained, "explanations"), &rows)
+        self.output.sentences(&Answer::many(&full_name("ExplainMessageResponse"), &explained, "explanations"), &rows)
     }
 }
 

@@ -76,8 +76,8 @@ pub fn fitted(rows: &Rows, layout: &Layout) -> Vec<Fitted> {
         rows.columns.iter().enumerate().map(|(place, name)| Fitted::new(name, place, rows)).collect();
     match layout {
         Layout::Natural => fit(&mut columns),
-        // Wraps what is too long.
-        Layout::Within(_) => {}
+        // One wraps what is too long, the other one has it all.
+        Layout::Within(_) | Layout::Whole => {}
         Layout::AtLeast(widths) => at_least(&mut columns, widths),
     }
     columns

@@ -173,7 +173,7 @@ impl Session {
         let request = pb::ExplainQueueRequest { queue: args.name, filter: args.meta.into_iter().collect() };
         let explained = call!(ask self, queues.explain_queue, &request)?;
         let rows = explanation_rows(&explained.explanations);
-        self.output.answer(&Answer::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
+        self.output.sentences(&Answer::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
     }
 
     pub(super) async fn history_of_queue(&self, args: HistoryArgs) -> Result<(), Failure> {
