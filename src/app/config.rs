@@ -5,6 +5,7 @@
 
 mod cassandra;
 mod clusters;
+mod numbers;
 mod roles;
 mod tables;
 mod traces;
@@ -24,6 +25,7 @@ use crate::app::telemetry;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
 
+use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, insert, kind_of, leaves, like};
 
 pub use cassandra::{Copies, clusters_beside, options as cassandra_options, storage_cluster};
@@ -256,7 +258,8 @@ impl Layers {
     fn set_text(&mut self, key: &str, text: &str, origin: &Origin) -> Result<(), ConfigError> {
         let value = match self.known(key, origin)? {
             Value::Integer(_) => {
-                text.parse().map(Value::Integer).map_err(|_| bad(key, origin, "must be a whole number"))
+                let number = text.parse().ok().or_else(|| number_of(key, text)).map(Value::Integer);
+                number.ok_or_else(|| bad(key, origin, &format!("must be {}", number_wanted(key))))
             }
             Value::Boolean(_) => {
                 text.parse().map(Value::Boolean).map_err(|_| bad(key, origin, "must be true or false"))
@@ -291,6 +294,11 @@ impl Layers {
     /// Sets a value, after it was tried alone on top of the defaults: so the one that cannot be used is the one blamed.
     fn set(&mut self, key: &str, value: Value, origin: &Origin) -> Result<(), ConfigError> {
         let known = self.known(key, origin)?;
+        let with_unit = value.as_str().filter(|_| known.is_integer()).and_then(|text| number_of(key, text));
+        let value = with_unit.map_or(value, Value::Integer);
+        if !known.same_type(&value) && known.is_integer() {
+            return Err(bad(key, origin, &format!("must be {}, not {}", number_wanted(key), kind_of(&value))));
+        }
         if !known.same_type(&value) {
             return Err(bad(key, origin, &format!("must be {}, not {}", kind_of(&known), kind_of(&value))));
         }
@@ -533,7 +541,10 @@ mod tests {
     fn a_value_that_does_not_fit_names_its_key_and_where_it_was_written() {
         for (text, word) in [
             ("[server]\nlisten = \"nowhere\"\n", "server.listen"),
-            ("[server]\ndrain_deadline_ms = \"soon\"\n", "server.drain_deadline_ms must be a whole number, not a text"),
+            (
+                "[server]\ndrain_deadline_ms = \"soon\"\n",
+                "server.drain_deadline_ms must be a whole number of milliseconds, or a time such as 10s, not a text",
+            ),
             ("[storage]\nkind = \"tape\"\n", "storage.kind"),
             ("[storage]\ntail_bytes = 1\n", "storage.tail_bytes must be at least"),
             ("[server\n", "not valid TOML"),
@@ -541,6 +552,16 @@ mod tests {
             let error = load(&file(text)).expect_err(text).to_string();
             assert!(error.contains(word) && error.contains("my.toml"), "{error}");
         }
+    }
+
+    #[test]
+    fn sizes_and_times_may_be_written_with_units_wherever_settings_come_from() {
+        let mut sources = file("[storage]\nreserve_bytes = \"1GiB\"\n");
+        sources.environment.push(("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS".to_owned(), "1m30s".to_owned()));
+        sources.flags.push(("storage.seal_delay_seconds".to_owned(), "--set", "4h".to_owned()));
+        let config = load(&sources).expect("valid settings").config;
+        let numbers = (config.storage.reserve_bytes, config.server.drain_deadline_ms, config.storage.seal_delay_seconds);
+        assert_eq!(numbers, (1 << 30, 90_000, 14_400));
     }
 
     #[test]

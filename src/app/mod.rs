@@ -14,3 +14,4 @@ pub mod run;
 mod status;
 mod suggestions;
 pub mod telemetry;
+pub mod units;

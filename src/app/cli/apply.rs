@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::app::cli::output::{Answer, Rows, list_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, units};
+use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
 use crate::app::notices::note;
+use crate::app::units;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::app::cli::units;
 use crate::app::suggestions::meant;
+use crate::app::units;
 use crate::domain::limits::{LEASE_MAX, LEASE_MIN};
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1::Freshness;

@@ -18,7 +18,8 @@ use crate::adapters::embedded::{OpenError, Options};
 use crate::adapters::system::SystemClock;
 use crate::api::time;
 use crate::app::cli::output::{Output, Parts, Rows, progress};
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime, units};
+use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
+use crate::app::units;
 use crate::ports::Clock as _;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 

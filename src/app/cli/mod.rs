@@ -39,7 +39,6 @@ mod reasons;
 mod server;
 mod sessions;
 mod status;
-mod units;
 mod usage;
 mod work;
 

@@ -13,8 +13,9 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
-use crate::app::cli::{Failure, units};
+use crate::app::cli::Failure;
 use crate::app::notices::note;
+use crate::app::units;
 use crate::proto;
 
 /// A format of answers.

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::app::cli::output::{Answer, Rows, duration_of};
-use crate::app::cli::units::{about, size};
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
+use crate::app::units::{about, size};
 use crate::proto::admin::v1 as pb;
 
 /// Show how a server is: its stores, fleet, lags, queues and caches, and what is wrong.

@@ -8,8 +8,8 @@ use crate::app::cli::Failure;
 use crate::app::cli::counter::audit::kind;
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Format, Rows, time_cell, word};
-use crate::app::cli::units::{about, span};
 use crate::app::notices::on_one_line;
+use crate::app::units::{about, span};
 use crate::domain::limits::EXPLAIN_ROWS_MAX;
 use crate::proto::counter::v1 as pb;
 
