@@ -279,6 +279,7 @@ async fn reflection_lists_the_services_in_both_versions() {
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "tallystone.admin.v1.NamespaceService",
+        "tallystone.admin.v1.StatusService",
         "tallystone.counter.v1.CounterService",
         "tallystone.queue.v1.QueueService",
     ];
