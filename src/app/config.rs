@@ -560,7 +560,8 @@ mod tests {
         sources.environment.push(("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS".to_owned(), "1m30s".to_owned()));
         sources.flags.push(("storage.seal_delay_seconds".to_owned(), "--set", "4h".to_owned()));
         let config = load(&sources).expect("valid settings").config;
-        let numbers = (config.storage.reserve_bytes, config.server.drain_deadline_ms, config.storage.seal_delay_seconds);
+        let numbers =
+            (config.storage.reserve_bytes, config.server.drain_deadline_ms, config.storage.seal_delay_seconds);
         assert_eq!(numbers, (1 << 30, 90_000, 14_400));
     }
 

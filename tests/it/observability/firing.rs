@@ -192,7 +192,9 @@ fn messages_out_of_attempts_raise_their_alert() {
 
 /// The page of a server once it has rolled up what it was given.
 fn settled(server: &Server) -> String {
-    let is_settled = || metric(server, "tallystone_watermark_lag_seconds") < 60.0;
+    // The lag is not there until the server knows its watermarks.
+    let is_known = || page(server).contains("\ntallystone_watermark_lag_seconds{");
+    let is_settled = || is_known() && metric(server, "tallystone_watermark_lag_seconds") < 60.0;
     assert!(eventually(WITHIN, is_settled), "{}", page(server));
     page(server)
 }
