@@ -58,12 +58,11 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
         row("fleet", "", format!("{members}, own lease ends in {}", span(&fleet.lease_left)))
     }));
     rows.extend(status.datasets.iter().map(|set| {
-        let lags = format!(
-            "{} stale, rollup behind by {}, {} writes held",
-            span(&set.staleness),
-            span(&set.watermark_lag),
-            set.holds
-        );
+        let behind = match &set.watermark_lag {
+            Some(lag) => format!("behind by {}", about(duration_of(lag))),
+            None => "not known".to_owned(),
+        };
+        let lags = format!("{} stale, rollup {behind}, {} writes held", span(&set.staleness), set.holds);
         row("dataset", &set.dataset, lags)
     }));
     let more = status.dataset_count - i64::try_from(status.datasets.len()).unwrap_or(0);
