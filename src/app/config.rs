@@ -296,11 +296,9 @@ impl Layers {
         let known = self.known(key, origin)?;
         let with_unit = value.as_str().filter(|_| known.is_integer()).and_then(|text| number_of(key, text));
         let value = with_unit.map_or(value, Value::Integer);
-        if !known.same_type(&value) && known.is_integer() {
-            return Err(bad(key, origin, &format!("must be {}, not {}", number_wanted(key), kind_of(&value))));
-        }
         if !known.same_type(&value) {
-            return Err(bad(key, origin, &format!("must be {}, not {}", kind_of(&known), kind_of(&value))));
+            let wanted = if known.is_integer() { number_wanted(key) } else { kind_of(&known) };
+            return Err(bad(key, origin, &format!("must be {wanted}, not {}", kind_of(&value))));
         }
         if value.as_integer().is_some_and(i64::is_negative) {
             return Err(bad(key, origin, "must be 0 or more"));

@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
-use crate::engine::stats::{Level, NamespaceCounts, Stats};
+use crate::engine::stats::{CountsBy, Level, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
 
 pub use process::Process;
@@ -124,7 +124,7 @@ impl Measured for Arc<Engine> {
         }
         encode_undeclared(encoder, &stats.undeclared_filters)?;
         encode_counts(encoder, &stats.by_queue)?;
-        encode_namespaces(encoder, stats)?;
+        encode_named(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACE_COUNTS, &stats.by_namespace)?;
         encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
         let seconds = |micros: u64| micros as f64 / 1e6;
         let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
@@ -142,9 +142,28 @@ impl Measured for Arc<Engine> {
     }
 }
 
-type NamespaceRow = (&'static str, &'static str, fn(&NamespaceCounts) -> u64);
+/// A growing count of each name: name of the metric without `_total`, help, value.
+type NamedRow<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const NAMESPACE_COUNTS: &[NamespaceRow] = &[
+/// Counts by name, under a label; and all that are not counted one by one, under the other name.
+fn encode_named<T: Default, const MOST: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (label, other): (&'static str, &'static str),
+    rows: &[NamedRow<T>],
+    by_name: &CountsBy<T, MOST>,
+) -> Result<(), fmt::Error> {
+    let (names, others) = by_name.get();
+    for (metric, help, value) in rows {
+        let mut family = encoder.encode_descriptor(metric, help, None, MetricType::Counter)?;
+        let shown = names.iter().map(|(name, counts)| (&**name, value(counts)));
+        for (name, count) in shown.chain([(other, value(others))]) {
+            ConstCounter::new(count).encode(family.encode_family(&[(label, name)])?)?;
+        }
+    }
+    Ok(())
+}
+
+const NAMESPACE_COUNTS: &[NamedRow<NamespaceCounts>] = &[
     ("tallystone_namespace_writes_applied", "Adds, clears and totals that were applied, by namespace", |c| {
         c.writes_applied.get()
     }),
@@ -156,19 +175,6 @@ const NAMESPACE_COUNTS: &[NamespaceRow] = &[
 
 /// The label of all namespaces that are not shown one by one; no namespace has a name like it.
 const OTHER_NAMESPACES: &str = "_other";
-
-/// What was done to counters, by namespace.
-fn encode_namespaces(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> Result<(), fmt::Error> {
-    let (namespaces, others) = stats.by_namespace.get();
-    for (name, help, value) in NAMESPACE_COUNTS {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        let shown = namespaces.iter().map(|(namespace, counts)| (&**namespace, value(counts)));
-        for (namespace, count) in shown.chain([(OTHER_NAMESPACES, value(others))]) {
-            ConstCounter::new(count).encode(family.encode_family(&[("namespace", namespace)])?)?;
-        }
-    }
-    Ok(())
-}
 
 /// What the engine holds at this moment.
 fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {

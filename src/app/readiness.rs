@@ -109,7 +109,7 @@ impl Readiness {
     pub fn silences(&self) -> Vec<(String, Duration, Option<String>)> {
         let silences = self.stores.iter().map(|store| {
             let silence = store.silence.lock();
-            (store.asked.label().trim_start_matches('_').to_owned(), silence.lasted, silence.fault.clone())
+            (store.asked.name().to_owned(), silence.lasted, silence.fault.clone())
         });
         silences.collect()
     }
@@ -208,12 +208,20 @@ impl Asked {
         }
     }
 
-    /// How the metrics name it.
+    /// What it is called.
+    fn name(&self) -> &str {
+        match self {
+            Self::Keyspace(keyspace) => keyspace.keyspace(),
+            Self::Embedded(_) => "embedded",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// How the metrics name it: what is no keyspace has a name that no keyspace has.
     fn label(&self) -> String {
         match self {
-            Self::Keyspace(keyspace) => keyspace.keyspace().to_owned(),
-            Self::Embedded(_) => "_embedded".to_owned(),
-            Self::Memory => "_memory".to_owned(),
+            Self::Keyspace(_) => self.name().to_owned(),
+            Self::Embedded(_) | Self::Memory => format!("_{}", self.name()),
         }
     }
 }

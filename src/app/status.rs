@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::adapters::embedded::Embedded;
 use crate::api::grpc::status::StatusSource;
+use crate::api::grpc::whole;
 use crate::api::time::{write, write_duration};
 use crate::app::backend::{Backend, Memcached};
 use crate::app::readiness::Readiness;
@@ -60,7 +61,7 @@ impl ServerStatus {
 
     fn fleet(&self) -> Option<pb::FleetStatus> {
         let fleet = self.engine.fleet()?;
-        let members = count(fleet.members.unwrap_or(0));
+        let members = whole(fleet.members.unwrap_or(0));
         Some(pb::FleetStatus { members, lease_left: Some(write_duration(fleet.lease_left)) })
     }
 
@@ -81,14 +82,16 @@ impl ServerStatus {
     fn queues(&self) -> pb::QueuesStatus {
         let queues = self.engine.queues();
         let mut backlogs = queues.backlogs();
-        let sum = |state| whole(backlogs.iter().map(|one| one.messages[state as usize]).sum());
+        let mut all = Backlog::default();
+        backlogs.iter().for_each(|one| all.take_in(one));
+        let pb::QueueBacklog { pending, running, errored, .. } = backlog(&all);
         let status = pb::QueuesStatus {
-            count: count(queues.count()),
-            pending: sum(State::Pending),
-            running: sum(State::Running),
-            errored: sum(State::Errored),
-            waiting_dequeues: count(queues.waiting()),
-            sessions: count(queues.sessions()),
+            count: whole(queues.count()),
+            pending,
+            running,
+            errored,
+            waiting_dequeues: whole(queues.waiting()),
+            sessions: whole(queues.sessions()),
             oldest: Vec::new(),
         };
         backlogs.sort_by(|one, other| (other.oldest, &one.queue).cmp(&(one.oldest, &other.queue)));
@@ -100,14 +103,13 @@ impl ServerStatus {
 impl StatusSource for ServerStatus {
     fn status(&self) -> pb::GetStatusResponse {
         let mut datasets = self.engine.datasets();
-        let dataset_count = count(datasets.len());
+        let dataset_count = whole(datasets.len());
         datasets.sort_by_key(|dataset| (Reverse(dataset.staleness), dataset.id));
         datasets.truncate(STATUS_ROWS_MAX);
         let (stores, memcached, stats) = (self.stores(), self.memcached(), self.engine.stats());
         let standing = self.readiness.standing();
-        let ready = standing.counters.is_empty() && standing.queues.is_empty();
         let mut problems = Vec::new();
-        for (what, why) in [("counters", &standing.counters), ("queues", &standing.queues)] {
+        for (what, why) in standing.unserved() {
             problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
         }
         problems.extend(standing.beside.iter().cloned());
@@ -118,7 +120,7 @@ impl StatusSource for ServerStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             server_time: Some(write(self.clock.now())),
             up: Some(write_duration(self.clock.elapsed().saturating_sub(self.ready_since))),
-            ready,
+            ready: standing.is_ready(),
             problems,
             stores,
             fleet: self.fleet(),
@@ -161,7 +163,7 @@ fn dataset(dataset: &DatasetGauges) -> pb::DatasetStatus {
         staleness: Some(write_duration(dataset.staleness)),
         closed_lag: Some(write_duration(dataset.closed_lag)),
         watermark_lag: dataset.watermark_lag.map(write_duration),
-        holds: count(dataset.holds),
+        holds: whole(dataset.holds),
     }
 }
 
@@ -173,14 +175,6 @@ fn backlog(backlog: &Backlog) -> pb::QueueBacklog {
         running: of(State::Running),
         errored: of(State::Errored),
         oldest_ready_age: Some(write_duration(backlog.oldest)),
-        waiting_dequeues: count(backlog.waiting),
+        waiting_dequeues: whole(backlog.waiting),
     }
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

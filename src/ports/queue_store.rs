@@ -59,13 +59,11 @@ pub struct StoredMessage {
 pub struct ShardView {
     /// Grows with the shard's commands; a view with a lower one is older.
     pub step: u64,
-    /// Pending messages.
-    pub ready: u64,
     /// Messages of each state, in the order of `State::ALL`.
     pub messages: [u64; State::ALL.len()],
     /// How often a message came to be pending, since the store was opened.
     pub arrived: u64,
-    /// The priority of the best of them.
+    /// The priority of the best of those that are pending.
     pub head: Option<i64>,
     /// How long the one has been ready that is so for the longest, to the second.
     pub ready_for: Option<Duration>,
@@ -73,6 +71,13 @@ pub struct ShardView {
     pub blocked: bool,
     /// How long nothing changes unless a command comes; none if nothing ever will.
     pub next_event_in: Option<Duration>,
+}
+
+impl ShardView {
+    /// Pending messages.
+    pub fn ready(&self) -> u64 {
+        self.messages[State::Pending as usize]
+    }
 }
 
 /// What came of a command.

@@ -94,7 +94,7 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
             let applied = core.apply(sent.command, answer.at);
             assert_eq!((answer.reply, answer.transitions), (applied.reply, applied.transitions), "step {step}");
             assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "step {step}");
-            assert_eq!(answer.view.ready, core.totals().of(State::Pending).messages, "step {step}");
+            assert_eq!(answer.view.ready(), core.totals().of(State::Pending).messages, "step {step}");
             let of_each = State::ALL.map(|state| core.totals().of(state).messages);
             assert_eq!(answer.view.messages, of_each, "step {step}");
             assert_eq!(answer.view.head, core.peek().next().map(|message| message.priority), "step {step}");
@@ -206,11 +206,11 @@ async fn queue_store_law_7_listeners_hear_what_a_shard_has_to_offer() {
         bench.stores.shards.listen(news.clone());
         bench.stores.shards.queues().await.expect("an answer that comes after the first news");
         let first = news.newest(OTHER_SHARD).expect("it is told what there is already");
-        assert_eq!((first.ready, first.head), (1, Some(5)));
+        assert_eq!((first.ready(), first.head), (1, Some(5)));
         bench.one(SHARD, enqueue("a", 8, b"")).await;
         let answer = bench.one(SHARD, enqueue_later("b", Duration::from_secs(60))).await;
         let heard = news.newest(SHARD).expect("news");
-        assert_eq!((heard.step, heard.ready, heard.head), (answer.view.step, 1, Some(8)));
+        assert_eq!((heard.step, heard.ready(), heard.head), (answer.view.step, 1, Some(8)));
         assert_eq!(heard.next_event_in, Some(Duration::from_secs(60)));
         let block = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
         bench.one(SHARD, ShardCommand::of(block)).await;
@@ -218,7 +218,7 @@ async fn queue_store_law_7_listeners_hear_what_a_shard_has_to_offer() {
         bench.stores.shards.create(QueueId(8), 1, settings()).await.expect("a new queue");
         let made = ShardId { queue: QueueId(8), number: 0 };
         bench.one(made, enqueue("c", 1, b"")).await;
-        assert_eq!(news.newest(made).expect("news of a shard that came later").ready, 1);
+        assert_eq!(news.newest(made).expect("news of a shard that came later").ready(), 1);
     })
     .await;
 }

@@ -129,7 +129,6 @@ impl Kept {
         };
         self.view = ShardView {
             step: self.view.step + 1,
-            ready: self.core.totals().of(State::Pending).messages,
             messages: self.core.totals().messages(),
             arrived: self.view.arrived + arrivals(&applied.transitions),
             head: self.core.head(),

@@ -117,7 +117,7 @@ pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
     Ok((counter(&item.counter_name)?, item.total))
 }
 
-/// How many counters to rank.
+/// How many rows of the log to show; more than may be asked for are cut.
 pub fn explained_rows(rows: i32) -> Result<usize, Refusal> {
     match usize::try_from(rows) {
         Ok(0) => Ok(EXPLAIN_ROWS_DEFAULT),
@@ -129,6 +129,7 @@ pub fn explained_rows(rows: i32) -> Result<usize, Refusal> {
     }
 }
 
+/// How many counters to rank.
 pub fn top_count(n: i32) -> Result<usize, Refusal> {
     match usize::try_from(n) {
         Ok(0) => Ok(TOP_COUNTERS_DEFAULT),

@@ -1,6 +1,7 @@
 //! Domain values into answers.
 
 use crate::api::errors::Refusal;
+use crate::api::grpc::whole;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, Token};
@@ -218,10 +219,6 @@ fn difference(difference: &BucketDifference) -> wire::BucketDifference {
         sum_found,
         saturated: recorded_saturated || found_saturated,
     }
-}
-
-pub fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The explanation of a counter into its answer.
 
-use crate::api::grpc::encode::{event, reading, whole};
+use crate::api::grpc::encode::{event, reading};
+use crate::api::grpc::whole;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
@@ -114,7 +115,7 @@ fn waiting(part: &WaitingPart) -> wire::WaitingPart {
         rows_above_limit: whole(part.rows_above_limit),
         touched_steps: whole(part.touched_steps),
         first_touched_step: part.first_touched_step.map(time::write),
-        held_writes: i64::try_from(part.held_writes).unwrap_or(i64::MAX),
+        held_writes: whole(part.held_writes),
         rolled_up_here: part.roller == RolledWhere::Here,
         roller,
     }

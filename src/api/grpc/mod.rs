@@ -12,6 +12,11 @@ pub mod rollup_signals;
 pub mod status;
 mod stream_adds;
 
+/// A count on the wire, whose numbers have a sign; one beyond the greatest of them is shown as that.
+pub fn whole(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
 /// How long a call may take in all; known to methods that wait for something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);

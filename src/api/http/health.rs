@@ -99,14 +99,24 @@ impl Health {
 }
 
 impl Standing {
+    /// Whether all services are served.
+    pub fn is_ready(&self) -> bool {
+        self.unserved().next().is_none()
+    }
+
+    /// What is not served, and why.
+    pub fn unserved(&self) -> impl Iterator<Item = (&'static str, &[String])> {
+        let services = [("counters", self.counters.as_slice()), ("queues", &self.queues)];
+        services.into_iter().filter(|(_, why)| !why.is_empty())
+    }
+
     fn text(&self) -> Result<String, String> {
         let beside = self.beside.iter().map(|away| format!("{away}\n"));
-        if self.counters.is_empty() && self.queues.is_empty() {
+        if self.is_ready() {
             return Ok(["ready\n".to_owned()].into_iter().chain(beside).collect());
         }
-        let lines = [("counters", &self.counters), ("queues", &self.queues)];
-        let lines = lines.into_iter().filter(|(_, why)| !why.is_empty());
-        let lines = lines.map(|(what, why)| format!("not ready: {what} are not served: {}\n", why.join("; ")));
+        let lines =
+            self.unserved().map(|(what, why)| format!("not ready: {what} are not served: {}\n", why.join("; ")));
         Err(lines.chain(beside).collect())
     }
 }

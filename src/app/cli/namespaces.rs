@@ -5,6 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
+use crate::api::grpc::whole;
 use crate::app::cli::output::{Answer, Output, Rows, time_cell, word};
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::{ask, note};
@@ -307,7 +308,7 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
     let dataset = namespace.dataset.unwrap_or_default();
     let partition = namespace.time_partition.unwrap_or_default();
     let rollup = namespace.rollup.unwrap_or_default();
-    let capacity = output.size_cell(i64::try_from(rollup.capacity_bytes).unwrap_or(i64::MAX));
+    let capacity = output.size_cell(whole(rollup.capacity_bytes));
     rows.extend([
         ("storage.cache_cluster", storage.cache_cluster),
         ("storage.rollup_cluster", storage.rollup_cluster),

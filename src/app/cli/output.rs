@@ -5,6 +5,8 @@
 
 mod fit;
 
+pub use fit::TABLE_WIDTH;
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 

@@ -5,14 +5,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::app::cli::output::{Layout, Parts, Rows};
+use crate::app::cli::output::{Layout, Parts, Rows, TABLE_WIDTH};
 use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
 use crate::domain::capacity::{Load, Plan};
 use crate::domain::namespace::Cardinality;
 use crate::engine::namespaces::duration_text;
-
-/// The table fits into so many characters, as the help does.
-const TABLE_WIDTH: usize = 100;
 
 /// Say what a load needs: settings of its namespace, the size of partitions, disk and memory. Asks no server.
 #[derive(Debug, Args)]

@@ -3,13 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{DESCRIPTORS, Format, Layout, Output, Parts, Rows};
+use crate::app::cli::output::{DESCRIPTORS, Format, Layout, Output, Parts, Rows, TABLE_WIDTH};
 use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
 use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
-
-/// The table of all reasons fits into so many characters, as the help does.
-const TABLE_WIDTH: usize = 100;
 
 /// Explain the reason of a refusal.
 #[derive(Debug, Args)]

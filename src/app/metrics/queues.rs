@@ -7,6 +7,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::app::metrics::{NamedRow, encode_named};
 use crate::domain::limits::METRIC_QUEUES_MAX;
 use crate::domain::queue::State;
 use crate::engine::queues::Backlog;
@@ -51,9 +52,7 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
     Ok(())
 }
 
-type CountRow = (&'static str, &'static str, fn(&QueueCounts) -> u64);
-
-const COUNTS: &[CountRow] = &[
+const COUNTS: &[NamedRow<QueueCounts>] = &[
     ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
     ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
     ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),
@@ -68,15 +67,7 @@ pub fn encode_counts(
     encoder: &mut DescriptorEncoder<'_>,
     by_queue: &CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
 ) -> Result<(), fmt::Error> {
-    let (queues, others) = by_queue.get();
-    for (name, help, value) in COUNTS {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        let shown = queues.iter().map(|(queue, counts)| (&**queue, value(counts)));
-        for (queue, count) in shown.chain([(OTHER_QUEUES, value(others))]) {
-            ConstCounter::new(count).encode(family.encode_family(&[("queue", queue)])?)?;
-        }
-    }
-    Ok(())
+    encode_named(encoder, ("queue", OTHER_QUEUES), COUNTS, by_queue)
 }
 
 /// The label of all queues that are not shown one by one; no queue has a name like it.
@@ -88,11 +79,7 @@ pub fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
     queues.sort_by(|one, other| one.queue.cmp(&other.queue));
     let others = queues.split_off(queues.len().min(METRIC_QUEUES_MAX));
     let mut all = Backlog { queue: OTHER_QUEUES.to_owned(), ..Backlog::default() };
-    for other in &others {
-        all.messages.iter_mut().zip(other.messages).for_each(|(all, one)| *all += one);
-        all.oldest = all.oldest.max(other.oldest);
-        all.waiting += other.waiting;
-    }
+    others.iter().for_each(|other| all.take_in(other));
     if queues.is_empty() || !others.is_empty() {
         queues.push(all);
     }

@@ -103,6 +103,13 @@ pub struct Backlog {
 }
 
 impl Backlog {
+    /// Takes in what is in another queue: all that both hold, and the greater age.
+    pub fn take_in(&mut self, other: &Self) {
+        self.messages.iter_mut().zip(other.messages).for_each(|(all, one)| *all += one);
+        self.oldest = self.oldest.max(other.oldest);
+        self.waiting += other.waiting;
+    }
+
     /// The messages of a state, as a gauge.
     pub fn of(&self, state: State) -> f64 {
         self.messages[state as usize] as f64
@@ -177,7 +184,7 @@ impl LiveQueue {
         }
         let before = servable(&seen.view);
         // What arrived may be another message where all else is the same, for those who look for certain ones.
-        let offers = |view: &ShardView| (view.ready, view.arrived, view.head, view.blocked);
+        let offers = |view: &ShardView| (view.ready(), view.arrived, view.head, view.blocked);
         let is_news = offers(&view) != offers(&seen.view);
         seen.due = view.next_event_in.map(|time| now + time);
         (seen.view, seen.at) = (view, now);
@@ -257,5 +264,5 @@ impl LiveQueue {
 /// How many messages of a shard can be had, at most.
 fn servable(view: &ShardView) -> i64 {
     let some = view.head.is_some() && !view.blocked;
-    if some { i64::try_from(view.ready).unwrap_or(i64::MAX) } else { 0 }
+    if some { i64::try_from(view.ready()).unwrap_or(i64::MAX) } else { 0 }
 }

@@ -182,8 +182,8 @@ async fn item_34_the_ready_size_counts_what_is_due_and_the_head_tells_what_is_fi
         let commands = vec![enqueue("a", 7, b""), enqueue("b", 5, b""), enqueue_later("c", secs(9))];
         bench.all(SHARD, commands).await;
         let totals = bench.stores.shards.totals(SHARD).await.expect("a read");
-        assert_eq!((totals.view.ready, totals.view.head, totals.view.next_event_in), (2, Some(5), Some(secs(9))));
-        assert_eq!(news.newest(SHARD).map(|view| (view.ready, view.head)), Some((2, Some(5))));
+        assert_eq!((totals.view.ready(), totals.view.head, totals.view.next_event_in), (2, Some(5), Some(secs(9))));
+        assert_eq!(news.newest(SHARD).map(|view| (view.ready(), view.head)), Some((2, Some(5))));
     })
     .await;
 }

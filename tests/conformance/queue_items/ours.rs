@@ -192,8 +192,8 @@ async fn item_73_news_that_were_lost_are_made_up_for_by_any_later_look() {
         let news = Arc::new(News::default());
         bench.stores.shards.listen(news.clone());
         let view = bench.stores.shards.totals(SHARD).await.expect("a read").view;
-        assert_eq!((view.ready, view.head, view.next_event_in), (1, Some(4), Some(secs(9))));
-        assert_eq!(news.newest(SHARD).map(|heard| (heard.step, heard.ready)), Some((view.step, view.ready)));
+        assert_eq!((view.ready(), view.head, view.next_event_in), (1, Some(4), Some(secs(9))));
+        assert_eq!(news.newest(SHARD).map(|heard| (heard.step, heard.ready())), Some((view.step, view.ready())));
         bench.clock.advance(secs(9));
         let answer = bench.one(SHARD, dequeue(9)).await;
         assert_eq!(answer.messages.len(), 2, "time needs no news");

@@ -117,7 +117,6 @@ fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardVie
     ShardView {
         step,
         arrived,
-        ready: core.totals().of(State::Pending).messages,
         messages: core.totals().messages(),
         head: core.head(),
         ready_for: core.ready_for(at),

@@ -1,6 +1,7 @@
 //! Answers about queues in the words of the wire.
 
 use crate::api::errors::Refusal;
+use crate::api::grpc::whole;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::Completeness;
@@ -119,7 +120,7 @@ pub fn session(session: LiveSession) -> wire::LiveSession {
         last_heard_time: Some(time::write(session.heard)),
         session_lease: Some(time::write_duration(session.lease)),
         session_expires_in: Some(time::write_duration(session.expires_in)),
-        leases: counted(session.leases),
+        leases: whole(session.leases),
     }
 }
 
@@ -181,15 +182,11 @@ pub fn settle_result(lease_token: String, answer: Result<Handled, QueueError>) -
     }
 }
 
-fn counted(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 /// How many messages there are.
 pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
-    let of = |state| counted(depth.of(state));
+    let of = |state| whole(depth.of(state));
     let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; State::ALL.len()])| {
-        let of = |state: State| counted(totals[state as usize].messages);
+        let of = |state: State| whole(totals[state as usize].messages);
         wire::ShardDepth {
             shard: number,
             invisible: of(State::Invisible),
@@ -206,7 +203,7 @@ pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
         by_shard: (0..).zip(&depth.by_shard).map(shard).collect(),
         completed: of(State::Completed),
         canceled: of(State::Canceled),
-        payload_bytes: counted(depth.bytes()),
+        payload_bytes: whole(depth.bytes()),
         // Law of the port: totals and counts of filled shapes are kept with the messages; what has none is refused.
         exact: true,
     }
@@ -214,13 +211,13 @@ pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
 
 /// One look of a watch.
 pub fn look(look: &Look) -> wire::WatchQueueResponse {
-    let of = |state| counted(look.depth.of(state));
+    let of = |state| whole(look.depth.of(state));
     wire::WatchQueueResponse {
         invisible: of(State::Invisible),
         pending: of(State::Pending),
         running: of(State::Running),
         errored: of(State::Errored),
-        waiting: counted(look.waiting as u64),
+        waiting: whole(look.waiting),
         watch_time: Some(time::write(look.at)),
     }
 }
@@ -240,8 +237,8 @@ pub fn operation(operation: Operation) -> wire::Operation {
         queue: operation.queue.to_string(),
         kind: operation.kind.to_owned(),
         state: state.into(),
-        done: counted(operation.done),
-        total: counted(operation.total),
+        done: whole(operation.done),
+        total: whole(operation.total),
         start_time: Some(time::write(operation.began)),
         end_time: operation.ended.map(time::write),
         error,

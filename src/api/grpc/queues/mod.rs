@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::api::errors::Refusal;
 use crate::api::grpc::CallTime;
 use crate::api::grpc::namespaces::actor_of;
+use crate::api::grpc::whole;
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::Reason;
@@ -147,7 +148,7 @@ impl QueueService for QueuesApi {
             token: token_of(request_token),
         };
         let messages = self.queues.delete(sent, Author { actor, reason }).await.map_err(status)?;
-        Ok(Response::new(wire::DeleteQueueResponse { messages: i64::try_from(messages).unwrap_or(i64::MAX) }))
+        Ok(Response::new(wire::DeleteQueueResponse { messages: whole(messages) }))
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> Answer<wire::PurgeQueueResponse> {
@@ -265,7 +266,7 @@ impl QueueService for QueuesApi {
     async fn close_session(&self, request: Request<wire::CloseSessionRequest>) -> Answer<wire::CloseSessionResponse> {
         let id = decode::session(&request.into_inner().session_id).map_err(status)?;
         let released = self.queues.close_session(id).await.map_err(status)?;
-        Ok(Response::new(wire::CloseSessionResponse { released: i64::try_from(released).unwrap_or(i64::MAX) }))
+        Ok(Response::new(wire::CloseSessionResponse { released: whole(released) }))
     }
 
     async fn list_sessions(&self, request: Request<wire::ListSessionsRequest>) -> Answer<wire::ListSessionsResponse> {

@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 
+use crate::api::grpc::whole;
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::ranges;
@@ -122,9 +123,9 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         default_ttl: settings.default_ttl.map(write_duration),
         retention: Some(retention_message(&settings.retention)),
         dedupe_window: Some(write_duration(settings.dedupe_window)),
-        dedupe_max_bytes: Some(i64::try_from(settings.dedupe_max_bytes).unwrap_or(i64::MAX)),
-        quota_messages: Some(i64::try_from(settings.quota_messages).unwrap_or(i64::MAX)),
-        quota_bytes: Some(i64::try_from(settings.quota_bytes).unwrap_or(i64::MAX)),
+        dedupe_max_bytes: Some(whole(settings.dedupe_max_bytes)),
+        quota_messages: Some(whole(settings.quota_messages)),
+        quota_bytes: Some(whole(settings.quota_bytes)),
         payload_max_bytes: Some(signed(settings.payload_max_bytes)),
         metadata_max_bytes: Some(signed(settings.metadata_max_bytes)),
         priority_classes: settings.classes.iter().map(class).collect(),

@@ -2,6 +2,7 @@
 
 use clap::{ArgGroup, Args};
 
+use crate::api::grpc::whole;
 use crate::app::cli::arguments::pair;
 use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::operations::Following;
@@ -84,7 +85,7 @@ impl Session {
             request_token: if dry_run { String::new() } else { self.client.message_id() },
             ..Default::default()
         };
-        let asked = i64::try_from(args.ids.len()).unwrap_or(i64::MAX);
+        let asked = whole(args.ids.len());
         let what = format!("discard {} of queue {} for ever", messages(asked), args.queue);
         if !args.dry_run && confirm(args.yes, &what)? == Confirmed::No {
             return Ok(());

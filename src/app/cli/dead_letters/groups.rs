@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{Layout, Parts, Rows, time_cell};
+use crate::api::grpc::whole;
+use crate::app::cli::output::{Parts, Rows, time_cell};
 use crate::app::cli::queue::messages;
 use crate::app::cli::{Failure, Session, pages};
 use crate::app::notices::note;
@@ -95,7 +96,7 @@ impl Session {
         let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.messages));
         if !left.is_empty() {
-            let looked = messages(i64::try_from(found.len()).unwrap_or(i64::MAX));
+            let looked = messages(whole(found.len()));
             note(&format!("only the first {looked} were looked at; --limit N looks at more"));
         }
         let items = groups.iter().map(|(signature, group)| {
@@ -122,7 +123,7 @@ impl Session {
             ]
         });
         let rows = Rows { columns: COLUMNS, cells: cells.collect() };
-        let mut parts = Parts::list(self.output).laid_out(Layout::Natural);
+        let mut parts = Parts::list(self.output);
         if !items.is_empty() {
             parts.print(&items, &rows)?;
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::api::grpc::whole;
 use crate::app::cli::arguments::{lease, pair};
 use crate::app::cli::queue::messages;
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
@@ -127,17 +128,13 @@ fn words(session: &Session, commands: &Commands, event: WorkerEvent<'_>) -> Stri
         }
         // Nobody sent a signal.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
-            format!("stopping, because the command cannot be run; {} in work", messages(counted(count)))
+            format!("stopping, because the command cannot be run; {} in work", messages(whole(count)))
         }
         WorkerEvent::Finishing(count) => {
-            format!("stopping; {} in work, a second signal gives them back", messages(counted(count)))
+            format!("stopping; {} in work, a second signal gives them back", messages(whole(count)))
         }
-        WorkerEvent::Ending(count) => format!("giving {} back", messages(counted(count))),
+        WorkerEvent::Ending(count) => format!("giving {} back", messages(whole(count))),
     }
-}
-
-fn counted(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
@@ -147,10 +144,7 @@ fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<()
         Some(failure) => Err(failure),
         None if until_empty && failed > 0 => Err(Failure::new(
             Exit::Partial,
-            format!(
-                "{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts",
-                messages(i64::try_from(failed).unwrap_or(i64::MAX))
-            ),
+            format!("{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts", messages(whole(failed))),
         )),
         None => Ok(()),
     }
