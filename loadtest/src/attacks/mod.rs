@@ -195,7 +195,7 @@ async fn one(attack: Attack, address: SocketAddr, pid: Option<u32>, scale: &Scal
         site.tell(format!("the attack ended early: {error:#}"));
     }
     tokio::time::sleep_until(until).await;
-    let seen = probe.end().await;
+    let seen = probe.end().await.context("the well-behaved caller")?;
     let peak = watched.peak();
     sleep(Duration::from_secs(scale.settle_seconds)).await;
     let memory = watched.end(peak).await;

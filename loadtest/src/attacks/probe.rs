@@ -1,18 +1,20 @@
 //! The well-behaved caller: AddCount, Enqueue, Dequeue and Complete each 100 ms, `/healthz` each 500 ms.
 //!
-//! Calls begin on time whether the last one is answered or not, so that a stall is seen by each that falls into it.
+//! Calls begin on time whether the last one is answered or not, so that a stall is seen by each that falls into it. The
+//! caller has a thread and connections of its own: what the attack costs the tool that attacks is not the server's.
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tallystone::proto::counter::v1::AddCountRequest;
 use tallystone::proto::queue::v1 as pb;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::runtime;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -38,29 +40,37 @@ pub struct Seen {
 /// The caller at work.
 pub struct Probe {
     stop: watch::Sender<bool>,
-    calls: JoinHandle<Report>,
-    health: JoinHandle<Report>,
+    seen: JoinHandle<Result<Seen>>,
 }
 
 impl Probe {
-    /// Makes its queue and begins.
+    /// Makes its queue and begins; the answer comes once it is connected.
     pub async fn begin(site: &Site) -> Result<Self> {
         queues::make(site, QUEUE, 1).await?;
-        let endpoint = Endpoint::from_shared(site.url())?.tcp_nodelay(true);
-        let channel = endpoint.connect().await?;
+        let (address, url) = (site.address, site.url());
         let (stop, stopped) = watch::channel(false);
-        let address = site.address;
-        let calls = tokio::spawn(each(CALLED_EVERY, stopped.clone(), move || once(channel.clone())));
-        let health = tokio::spawn(each(HEALTH_ASKED_EVERY, stopped, move || health(address)));
-        Ok(Self { stop, calls, health })
+        let (connected, is_connected) = oneshot::channel();
+        let seen = tokio::task::spawn_blocking(move || {
+            let own = runtime::Builder::new_current_thread().enable_all().build()?;
+            own.block_on(async {
+                let channel = Endpoint::from_shared(url)?.tcp_nodelay(true).connect().await?;
+                let _ = connected.send(()); // an error says that the run is over already
+                let calls = each(CALLED_EVERY, stopped.clone(), move || once(channel.clone()));
+                let health = each(HEALTH_ASKED_EVERY, stopped, move || health(address));
+                let (calls, health) = tokio::join!(calls, health);
+                Ok(Seen { calls, health })
+            })
+        });
+        match is_connected.await {
+            Ok(()) => Ok(Self { stop, seen }),
+            Err(_gone) => Err(seen.await?.err().context("the well-behaved caller ended before it began")?),
+        }
     }
 
     /// Ends it, and answers what it saw.
-    pub async fn end(self) -> Seen {
+    pub async fn end(self) -> Result<Seen> {
         self.stop.send_replace(true);
-        let calls = self.calls.await.unwrap_or_else(|_panic| Report::new());
-        let health = self.health.await.unwrap_or_else(|_panic| Report::new());
-        Seen { calls, health }
+        self.seen.await?
     }
 }
 
