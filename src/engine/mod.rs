@@ -31,7 +31,7 @@ use crate::domain::fleet::Rules;
 use crate::engine::core::{Core, OfFleet};
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
-use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Progress, Supervisor};
+use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Progress, Supervisor, WatchesLoop};
 use crate::engine::namespaces::Namespaces;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::Signalled;
@@ -128,6 +128,7 @@ impl Engine {
         supervisor.follow().await?;
         driver.start(supervisor);
         driver.start(LeftoversLoop::new(Arc::clone(&core)));
+        driver.start(WatchesLoop::new(Arc::clone(&core)));
         let counting = Counting::new(Arc::clone(&core), driver.clone());
         let queues = Queues::start(queue_stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?;
         Ok(Self { core, driver, counting, queues })

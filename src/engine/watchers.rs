@@ -1,7 +1,9 @@
 //! Who watches which counter, and how many watches each caller has.
 //!
 //! The watches of a counter are woken in the order in which they began. A change costs O(watches of its counter), which the
-//! bound of all watches keeps small; the end of a watch costs O(log) for each of its counters, however many watch these.
+//! bound of all watches keeps small; the end of a watch costs O(log) for each of its counters, however many watch these. A
+//! caller that goes away may end thousands of watches at once, so they are only noted then, and a loop takes them out one
+//! after another. Invariant: a watch has its place until it is taken out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -26,6 +28,9 @@ pub struct Watchers {
     begun: AtomicU64,
     count: AtomicUsize,
     of_callers: Mutex<HashMap<Caller, usize>>,
+    /// Watches that are over, with their counters, until they are taken out.
+    ended: Mutex<Vec<(Arc<Watch>, Vec<Counter>)>>,
+    has_ended: Notify,
 }
 
 /// One watch over some counters: which of them changed since it last looked.
@@ -63,16 +68,19 @@ impl Watchers {
         }
     }
 
-    /// Begins a watch; every counter counts as changed at first.
-    pub fn begin(&self, caller: Caller, counters: &[Counter]) -> Result<Arc<Watch>, Full> {
+    /// Takes the place of a watch, which hears of nothing yet.
+    pub fn begin(&self, caller: Caller) -> Result<Arc<Watch>, Full> {
         self.take_place(caller)?;
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        let watch = Arc::new(Watch { number, caller, changed: Mutex::default(), wake: Notify::new() });
+        Ok(Arc::new(Watch { number, caller, changed: Mutex::default(), wake: Notify::new() }))
+    }
+
+    /// Lets a watch hear of its counters from here on; each of them counts as changed at first.
+    pub fn follow(&self, watch: &Arc<Watch>, counters: &[Counter]) {
         for counter in counters {
-            self.counters.entry(counter.clone()).or_default().insert(number, Arc::clone(&watch));
+            self.counters.entry(counter.clone()).or_default().insert(watch.number, Arc::clone(watch));
             watch.note(counter);
         }
-        Ok(watch)
     }
 
     fn take_place(&self, caller: Caller) -> Result<(), Full> {
@@ -89,9 +97,21 @@ impl Watchers {
         Ok(())
     }
 
-    /// Ends a watch. Cost: O(log(watches of a counter)) for each counter.
-    pub fn end(&self, watch: &Watch, counters: &[Counter]) {
-        for counter in counters {
+    /// Notes that a watch is over.
+    pub fn end(&self, watch: Arc<Watch>, counters: Vec<Counter>) {
+        self.ended.lock().push((watch, counters));
+        self.has_ended.notify_one();
+    }
+
+    /// Waits until a watch is over.
+    pub async fn ended(&self) {
+        self.has_ended.notified().await;
+    }
+
+    /// Takes out one watch that is over; false if there is none. Cost: O(log(watches of a counter)) for each counter.
+    pub fn take_out_one(&self) -> bool {
+        let Some((watch, counters)) = self.ended.lock().pop() else { return false };
+        for counter in &counters {
             self.counters.remove_if_mut(counter, |_, watches| {
                 watches.remove(&watch.number);
                 watches.is_empty()
@@ -105,16 +125,13 @@ impl Watchers {
                 of_callers.remove(&watch.caller);
             }
         }
+        true
     }
 
-    /// How many watches there are.
+    /// How many watches there are that are not over.
     pub fn len(&self) -> usize {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Whether nobody watches.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        let ended = self.ended.lock();
+        self.count.load(Ordering::Acquire) - ended.len()
     }
 }
 
@@ -152,19 +169,40 @@ mod tests {
         Some(Ipv4Addr::new(10, 0, 0, last).into())
     }
 
+    fn watch(watchers: &Watchers, last: u8, counters: &[Counter]) -> Arc<Watch> {
+        let watch = watchers.begin(caller(last)).expect("room");
+        watchers.follow(&watch, counters);
+        watch
+    }
+
+    fn is_clean(watchers: &Watchers) -> bool {
+        watchers.counters.is_empty() && watchers.of_callers.lock().is_empty() && watchers.ended.lock().is_empty()
+    }
+
     #[test]
     fn a_watch_that_ended_hears_nothing_and_leaves_nothing() {
         let (watchers, counters) = (Watchers::default(), counters(3));
-        let [first, second] = [1, 2].map(|last| watchers.begin(caller(last), &counters).expect("room"));
+        let [first, second] = [1, 2].map(|last| watch(&watchers, last, &counters));
         for watch in [&first, &second] {
             watch.changed.lock().clear();
         }
-        watchers.end(&first, &counters);
+        watchers.end(Arc::clone(&first), counters.clone());
+        assert_eq!(watchers.len(), 1, "what is over does not count");
+        assert!(watchers.take_out_one() && !watchers.take_out_one());
         watchers.wake(&counters[0]);
         assert!(first.changed.lock().is_empty());
         assert_eq!(second.changed.lock().len(), 1);
-        watchers.end(&second, &counters);
-        assert!(watchers.is_empty() && watchers.counters.is_empty() && watchers.of_callers.lock().is_empty());
+        watchers.end(second, counters);
+        assert!(watchers.take_out_one());
+        assert!(watchers.len() == 0 && is_clean(&watchers));
+    }
+
+    #[test]
+    fn a_watch_that_ends_before_it_hears_of_anything_leaves_nothing() {
+        let (watchers, counters) = (Watchers::default(), counters(3));
+        let watch = watchers.begin(caller(1)).expect("room");
+        watchers.end(watch, counters);
+        assert!(watchers.take_out_one() && is_clean(&watchers));
     }
 
     #[test]
@@ -172,27 +210,32 @@ mod tests {
         let (watchers, counters) = (Watchers::default(), counters(1));
         let mut held = Vec::new();
         for last in 0.. {
-            match watchers.begin(caller(last), &counters) {
+            match watchers.begin(caller(last)) {
                 Ok(watch) => held.push(watch),
                 Err(full) => {
                     assert_eq!(full, Full::OfServer);
                     break;
                 }
             }
-            while let Ok(watch) = watchers.begin(caller(last), &counters) {
+            while let Ok(watch) = watchers.begin(caller(last)) {
                 held.push(watch);
             }
             assert!(held.len() % CALLER_WATCHES_MAX == 0, "{} watches", held.len());
             if held.len() < WATCHES_MAX {
-                assert_eq!(watchers.begin(caller(last), &counters).err(), Some(Full::OfCaller));
+                assert_eq!(watchers.begin(caller(last)).err(), Some(Full::OfCaller));
             }
         }
         assert_eq!(watchers.len(), WATCHES_MAX);
-        // In the order of their beginning, the worst one for a list: each end would look through all that are left.
-        for watch in held.iter().rev() {
-            watchers.end(watch, &counters);
-        }
-        assert!(watchers.is_empty() && watchers.counters.is_empty());
-        assert!(watchers.begin(caller(0), &counters).is_ok(), "an end makes room");
+        held.iter().for_each(|watch| watchers.follow(watch, &counters));
+        // The first one last, the worst order for a list: each end would look through all that are left.
+        held.into_iter().for_each(|watch| watchers.end(watch, counters.clone()));
+        assert_eq!(
+            watchers.begin(caller(0)).err(),
+            Some(Full::OfServer),
+            "a place is taken until its watch is taken out"
+        );
+        while watchers.take_out_one() {}
+        assert!(is_clean(&watchers));
+        assert!(watchers.begin(caller(0)).is_ok(), "an end makes room");
     }
 }

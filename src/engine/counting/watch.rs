@@ -3,8 +3,8 @@
 //! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent. In a
 //! fleet another server may write and roll, so there a watch looks at all its counters as often as a roll may change them.
 //!
-//! Watches begin and read in turns. Thousands of them that one write wakes would otherwise all be ready to run, and every call
-//! would wait behind them.
+//! Watches begin and read in turns. Thousands of them that one caller begins or one write wakes would otherwise all be ready
+//! to run, and every call would wait behind them.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -36,6 +36,8 @@ struct Watching {
     scope: Arc<Scope>,
     counters: Vec<Counter>,
     watch: Arc<Watch>,
+    /// Whether it hears of its counters.
+    follows: bool,
     shown: HashMap<Counter, Shown>,
     /// Counters that are to be read.
     waiting: Vec<Counter>,
@@ -57,7 +59,7 @@ struct Shown {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.core.watchers.end(&self.watch, &self.counters);
+        self.core.watchers.end(Arc::clone(&self.watch), std::mem::take(&mut self.counters));
     }
 }
 
@@ -71,13 +73,13 @@ impl Counting {
     ) -> Result<ReadingStream, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
-        let _turn = self.watch_turn().await?;
-        let watch = self.core.watchers.begin(caller, &counters).map_err(refused)?;
+        let watch = self.core.watchers.begin(caller).map_err(refused)?;
         let watching = Watching {
             counting: self.clone(),
             scope,
             counters,
             watch,
+            follows: false,
             shown: HashMap::new(),
             waiting: Vec::new(),
             news: VecDeque::new(),
@@ -91,7 +93,11 @@ impl Counting {
 
     /// A turn to begin or read. It is short and never held while a caller takes readings.
     async fn watch_turn(&self) -> Result<SemaphorePermit<'_>, CountingError> {
-        self.watches.acquire().await.map_err(|_closed| CountingError::ShuttingDown)
+        let turn = self.watches.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
+        // Calls go first. Only what steps back with its turn taken makes others wait for one: work that is done in one go
+        // would give each turn back before anybody else could ask.
+        tokio::task::yield_now().await;
+        Ok(turn)
     }
 }
 
@@ -125,6 +131,9 @@ impl Watching {
             if let Some(news) = self.news.pop_front() {
                 return Ok(news);
             }
+            if !self.follows {
+                self.follow().await?;
+            }
             if self.waiting.is_empty() {
                 if !self.shown.is_empty() {
                     self.core.clock.sleep(self.coalesce()).await;
@@ -133,6 +142,15 @@ impl Watching {
             }
             self.read().await?;
         }
+    }
+
+    /// Begins to hear of its counters, in a turn.
+    async fn follow(&mut self) -> Result<(), CountingError> {
+        let counting = self.counting.clone();
+        let _turn = counting.watch_turn().await?;
+        self.core.watchers.follow(&self.watch, &self.counters);
+        self.follows = true;
+        Ok(())
     }
 
     /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn begins with

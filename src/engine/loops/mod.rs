@@ -11,6 +11,7 @@ mod retention;
 mod sealing;
 mod shards;
 mod supervisor;
+mod watches;
 mod watermarks;
 
 pub use followed::FollowLoop;
@@ -22,4 +23,5 @@ pub use retention::RetentionLoop;
 pub use sealing::SealLoop;
 pub use shards::ShardLoop;
 pub use supervisor::{Progress, Supervisor};
+pub use watches::WatchesLoop;
 pub use watermarks::WatermarkLoop;
