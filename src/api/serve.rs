@@ -12,6 +12,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -62,9 +63,7 @@ pub async fn serve(
     bounds: Bounds,
 ) -> Ended {
     let resets = gateway.metrics().answers_reset.clone();
-    let streams = Streams { pieces_within: bounds.untaken_max, resets };
     let buffers = Arc::new(Buffers::new(bounds.buffer_bytes, gateway.metrics()));
-    let builder = Arc::new(builder(streams.clone()));
     let shares = Arc::new(Shares::new(bounds.connections));
     let mut connections = JoinSet::new();
     loop {
@@ -88,8 +87,8 @@ pub async fn serve(
                 gateway.metrics().connections.inc();
                 open.inc();
                 let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers)));
-                let served = Served { gateway: Arc::clone(&gateway), builder: Arc::clone(&builder), caller };
-                let connection = connect(stream, served, streams.clone(), stop.clone());
+                let (gateway, untaken_max, resets) = (Arc::clone(&gateway), bounds.untaken_max, resets.clone());
+                let connection = connect(stream, Served { gateway, caller, untaken_max, resets }, stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     open.dec();
@@ -144,11 +143,12 @@ fn builder(streams: Streams) -> Builder<Streams> {
 /// What a connection is served with.
 struct Served {
     gateway: Arc<Gateway>,
-    builder: Arc<Builder<Streams>>,
     caller: Arc<Caller>,
+    untaken_max: Duration,
+    resets: Counter,
 }
 
-async fn connect(stream: TcpStream, served: Served, streams: Streams, stop: CancellationToken) {
+async fn connect(stream: TcpStream, served: Served, stop: CancellationToken) {
     let first_byte = tokio::time::timeout(HEADERS_TIMEOUT, stream.readable());
     tokio::select! {
         readable = first_byte => if !matches!(readable, Ok(Ok(()))) {
@@ -156,16 +156,17 @@ async fn connect(stream: TcpStream, served: Served, streams: Streams, stop: Canc
         },
         () = stop.cancelled() => return,
     }
-    let Served { gateway, builder, caller } = served;
+    let Served { gateway, caller, untaken_max, resets } = served;
     let peer = caller.peer;
     let service = service_fn(move |request| {
         let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
         // Boxed, because the libraries move the tasks of calls around, and a large task is slow to make.
         Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, caller).await) })
     });
+    let builder = builder(Streams::new(untaken_max, resets.clone()));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     // An HTTP/1.1 connection is the task of its one answer; those of HTTP/2 have tasks of their own.
-    let connection = Watched::new(connection, streams.pieces_within, streams.resets);
+    let connection = Watched::new(connection, untaken_max, resets);
     let mut connection = Gathered::new(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
-use hyper::rt::Executor;
-use hyper_util::rt::TokioExecutor;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -238,23 +236,5 @@ impl<F: Future> Future for Watched<F> {
         }
         this.resets.inc();
         Poll::Ready(None)
-    }
-}
-
-/// Starts the streams of HTTP/2 connections, each of them watched.
-#[derive(Clone)]
-pub struct Streams {
-    /// How long a large answer may go untaken.
-    pub pieces_within: Duration,
-    /// Counts those that were reset.
-    pub resets: Counter,
-}
-
-impl<F> Executor<F> for Streams
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, stream: F) {
-        TokioExecutor::new().execute(Watched::new(stream, self.pieces_within, self.resets.clone()));
     }
 }

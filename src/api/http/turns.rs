@@ -1,0 +1,150 @@
+//! The calls of a connection begin in turns.
+//!
+//! A client may send as many calls in one packet as its connection may have. Were all of them begun at once, each would be
+//! ready to run, and the calls of all other connections would wait behind them. So a connection begins a few at a time; the
+//! next one begins when one of them waits for something or has ended. Invariant: as long as calls wait, some are beginning.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+
+use crate::api::http::answer_body::Watched;
+use crate::domain::limits::CONNECTION_BEGINS_MAX;
+
+/// Starts the calls of one HTTP/2 connection, each of them watched.
+#[derive(Clone)]
+pub struct Streams {
+    pieces_within: Duration,
+    resets: Counter,
+    turns: Arc<Mutex<Turns>>,
+}
+
+#[derive(Default)]
+struct Turns {
+    beginning: usize,
+    waiting: VecDeque<Box<dyn FnOnce(Turn) + Send>>,
+}
+
+impl Streams {
+    /// For one connection: how long a large answer may go untaken, and what counts those that were reset.
+    pub fn new(pieces_within: Duration, resets: Counter) -> Self {
+        Self { pieces_within, resets, turns: Arc::default() }
+    }
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let call = Watched::new(stream, self.pieces_within, self.resets.clone());
+        let mut turns = self.turns.lock();
+        if turns.beginning >= CONNECTION_BEGINS_MAX {
+            turns.waiting.push_back(Box::new(|turn| drop(tokio::spawn(Begun { call, turn: Some(turn) }))));
+            return;
+        }
+        turns.beginning += 1;
+        drop(turns);
+        tokio::spawn(Begun { call, turn: Some(Turn(Arc::clone(&self.turns))) });
+    }
+}
+
+/// The right to begin; dropped unused, it goes to whatever call comes next.
+struct Turn(Arc<Mutex<Turns>>);
+
+impl Turn {
+    fn pass_on(self) {
+        let next = self.0.lock().waiting.pop_front();
+        if let Some(begin) = next {
+            begin(self);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.lock().beginning -= 1;
+    }
+}
+
+/// Passes a turn on, also when the call panics.
+struct Passing(Option<Turn>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Turn::pass_on);
+    }
+}
+
+/// A call, with its turn until it was polled once.
+struct Begun<F> {
+    call: Watched<F>,
+    turn: Option<Turn>,
+}
+
+impl<F: Future> Future for Begun<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let _passing = Passing(self.turn.take());
+        Pin::new(&mut self.call).poll(cx).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+
+    fn streams() -> Streams {
+        Streams::new(Duration::from_secs(30), Counter::default())
+    }
+
+    #[tokio::test]
+    async fn a_call_of_another_connection_waits_for_a_few_calls_and_not_for_all_that_one_sent() {
+        const SENT: usize = 1_000;
+        let (busy, other) = (streams(), streams());
+        let (begun, before_other) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let all_begun = Arc::new(Notify::new());
+        for _ in 0..SENT {
+            let (begun, all_begun) = (Arc::clone(&begun), Arc::clone(&all_begun));
+            busy.execute(async move {
+                if begun.fetch_add(1, Ordering::Relaxed) + 1 == SENT {
+                    all_begun.notify_one();
+                }
+                std::future::pending::<()>().await;
+            });
+        }
+        let (seen, noted) = (Arc::clone(&begun), Arc::clone(&before_other));
+        let (done, is_done) = oneshot::channel();
+        other.execute(async move {
+            noted.store(seen.load(Ordering::Relaxed), Ordering::Relaxed);
+            let _ = done.send(()); // the test waits for it
+        });
+        is_done.await.expect("it ran");
+        let before = before_other.load(Ordering::Relaxed);
+        assert!(before <= 2 * CONNECTION_BEGINS_MAX, "{before} of {SENT} calls went first");
+        all_begun.notified().await;
+        assert_eq!(busy.turns.lock().beginning, 0, "calls that wait have no turn");
+    }
+
+    #[tokio::test]
+    async fn calls_that_panic_pass_their_turns_on() {
+        let busy = streams();
+        for _ in 0..2 * CONNECTION_BEGINS_MAX {
+            busy.execute(async { panic!("a call of this test") });
+        }
+        let (done, is_done) = oneshot::channel();
+        busy.execute(async move { done.send(()) });
+        is_done.await.expect("the last call ran");
+    }
+}
