@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
+use crate::domain::limits::{
+    BATCHED_APPENDS_AT_ONCE_MAX, BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS,
+};
 use crate::domain::namespace::Dataset;
 use crate::engine::closing::Closing;
 use crate::engine::core::Core;
@@ -30,6 +32,10 @@ pub struct DatasetState {
     pub slices: SliceTable,
     /// Counters that wait for a roll, by touch shard.
     pub pending: Pending,
+    /// Room for the items of batches and streams that were taken in.
+    pub batched: Arc<Semaphore>,
+    /// Room for those of them that are on their way into the log.
+    pub batches_to_log: Arc<Semaphore>,
     watermarks: Vec<AtomicI64>,
     limit: Rising,
     published: Mutex<Published>,
@@ -63,6 +69,8 @@ impl DatasetState {
             closing,
             slices,
             pending: Pending::default(),
+            batched: Arc::new(Semaphore::new(BATCHED_ITEMS_AT_ONCE_MAX)),
+            batches_to_log: Arc::new(Semaphore::new(BATCHED_APPENDS_AT_ONCE_MAX)),
             watermarks,
             limit: Rising::new(limit.micros()),
             published: Mutex::default(),

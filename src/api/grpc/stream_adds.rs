@@ -2,7 +2,7 @@
 //!
 //! Items are numbered over the whole stream. Messages that have arrived already are put together into batches of the
 //! engine, several of which are under way at once; answers come in the order of the items. While enough batches are
-//! under way nothing is read, so the connection's flow control slows the client down.
+//! under way, or others have the turn, nothing is read, so the connection's flow control slows the client down.
 //! Whatever refuses a message as a whole is found before its items are handed over and before anything after it is read;
 //! so a stream that the server ends with an error has acknowledged all it applied, and began nothing behind the error.
 //! Invariant: a batch handed to the engine belongs to the engine, so however a connection ends, nothing is half-done:
@@ -19,7 +19,7 @@ use crate::api::time;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::counting::{Add, AddTarget, Counting, CountingError, WriteOutcome, Written};
+use crate::engine::counting::{Add, AddTarget, BatchTurn, Counting, CountingError, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
@@ -37,7 +37,10 @@ where
     ranges
         .map(move |range| {
             let counting = counting.clone();
-            async move { Ok(add_range(&counting, range?).await) }
+            async move {
+                let (range, turn) = range?;
+                Ok(add_range(&counting, range, turn).await)
+            }
         })
         .buffered(STREAM_BATCHES_AT_ONCE_MAX)
         .boxed()
@@ -64,9 +67,12 @@ struct Reader<S> {
 }
 
 impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S> {
-    /// The next range; after an error or the end of the requests, nothing.
-    async fn next(&mut self) -> Option<Result<Range, Status>> {
-        let range = self.read_range().await.transpose()?;
+    /// The next range with its turn; after an error or the end of the requests, nothing.
+    async fn next(&mut self) -> Option<Result<(Range, BatchTurn), Status>> {
+        let range = match self.read_range().await.transpose()? {
+            Ok(range) => in_turn(&self.lookup, range).await,
+            Err(error) => Err(error),
+        };
         self.ended |= range.is_err();
         Some(range)
     }
@@ -142,6 +148,12 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
     }
 }
 
+/// Waits for the turn of a range, before anything behind it is read.
+async fn in_turn(counting: &Counting, range: Range) -> Result<(Range, BatchTurn), Status> {
+    let turn = counting.batch_turn(&range.target, range.items.len()).await.map_err(Refusal::from)?;
+    Ok((range, turn))
+}
+
 impl Range {
     /// Whether a message goes on with this range.
     fn takes(&self, message: &StreamAddCountsRequest) -> bool {
@@ -150,10 +162,10 @@ impl Range {
     }
 }
 
-async fn add_range(counting: &Counting, range: Range) -> StreamAddCountsResponse {
+async fn add_range(counting: &Counting, range: Range, turn: BatchTurn) -> StreamAddCountsResponse {
     let first_item = range.first_item;
     let last_item = first_item + range.items.len() as u64 - 1;
-    let answers = counting.batch_add_to(&range.target, range.items).await;
+    let answers = counting.batch_add_to(&range.target, turn, range.items).await;
     let exceptions = (first_item..).zip(answers).filter(|(_, answer)| is_exception(answer));
     StreamAddCountsResponse {
         first_item,

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, NamespaceName, Token};
+use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::budget::Budget;
 use crate::engine::core::Scope;
@@ -15,6 +18,10 @@ use crate::ports::{FastAdd, FastAdded, NewEvent, Outcome, StoreError};
 
 /// A namespace that takes adds, as it was when it was looked up.
 pub struct AddTarget(Arc<Scope>);
+
+/// The turn of some items to be taken in. It ends when they are decided, or when it is dropped. Best-effort counters, which
+/// have no log, need none.
+pub struct BatchTurn(Option<OwnedSemaphorePermit>);
 
 impl Counting {
     /// Adds a delta. Durable when it answers, but for best-effort counters.
@@ -60,7 +67,8 @@ impl Counting {
         items: Vec<Result<Add, Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
         let target = self.add_target(namespace).await?;
-        Ok(self.batch_add_to(&target, items).await)
+        let turn = self.batch_turn(&target, items.len()).await?;
+        Ok(self.batch_add_to(&target, turn, items).await)
     }
 
     /// Looks up a namespace that takes adds; everything that refuses a batch as a whole is found here.
@@ -68,14 +76,26 @@ impl Counting {
         Ok(AddTarget(self.delta_scope(namespace).await?))
     }
 
-    /// Adds each item to a namespace that was looked up; an item that was invalid already keeps its refusal.
+    /// Waits until so many items may be taken in; of more than one batch holds, until as many may.
+    pub async fn batch_turn(&self, AddTarget(scope): &AddTarget, items: usize) -> Result<BatchTurn, CountingError> {
+        if is_best_effort(scope) {
+            return Ok(BatchTurn(None));
+        }
+        let items = u32::try_from(items.min(BATCH_ITEMS_MAX)).expect("a batch has fewer items than fit 32 bits");
+        let turn = Arc::clone(&scope.dataset.batched).acquire_many_owned(items).await;
+        turn.map(|turn| BatchTurn(Some(turn))).map_err(|_closed| CountingError::ShuttingDown)
+    }
+
+    /// Adds each item to a namespace that was looked up, in a turn of as many items; an item that was invalid already keeps
+    /// its refusal.
     pub async fn batch_add_to(
         &self,
         AddTarget(scope): &AddTarget,
+        BatchTurn(turn): BatchTurn,
         items: Vec<Result<Add, Reject>>,
     ) -> Vec<Result<Written, CountingError>> {
         if !is_best_effort(scope) {
-            return self.add_all(scope, items).await;
+            return self.add_all(scope, items, turn).await;
         }
         let mut answers = Vec::with_capacity(items.len());
         for item in items {
@@ -88,7 +108,7 @@ impl Counting {
     }
 
     async fn add_one(&self, scope: &Arc<Scope>, add: Add) -> Result<Written, CountingError> {
-        let mut answers = self.add_all(scope, vec![Ok(add)]).await;
+        let mut answers = self.add_all(scope, vec![Ok(add)], None).await;
         answers.pop().unwrap_or(Err(CountingError::ShuttingDown))
     }
 
@@ -96,6 +116,7 @@ impl Counting {
         &self,
         scope: &Arc<Scope>,
         items: Vec<Result<Add, Reject>>,
+        turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<Written, CountingError>> {
         let without = items.iter().flatten().filter(|add| add.token.is_none()).count();
         let without = u32::try_from(without).expect("a call has fewer items than fit 32 bits");
@@ -123,7 +144,7 @@ impl Counting {
                 }
             });
         }
-        let mut outcomes = self.submit(scope, submissions, own).await.into_iter();
+        let mut outcomes = self.submit_in_turn(scope, submissions, own, turn).await.into_iter();
         let server_time = self.core.now();
         answers
             .into_iter()

@@ -27,7 +27,7 @@ use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::is_reserved;
 
-pub use add::AddTarget;
+pub use add::{AddTarget, BatchTurn};
 pub use error::{ChangeText, CountingError, reason_of_store};
 pub use explain::*;
 pub use types::*;
