@@ -380,7 +380,7 @@ async fn ensure_timed_tasks(engine: &Engine) {
 /// Says where the server is and what to try first.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     say(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
-    if !address.ip().is_loopback() {
+    if !address.ip().to_canonical().is_loopback() {
         tracing::warn!(%address, "{OPEN_TO_ALL}");
         say(&format!("warning: {OPEN_TO_ALL}"));
     }

@@ -284,11 +284,11 @@ impl Printed {
         })
     }
 
-    /// The first loopback address with a port that was printed.
+    /// The first address of this machine with a port that was printed.
     fn address(&self) -> Option<SocketAddr> {
         let lines = self.lines.lock().expect("no reader panics");
         lines.iter().find_map(|line| {
-            let at = line.find("127.0.0.1:")?;
+            let at = ["127.0.0.1:", "0.0.0.0:"].iter().find_map(|host| line.find(host))?;
             let end = line[at..]
                 .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'))
                 .map_or(line.len(), |end| at + end);

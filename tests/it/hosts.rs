@@ -1,7 +1,9 @@
-//! A page of a stranger, whose name was led to this machine, does not reach a development server through a browser.
+//! Who can reach a server. A page of a stranger, whose name was led to this machine, does not reach a development server
+//! through a browser; a server that listens beyond its machine says so.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use crate::harness::{Launch, Server};
 
@@ -32,4 +34,33 @@ fn a_development_server_answers_no_name_that_a_page_could_have() {
     let get = r#"{"namespace": "default", "counterName": "views", "freshness": "UP_TO_DATE"}"#;
     let counted = server.post("/tallystone.counter.v1.CounterService/GetCount", get).json();
     assert_eq!(counted["count"], "3", "what was refused changed nothing");
+}
+
+/// A server without files, at an address.
+fn start_at(address: &str) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(["server", "start", "--set", "storage.kind=memory", "--listen", address]);
+    Launch::of(command).env("TALLYSTONE__LOG__FORMAT", "json").start()
+}
+
+#[test]
+fn a_server_that_listens_beyond_its_machine_warns_on_its_terminal_and_in_its_log() {
+    const WARNING: &str =
+        "there is no authentication and no TLS: everybody who reaches this address may read and change";
+    let mut server = start_at("0.0.0.0:0");
+    server.wait_for_line(&format!("warning: {WARNING}"));
+    let logged: serde_json::Value =
+        serde_json::from_str(&server.wait_for_line(&format!("\"message\":\"{WARNING}"))).expect("JSON");
+    assert_eq!(
+        (&logged["level"], &logged["address"]),
+        (&"WARN".into(), &server.address.to_string().into()),
+        "{logged}"
+    );
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success());
+
+    let mut server = start_at("127.0.0.1:0");
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success());
+    assert!(!server.printed().contains(WARNING), "{}", server.printed());
 }

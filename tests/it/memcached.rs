@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -314,4 +315,20 @@ async fn a_remembered_token_counts_at_most_once_whatever_is_lost() {
 
 fn key(n: u32) -> EventKey {
     EventKey { time: Timestamp::from_secs(1_800_000_000), id: EventId::text(&n.to_string()) }
+}
+
+#[test]
+fn counters_of_memcached_cannot_be_listed_and_the_command_says_what_can_be_done() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let memcached = memcached();
+    let server = dev(folder.path(), memcached.address());
+    assert_eq!(add_over_http(&server, "fast").0, 200);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(["counter", "ls", "-n", "fast", "--server"]).arg(server.address.to_string());
+    let ran = command.output().expect("the command starts");
+    let (out, told) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert_eq!((ran.status.code(), out.as_ref()), (Some(4), ""), "{told}");
+    for words in ["WRONG_COUNTER_TYPE", "memcached, which lists no names", "GetCount"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
 }
