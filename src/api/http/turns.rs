@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::Executor;
+use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 
@@ -46,12 +47,12 @@ where
         let call = Watched::new(stream, self.pieces_within, self.resets.clone());
         let mut turns = self.turns.lock();
         if turns.beginning >= CONNECTION_BEGINS_MAX {
-            turns.waiting.push_back(Box::new(|turn| drop(tokio::spawn(Begun { call, turn: Some(turn) }))));
+            turns.waiting.push_back(Box::new(|turn| TokioExecutor::new().execute(Begun { call, turn: Some(turn) })));
             return;
         }
         turns.beginning += 1;
         drop(turns);
-        tokio::spawn(Begun { call, turn: Some(Turn(Arc::clone(&self.turns))) });
+        TokioExecutor::new().execute(Begun { call, turn: Some(Turn(Arc::clone(&self.turns))) });
     }
 }
 
