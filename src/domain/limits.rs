@@ -122,8 +122,8 @@ pub const EXPLAIN_ROWS_MAX: usize = 100;
 pub const EXPLAIN_ROWS_DEFAULT: usize = 10;
 /// The newest time buckets whose records an explanation of a counter reads, to say how many rows it does not show.
 pub const EXPLAIN_BUCKETS_MAX: u32 = 1_000;
-/// The watches of counters that begin or read at once; others wait for their turn, so that calls are not queued behind all.
-pub const WATCHES_READ_AT_ONCE_MAX: usize = 16;
+/// The watches of counters that begin, read or end before calls have their turn again.
+pub const WATCH_TURNS_AT_ONCE_MAX: usize = 16;
 /// The counters that a watch reads in one turn.
 pub const WATCH_READS_OF_A_TURN_MAX: usize = 16;
 /// The adds one server holds before they are durable, in bytes; past it, adds are told RETRY_LATER.
@@ -140,12 +140,9 @@ pub const CALL_READS_AT_ONCE_MAX: usize = 16;
 pub const CALL_VERDICTS_AT_ONCE_MAX: usize = 16;
 /// The partitions a rollup batch reads at once, at most.
 pub const ROLLUP_READS_AT_ONCE_MAX: usize = 64;
-/// The items of batches and streams that one dataset has taken in at once. More of them are not read yet, so that they take
-/// no memory; it is what the embedded store writes in about a second.
+/// The items of batches and streams that one dataset has taken in at once: what the embedded store writes in about a second.
+/// A stream reads no further until its items are taken in.
 pub const BATCHED_ITEMS_AT_ONCE_MAX: usize = 256 * 1_024;
-/// Of these, the items on their way into the log: four commits of the embedded store. A single add is not queued behind the
-/// others.
-pub const BATCHED_APPENDS_AT_ONCE_MAX: usize = 4 * COMMIT_EVENTS_MAX;
 /// The batches of a stream that may wait for the store at once.
 pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 
@@ -381,10 +378,7 @@ pub const WIDE_COUNTERS_TOLD_MAX: usize = 4_096;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
 
-const _: () = assert!(
-    BATCH_ITEMS_MAX <= BATCHED_APPENDS_AT_ONCE_MAX && BATCHED_APPENDS_AT_ONCE_MAX <= BATCHED_ITEMS_AT_ONCE_MAX,
-    "a batch waits for no more room than there is"
-);
+const _: () = assert!(BATCH_ITEMS_MAX <= BATCHED_ITEMS_AT_ONCE_MAX, "a batch waits for no more room than there is");
 
 const _: () = assert!(
     CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,

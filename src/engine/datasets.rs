@@ -10,9 +10,7 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::limits::{
-    BATCHED_APPENDS_AT_ONCE_MAX, BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS,
-};
+use crate::domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
 use crate::domain::namespace::Dataset;
 use crate::engine::closing::Closing;
 use crate::engine::core::Core;
@@ -34,8 +32,6 @@ pub struct DatasetState {
     pub pending: Pending,
     /// Room for the items of batches and streams that were taken in.
     pub batched: Arc<Semaphore>,
-    /// Room for those of them that are on their way into the log.
-    pub batches_to_log: Arc<Semaphore>,
     watermarks: Vec<AtomicI64>,
     limit: Rising,
     published: Mutex<Published>,
@@ -70,7 +66,6 @@ impl DatasetState {
             slices,
             pending: Pending::default(),
             batched: Arc::new(Semaphore::new(BATCHED_ITEMS_AT_ONCE_MAX)),
-            batches_to_log: Arc::new(Semaphore::new(BATCHED_APPENDS_AT_ONCE_MAX)),
             watermarks,
             limit: Rising::new(limit.micros()),
             published: Mutex::default(),

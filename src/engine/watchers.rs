@@ -5,7 +5,7 @@
 //! caller that goes away may end thousands of watches at once, so they are only noted then, and a loop takes them out one
 //! after another. Invariant: a watch has its place until it is taken out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use dashmap::DashMap;
 use hashbrown::HashSet;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
@@ -30,7 +30,9 @@ pub struct Watchers {
     of_callers: Mutex<HashMap<Caller, usize>>,
     /// Watches that are over, with their counters, until they are taken out.
     ended: Mutex<Vec<(Arc<Watch>, Vec<Counter>)>>,
-    has_ended: Notify,
+    /// Watches that want to begin or read.
+    turns: Mutex<VecDeque<oneshot::Sender<()>>>,
+    is_wanted: Notify,
 }
 
 /// One watch over some counters: which of them changed since it last looked.
@@ -40,6 +42,10 @@ pub struct Watch {
     changed: Mutex<HashSet<Counter>>,
     wake: Notify,
 }
+
+/// No turns are given any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShuttingDown;
 
 /// The limit that one more watch would break.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,12 +106,32 @@ impl Watchers {
     /// Notes that a watch is over.
     pub fn end(&self, watch: Arc<Watch>, counters: Vec<Counter>) {
         self.ended.lock().push((watch, counters));
-        self.has_ended.notify_one();
+        self.is_wanted.notify_one();
     }
 
-    /// Waits until a watch is over.
-    pub async fn ended(&self) {
-        self.has_ended.notified().await;
+    /// Waits for a turn to begin or read. A turn is nothing that could be held: a caller that takes no readings, so that its
+    /// watch is not polled, keeps nobody else from one.
+    pub async fn turn(&self) -> Result<(), ShuttingDown> {
+        let (give, turn) = oneshot::channel();
+        self.turns.lock().push_back(give);
+        self.is_wanted.notify_one();
+        turn.await.map_err(|_stopped| ShuttingDown)
+    }
+
+    /// Gives turns to those who wait, so many at most; false if nobody waits.
+    pub fn give_turns(&self, most: usize) -> bool {
+        let mut given = 0;
+        while given < most {
+            let Some(turn) = self.turns.lock().pop_front() else { return given > 0 };
+            // One that went away needs none.
+            given += usize::from(turn.send(()).is_ok());
+        }
+        true
+    }
+
+    /// Waits until a watch wants a turn or is over.
+    pub async fn wanted(&self) {
+        self.is_wanted.notified().await;
     }
 
     /// Takes out one watch that is over; false if there is none. Cost: O(log(watches of a counter)) for each counter.

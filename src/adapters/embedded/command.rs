@@ -121,15 +121,17 @@ pub enum Class {
 pub enum Lane {
     /// Settlements, extensions and heartbeats of queues.
     Settlements,
-    /// Dequeues and sweeps, whatever is asked of counters, and what changes the shape of the store.
+    /// Dequeues and sweeps, what is asked of counters but batches of adds, and what changes the shape of the store.
     Takers,
+    /// Batches of adds. What one client streams is no reason for a single add to wait.
+    Batches,
     /// Enqueues, reads, and what walks over a queue.
     Bulk,
 }
 
 impl Lane {
     /// How many there are.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 }
 
 /// The bytes of commands, by how these may be turned away.
@@ -174,7 +176,10 @@ impl Command {
     pub fn lane(&self) -> Lane {
         match self {
             Self::Queue(ask) => ask.lane(),
-            // One lane, so that the order of counters is that of arrival.
+            // What overtakes a batch changes nothing for it: its hold keeps the limit back, its slices are there before it
+            // is sent, and of an event and a void with one key the first to come stands.
+            Self::Append(append) if append.events.len() > 1 => Lane::Batches,
+            // One lane, so that the order of what is left is that of arrival.
             Self::Append(_)
             | Self::Settle(_)
             | Self::Publish(..)

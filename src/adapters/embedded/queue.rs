@@ -1,6 +1,6 @@
 //! The queue in front of the committer: bounded in bytes, taken a group at a time.
 //!
-//! It has three lanes, see `Lane`, and takes as much as one commit holds: of an urgent lane first, so that what arrives in it
+//! It has four lanes, see `Lane`, and takes as much as one commit holds: of an urgent lane first, so that what arrives in it
 //! is in the next group however much waits in the others; but of every lane that is not empty at least an eighth, so that
 //! none starves. Within a lane the order is that of arrival.
 //!
@@ -245,12 +245,24 @@ mod tests {
 
     /// An append of about so many bytes.
     fn append(bytes: usize) -> (Command, Answered) {
+        append_of(vec![prepared(bytes)])
+    }
+
+    /// An append of so many events.
+    fn batch(events: usize) -> (Command, Answered) {
+        append_of((0..events).map(|_| prepared(1)).collect())
+    }
+
+    fn prepared(bytes: usize) -> Prepared {
         let key = EventKey { time: Timestamp::from_secs(1), id: EventId::text("t") };
         let event = Event { key, change: Change::Add(1), provenance: Provenance::default() };
         let mut prepared = Prepared::new(NewEvent { counter: counter(), event });
         prepared.value = Slice::from(vec![0; bytes]);
+        prepared
+    }
+
+    fn append_of(events: Vec<Prepared>) -> (Command, Answered) {
         let (answer, answered) = oneshot::channel();
-        let events = vec![prepared];
         (Command::Append(Append { dataset: DatasetId(1), events, held: Box::new(()), answer }), answered)
     }
 
@@ -370,7 +382,7 @@ mod tests {
         for _ in 0..10_000 {
             queue.push(of_queue(vec![enqueue("a")]));
         }
-        assert_eq!(group(&queue), [0, 0, GROUP_COST], "what fills a commit");
+        assert_eq!(group(&queue), [0, 0, 0, GROUP_COST], "what fills a commit");
         queue.push(of_queue(vec![dequeue(1)]));
         queue.push(settlement());
         let mut commands = Vec::new();
@@ -378,6 +390,16 @@ mod tests {
         assert_eq!(commands[0].lane(), Lane::Settlements, "and first in it");
         assert_eq!(commands[1].lane(), Lane::Takers);
         assert_eq!(commands.len(), GROUP_COST);
+    }
+
+    #[test]
+    fn a_single_add_behind_a_thousand_batches_is_in_the_next_group() {
+        let queue = Queue::default();
+        for _ in 0..1_000 {
+            assert!(pushed(&queue, batch(100)));
+        }
+        assert!(pushed(&queue, append(1)));
+        assert_eq!(group(&queue), [0, 1, (GROUP_COST - 1) / 100, 0]);
     }
 
     #[test]
@@ -389,7 +411,7 @@ mod tests {
             queue.push(of_queue(vec![enqueue("a")]));
         }
         let part = GROUP_COST / COMMIT_LANE_PART;
-        assert_eq!(group(&queue), [GROUP_COST - 2 * part, part, part]);
+        assert_eq!(group(&queue), [GROUP_COST - 2 * part, part, 0, part]);
         let mut rounds = 0;
         while queue.state.lock().len() > 0 {
             assert!(group(&queue).iter().sum::<usize>() <= GROUP_COST);
@@ -403,7 +425,7 @@ mod tests {
         let queue = Queue::default();
         queue.push(of_queue(vec![dequeue(1); GROUP_COST + 1]));
         queue.push(settlement());
-        assert_eq!(group(&queue), [1, 1, 0]);
+        assert_eq!(group(&queue), [1, 1, 0, 0]);
     }
 
     const THIRD: usize = HELD_BYTES_MAX / 3;

@@ -2,7 +2,7 @@
 //!
 //! Items are numbered over the whole stream. Messages that have arrived already are put together into batches of the
 //! engine, several of which are under way at once; answers come in the order of the items. While enough batches are
-//! under way, or others have the turn, nothing is read, so the connection's flow control slows the client down.
+//! under way, or others go first, nothing is read, so the connection's flow control slows the client down.
 //! Whatever refuses a message as a whole is found before its items are handed over and before anything after it is read;
 //! so a stream that the server ends with an error has acknowledged all it applied, and began nothing behind the error.
 //! Invariant: a batch handed to the engine belongs to the engine, so however a connection ends, nothing is half-done:
@@ -19,7 +19,7 @@ use crate::api::time;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::counting::{Add, AddTarget, BatchTurn, Counting, CountingError, WriteOutcome, Written};
+use crate::engine::counting::{Add, AddTarget, Counting, CountingError, HandedOver, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
@@ -31,16 +31,13 @@ pub fn answers<S>(
 where
     S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Send + Unpin + 'static,
 {
-    let lookup = counting.clone();
-    let reader = Reader { lookup, requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
+    let reader =
+        Reader { counting: counting.clone(), requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
     let ranges = stream::unfold(reader, |mut reader| async move { reader.next().await.map(|range| (range, reader)) });
     ranges
         .map(move |range| {
             let counting = counting.clone();
-            async move {
-                let (range, turn) = range?;
-                Ok(add_range(&counting, range, turn).await)
-            }
+            async move { Ok(answer(&counting, range?).await) }
         })
         .buffered(STREAM_BATCHES_AT_ONCE_MAX)
         .boxed()
@@ -54,9 +51,15 @@ struct Range {
     items: Vec<Result<Add, Reject>>,
 }
 
+/// A range under way.
+struct Added {
+    first_item: u64,
+    last_item: u64,
+    batch: HandedOver,
+}
+
 struct Reader<S> {
-    /// Finds the namespaces of messages.
-    lookup: Counting,
+    counting: Counting,
     requests: S,
     drain: CancellationToken,
     namespace: Option<NamespaceName>,
@@ -67,14 +70,18 @@ struct Reader<S> {
 }
 
 impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S> {
-    /// The next range with its turn; after an error or the end of the requests, nothing.
-    async fn next(&mut self) -> Option<Result<(Range, BatchTurn), Status>> {
-        let range = match self.read_range().await.transpose()? {
-            Ok(range) => in_turn(&self.lookup, range).await,
-            Err(error) => Err(error),
-        };
+    /// The next range, handed over and taken in; after an error or the end of the requests, nothing.
+    async fn next(&mut self) -> Option<Result<Added, Status>> {
+        let range = self.read_range().await.transpose()?;
         self.ended |= range.is_err();
-        Some(range)
+        let Range { target, first_item, items, .. } = match range {
+            Ok(range) => range,
+            Err(error) => return Some(Err(error)),
+        };
+        let last_item = first_item + items.len() as u64 - 1;
+        let mut batch = self.counting.hand_over(target, items);
+        batch.taken_in().await;
+        Some(Ok(Added { first_item, last_item, batch }))
     }
 
     async fn read_range(&mut self) -> Result<Option<Range>, Status> {
@@ -135,7 +142,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
             return Ok(None);
         }
         decode::batch_size("items", message.items.len())?;
-        let target = self.lookup.add_target(&namespace).await?;
+        let target = self.counting.add_target(&namespace).await?;
         let items = Vec::with_capacity(message.items.len());
         let mut range = Range { namespace, target, first_item: self.next_item, items };
         self.number(&mut range, message);
@@ -148,12 +155,6 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
     }
 }
 
-/// Waits for the turn of a range, before anything behind it is read.
-async fn in_turn(counting: &Counting, range: Range) -> Result<(Range, BatchTurn), Status> {
-    let turn = counting.batch_turn(&range.target, range.items.len()).await.map_err(Refusal::from)?;
-    Ok((range, turn))
-}
-
 impl Range {
     /// Whether a message goes on with this range.
     fn takes(&self, message: &StreamAddCountsRequest) -> bool {
@@ -162,10 +163,8 @@ impl Range {
     }
 }
 
-async fn add_range(counting: &Counting, range: Range, turn: BatchTurn) -> StreamAddCountsResponse {
-    let first_item = range.first_item;
-    let last_item = first_item + range.items.len() as u64 - 1;
-    let answers = counting.batch_add_to(&range.target, turn, range.items).await;
+async fn answer(counting: &Counting, Added { first_item, last_item, batch }: Added) -> StreamAddCountsResponse {
+    let answers = batch.answers().await;
     let exceptions = (first_item..).zip(answers).filter(|(_, answer)| is_exception(answer));
     StreamAddCountsResponse {
         first_item,

@@ -2,7 +2,8 @@
 //!
 //! A client may send as many calls in one packet as its connection may have. Were all of them begun at once, each would be
 //! ready to run, and the calls of all other connections would wait behind them. So a connection begins a few at a time; the
-//! next one begins when one of them waits for something or has ended. Invariant: as long as calls wait, some are beginning.
+//! next one begins when one of them waits for something or has ended. Invariant: while calls wait for their turn, as many
+//! as may are beginning.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 
 use crate::api::http::answer_body::Watched;
-use crate::domain::limits::CONNECTION_BEGINS_MAX;
+use crate::domain::limits::{CONNECTION_BEGINS_MAX, CONNECTION_CALLS_MAX};
 
 /// Starts the calls of one HTTP/2 connection, each of them watched.
 #[derive(Clone)]
@@ -46,31 +47,45 @@ where
     fn execute(&self, stream: F) {
         let call = Watched::new(stream, self.pieces_within, self.resets.clone());
         let mut turns = self.turns.lock();
-        if turns.beginning >= CONNECTION_BEGINS_MAX {
+        let turn = if turns.beginning < CONNECTION_BEGINS_MAX {
+            turns.beginning += 1;
+            Some(Turn(Some(Arc::clone(&self.turns))))
+        } else if turns.waiting.len() < CONNECTION_CALLS_MAX as usize {
             turns.waiting.push_back(Box::new(|turn| TokioExecutor::new().execute(Begun { call, turn: Some(turn) })));
             return;
-        }
-        turns.beginning += 1;
+        } else {
+            // More than a connection may have: some were reset while they waited. This one goes on as if there were no
+            // turns, so that such a client fills the line of the runtime, behind which its connection is read again.
+            None
+        };
         drop(turns);
-        TokioExecutor::new().execute(Begun { call, turn: Some(Turn(Arc::clone(&self.turns))) });
+        TokioExecutor::new().execute(Begun { call, turn });
     }
 }
 
-/// The right to begin; dropped unused, it goes to whatever call comes next.
-struct Turn(Arc<Mutex<Turns>>);
+/// The right to begin. Dropped with a call that was never polled, at the end of the process, it starts no other call.
+struct Turn(Option<Arc<Mutex<Turns>>>);
 
 impl Turn {
-    fn pass_on(self) {
-        let next = self.0.lock().waiting.pop_front();
-        if let Some(begin) = next {
-            begin(self);
+    fn pass_on(mut self) {
+        let Some(of_connection) = self.0.take() else { return };
+        let mut turns = of_connection.lock();
+        // In one step: a call that comes in between would wait for a turn that nobody passes on.
+        match turns.waiting.pop_front() {
+            Some(begin) => {
+                drop(turns);
+                begin(Self(Some(of_connection)));
+            }
+            None => turns.beginning -= 1,
         }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.lock().beginning -= 1;
+        if let Some(of_connection) = self.0.take() {
+            of_connection.lock().beginning -= 1;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, NamespaceName, Token};
@@ -19,9 +19,26 @@ use crate::ports::{FastAdd, FastAdded, NewEvent, Outcome, StoreError};
 /// A namespace that takes adds, as it was when it was looked up.
 pub struct AddTarget(Arc<Scope>);
 
-/// The turn of some items to be taken in. It ends when they are decided, or when it is dropped. Best-effort counters, which
-/// have no log, need none.
-pub struct BatchTurn(Option<OwnedSemaphorePermit>);
+/// A batch that was handed over. It goes on whether or not anybody waits for its answers.
+pub struct HandedOver {
+    items: usize,
+    taken_in: oneshot::Receiver<()>,
+    answers: oneshot::Receiver<Vec<Result<Written, CountingError>>>,
+}
+
+impl HandedOver {
+    /// Waits until the items are taken in.
+    pub async fn taken_in(&mut self) {
+        // Where the engine has ended, the answers say so.
+        let _ = (&mut self.taken_in).await;
+    }
+
+    /// The answers, in the order of the items.
+    pub async fn answers(self) -> Vec<Result<Written, CountingError>> {
+        let ended = |_| (0..self.items).map(|_| Err(CountingError::ShuttingDown)).collect();
+        self.answers.await.unwrap_or_else(ended)
+    }
+}
 
 impl Counting {
     /// Adds a delta. Durable when it answers, but for best-effort counters.
@@ -67,7 +84,7 @@ impl Counting {
         items: Vec<Result<Add, Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
         let target = self.add_target(namespace).await?;
-        let turn = self.batch_turn(&target, items.len()).await?;
+        let turn = self.batch_turn(&target, items.len()).await;
         Ok(self.batch_add_to(&target, turn, items).await)
     }
 
@@ -76,22 +93,36 @@ impl Counting {
         Ok(AddTarget(self.delta_scope(namespace).await?))
     }
 
-    /// Waits until so many items may be taken in; of more than one batch holds, until as many may.
-    pub async fn batch_turn(&self, AddTarget(scope): &AddTarget, items: usize) -> Result<BatchTurn, CountingError> {
-        if is_best_effort(scope) {
-            return Ok(BatchTurn(None));
-        }
-        let items = u32::try_from(items.min(BATCH_ITEMS_MAX)).expect("a batch has fewer items than fit 32 bits");
-        let turn = Arc::clone(&scope.dataset.batched).acquire_many_owned(items).await;
-        turn.map(|turn| BatchTurn(Some(turn))).map_err(|_closed| CountingError::ShuttingDown)
+    /// Adds each item to a namespace that was looked up, in a task of its own: items that were taken in never wait for a
+    /// caller that does not take answers.
+    pub fn hand_over(&self, target: AddTarget, items: Vec<Result<Add, Reject>>) -> HandedOver {
+        let (began, taken_in) = oneshot::channel();
+        let (told, answers) = oneshot::channel();
+        let handed_over = HandedOver { items: items.len(), taken_in, answers };
+        let this = self.clone();
+        self.driver.start_once(async move {
+            let turn = this.batch_turn(&target, items.len()).await;
+            let _ = began.send(()); // whoever handed it over may have gone
+            let _ = told.send(this.batch_add_to(&target, turn, items).await);
+        });
+        handed_over
     }
 
-    /// Adds each item to a namespace that was looked up, in a turn of as many items; an item that was invalid already keeps
-    /// its refusal.
-    pub async fn batch_add_to(
+    /// Waits until so many items may be taken in; of more than one batch holds, until as many may. The turn is given back
+    /// when they are decided. Best-effort counters, which have no log, need none.
+    async fn batch_turn(&self, AddTarget(scope): &AddTarget, items: usize) -> Option<OwnedSemaphorePermit> {
+        if is_best_effort(scope) {
+            return None;
+        }
+        let items = u32::try_from(items.min(BATCH_ITEMS_MAX)).expect("a batch has fewer items than fit 32 bits");
+        Arc::clone(&scope.dataset.batched).acquire_many_owned(items).await.ok()
+    }
+
+    /// An item that was invalid already keeps its refusal.
+    async fn batch_add_to(
         &self,
         AddTarget(scope): &AddTarget,
-        BatchTurn(turn): BatchTurn,
+        turn: Option<OwnedSemaphorePermit>,
         items: Vec<Result<Add, Reject>>,
     ) -> Vec<Result<Written, CountingError>> {
         if !is_best_effort(scope) {

@@ -20,14 +20,14 @@ use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::NamespaceName;
-use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX, WATCHES_READ_AT_ONCE_MAX};
+use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
 use crate::engine::core::{Core, Scope};
 use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::is_reserved;
 
-pub use add::{AddTarget, BatchTurn};
+pub use add::{AddTarget, HandedOver};
 pub use error::{ChangeText, CountingError, reason_of_store};
 pub use explain::*;
 pub use types::*;
@@ -43,8 +43,6 @@ pub struct Counting {
     driver: Driver,
     verdicts: Arc<Semaphore>,
     recounts: Arc<Semaphore>,
-    /// The turns of watches.
-    watches: Arc<Semaphore>,
     /// Reports of one source are taken one at a time; by the hash of the source.
     reports: Arc<[Arc<Semaphore>]>,
 }
@@ -55,8 +53,7 @@ impl Counting {
         let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
         let verdicts = Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX));
         let recounts = Arc::new(Semaphore::new(RECOUNTS_AT_ONCE_MAX));
-        let watches = Arc::new(Semaphore::new(WATCHES_READ_AT_ONCE_MAX));
-        Self { core, driver, verdicts, recounts, watches, reports }
+        Self { core, driver, verdicts, recounts, reports }
     }
 
     /// The server's clock.

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, SEQUENCES_PER_MS, Token};
-use crate::domain::limits::{BATCHED_APPENDS_AT_ONCE_MAX, CALL_VERDICTS_AT_ONCE_MAX};
+use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::budget::Budget;
 use crate::engine::closing::{Hold, OwnPlaces};
@@ -29,8 +29,6 @@ struct WriteHold {
     limit_at_end: Arc<OnceLock<Timestamp>>,
     /// The turn of a batch, or of the source of a report; the next begins when this write is decided.
     _turn: Option<OwnedSemaphorePermit>,
-    /// The room of a batch on its way into the log.
-    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for WriteHold {
@@ -149,7 +147,6 @@ impl Counting {
             signals: Vec::with_capacity(submissions.len()),
             limit_at_end: Arc::default(),
             _turn: turn,
-            room: None,
         };
         if let Some(mut own) = own {
             own.handed_over = true;
@@ -201,7 +198,7 @@ impl Counting {
         &self,
         scope: &Arc<Scope>,
         events: Vec<NewEvent>,
-        mut hold: WriteHold,
+        hold: WriteHold,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
         if events.is_empty() {
             return Vec::new();
@@ -211,9 +208,6 @@ impl Counting {
         if let Err(error) = self.cover(scope, &events).await {
             let failed = |_| Err(CountingError::Store(StoreError::not_applied(error.kind, error.op)));
             return asked.iter().map(failed).collect();
-        }
-        if events.len() > 1 {
-            hold.room = room_for(scope, events.len()).await;
         }
         let limit_at_end = Arc::clone(&hold.limit_at_end);
         let holds = hold.holds;
@@ -280,12 +274,6 @@ impl Counting {
             found => Err(CountingError::AlreadyExists { found: ChangeText(found), asked: ChangeText(asked) }),
         }
     }
-}
-
-/// Room in the log for a batch, once those before it have theirs. Its hold keeps the limit back meanwhile.
-async fn room_for(scope: &Scope, events: usize) -> Option<OwnedSemaphorePermit> {
-    let events = u32::try_from(events.min(BATCHED_APPENDS_AT_ONCE_MAX)).expect("it fits 32 bits");
-    Arc::clone(&scope.dataset.batches_to_log).acquire_many_owned(events).await.ok()
 }
 
 /// Others may have told a limit without this member, so that the event may be voided or late.

@@ -11,9 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
-use tokio::sync::SemaphorePermit;
-
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
@@ -21,6 +18,7 @@ use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
 use crate::engine::watchers::{Caller, Full, Watch};
+use futures_util::{Stream, stream};
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -91,13 +89,9 @@ impl Counting {
         })))
     }
 
-    /// A turn to begin or read. It is short and never held while a caller takes readings.
-    async fn watch_turn(&self) -> Result<SemaphorePermit<'_>, CountingError> {
-        let turn = self.watches.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
-        // Calls go first. Only what steps back with its turn taken makes others wait for one: work that is done in one go
-        // would give each turn back before anybody else could ask.
-        tokio::task::yield_now().await;
-        Ok(turn)
+    /// Waits for a turn to begin or read.
+    async fn watch_turn(&self) -> Result<(), CountingError> {
+        self.core.watchers.turn().await.map_err(|_stopped| CountingError::ShuttingDown)
     }
 }
 
@@ -146,8 +140,7 @@ impl Watching {
 
     /// Begins to hear of its counters, in a turn.
     async fn follow(&mut self) -> Result<(), CountingError> {
-        let counting = self.counting.clone();
-        let _turn = counting.watch_turn().await?;
+        self.counting.watch_turn().await?;
         self.core.watchers.follow(&self.watch, &self.counters);
         self.follows = true;
         Ok(())
@@ -157,7 +150,7 @@ impl Watching {
     /// one that failed later.
     async fn read(&mut self) -> Result<(), CountingError> {
         let counting = self.counting.clone();
-        let _turn = counting.watch_turn().await?;
+        counting.watch_turn().await?;
         self.follow_namespace().await?;
         for _ in 0..WATCH_READS_OF_A_TURN_MAX {
             let Some(counter) = self.waiting.pop() else { break };
