@@ -7,13 +7,16 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +25,8 @@ use crate::api::http::{Buffers, Caller, Gateway, Refused, Streams, Watched};
 use crate::api::shares::Shares;
 use crate::domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
-    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES,
+    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, SPARE_CONNECTION_TIME,
+    SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
 };
 
 /// After an accept that failed (too many open files), the next one waits this long.
@@ -65,6 +69,7 @@ pub async fn serve(
     let resets = gateway.metrics().answers_reset.clone();
     let buffers = Arc::new(Buffers::new(bounds.buffer_bytes, gateway.metrics()));
     let shares = Arc::new(Shares::new(bounds.connections));
+    let spare = Arc::new(Semaphore::new(SPARE_CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -95,18 +100,51 @@ pub async fn serve(
                     drop(seat);
                 });
             }
-            Err(full) => {
-                gateway.metrics().refused(full);
-                let address = peer.ip();
-                match full {
-                    Refused::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
-                    Refused::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
+            // Health checks often come from the address of the clients.
+            Err(full) => match Arc::clone(&spare).try_acquire_owned() {
+                Ok(place) => {
+                    let (gateway, caller) = (Arc::clone(&gateway), Caller::new(peer, Arc::clone(&buffers)));
+                    connections.spawn(async move {
+                        if !serve_page(stream, &gateway, Arc::new(caller)).await {
+                            refuse(&gateway, peer, full);
+                        }
+                        drop(place);
+                    });
                 }
-            }
+                Err(_all_taken) => refuse(&gateway, peer, full),
+            },
         }
     }
     drop(listener);
     end(connections, deadline).await
+}
+
+fn refuse(gateway: &Gateway, peer: SocketAddr, full: Refused) {
+    gateway.metrics().refused(full);
+    let address = peer.ip();
+    match full {
+        Refused::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
+        Refused::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
+    }
+}
+
+/// Answers one request for a page and nothing else, in a short time; says whether it did.
+async fn serve_page(stream: TcpStream, gateway: &Arc<Gateway>, caller: Arc<Caller>) -> bool {
+    let served = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        let (gateway, caller) = (Arc::clone(gateway), Arc::clone(&caller));
+        let is_page = Gateway::is_page(&request);
+        served.store(is_page, Ordering::Relaxed);
+        async move {
+            match is_page {
+                true => Ok(gateway.answer(request, caller).await),
+                false => Err(io::Error::other("only pages are answered here")),
+            }
+        }
+    });
+    let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::time::timeout(SPARE_CONNECTION_TIME, connection).await;
+    ended.is_ok_and(|ended| ended.is_ok()) && served.load(Ordering::Relaxed)
 }
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {

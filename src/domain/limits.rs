@@ -317,6 +317,10 @@ pub const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
 pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 /// The connections of one server, where the limit of descriptors leaves so many; half of them from one address.
 pub const CONNECTIONS_MAX: usize = 16_384;
+/// Connections beside these, from which one page such as `/healthz` can be read however many there are.
+pub const SPARE_CONNECTIONS_MAX: usize = 8;
+/// How long such a connection may take in all.
+pub const SPARE_CONNECTION_TIME: Duration = Duration::from_secs(1);
 /// The descriptors that are left to the store and to outgoing connections, whatever the limit of the system is.
 pub const DESCRIPTORS_RESERVED: usize = 256;
 /// The calls under way on one HTTP/2 connection.

@@ -157,6 +157,11 @@ impl Gateway {
         &self.metrics
     }
 
+    /// Whether a request is for a page of operations, such as `/healthz`.
+    pub fn is_page<B>(request: &Request<B>) -> bool {
+        pages::exists(request.uri().path())
+    }
+
     /// Answers a request.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
