@@ -6,7 +6,6 @@
 //! after another. Invariant: a watch has its place until it is taken out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,9 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
-
-/// Where a watch was asked for; none inside the process. All without an address are one caller.
-pub type Caller = Option<IpAddr>;
+use crate::engine::shares::CallerId;
 
 /// All watches of a server.
 #[derive(Default)]
@@ -27,7 +24,7 @@ pub struct Watchers {
     counters: DashMap<Counter, BTreeMap<u64, Arc<Watch>>>,
     begun: AtomicU64,
     count: AtomicUsize,
-    of_callers: Mutex<HashMap<Caller, usize>>,
+    of_callers: Mutex<HashMap<CallerId, usize>>,
     /// Watches that are over, with their counters, until they are taken out.
     ended: Mutex<Vec<(Arc<Watch>, Vec<Counter>)>>,
     /// Watches that want to begin or read.
@@ -38,7 +35,7 @@ pub struct Watchers {
 /// One watch over some counters: which of them changed since it last looked.
 pub struct Watch {
     number: u64,
-    caller: Caller,
+    caller: CallerId,
     changed: Mutex<HashSet<Counter>>,
     wake: Notify,
 }
@@ -75,8 +72,8 @@ impl Watchers {
     }
 
     /// Takes the place of a watch, which hears of nothing yet.
-    pub fn begin(&self, caller: Caller) -> Result<Arc<Watch>, Full> {
-        self.take_place(caller)?;
+    pub fn begin(&self, caller: CallerId) -> Result<Arc<Watch>, Full> {
+        self.take_place(&caller)?;
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Watch { number, caller, changed: Mutex::default(), wake: Notify::new() }))
     }
@@ -89,12 +86,12 @@ impl Watchers {
         }
     }
 
-    fn take_place(&self, caller: Caller) -> Result<(), Full> {
+    fn take_place(&self, caller: &CallerId) -> Result<(), Full> {
         let mut of_callers = self.of_callers.lock();
         if self.count.load(Ordering::Acquire) >= WATCHES_MAX {
             return Err(Full::OfServer);
         }
-        let held = of_callers.entry(caller).or_default();
+        let held = of_callers.entry(caller.clone()).or_default();
         if *held >= CALLER_WATCHES_MAX {
             return Err(Full::OfCaller);
         }
@@ -191,8 +188,8 @@ mod tests {
         (0..many).map(|i| Counter::new(NamespaceId(1), name(i))).collect()
     }
 
-    fn caller(last: u8) -> Caller {
-        Some(Ipv4Addr::new(10, 0, 0, last).into())
+    fn caller(last: u8) -> CallerId {
+        CallerId::of_address(Ipv4Addr::new(10, 0, 0, last).into())
     }
 
     fn watch(watchers: &Watchers, last: u8, counters: &[Counter]) -> Arc<Watch> {

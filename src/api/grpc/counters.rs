@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::Refusal;
-use crate::api::grpc::{decode, encode, explained, stream_adds};
+use crate::api::grpc::{caller_of, decode, encode, explained, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
@@ -191,7 +191,7 @@ impl CounterService for Counters {
     }
 
     async fn watch_counts(&self, request: Request<wire::WatchCountsRequest>) -> Answer<Self::WatchCountsStream> {
-        let caller = request.remote_addr().map(|address| address.ip());
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
         decode::watch_size("counter_names", request.counter_names.len())?;

@@ -12,6 +12,10 @@ pub mod rollup_signals;
 pub mod status;
 mod stream_adds;
 
+use tonic::Request;
+
+use crate::engine::shares::CallerId;
+
 /// A count on the wire, whose numbers have a sign; one beyond the greatest of them is shown as that.
 pub fn whole(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
@@ -20,3 +24,8 @@ pub fn whole(number: impl TryInto<i64>) -> i64 {
 /// How long a call may take in all; known to methods that wait for something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);
+
+/// Who holds what the call takes: its peer's address.
+fn caller_of<T>(request: &Request<T>) -> CallerId {
+    request.remote_addr().map_or_else(CallerId::nobody, |address| CallerId::of_address(address.ip()))
+}

@@ -17,7 +17,8 @@ use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
-use crate::engine::watchers::{Caller, Full, Watch};
+use crate::engine::shares::CallerId;
+use crate::engine::watchers::{Full, Watch};
 use futures_util::{Stream, stream};
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
@@ -67,7 +68,7 @@ impl Counting {
         &self,
         namespace: &NamespaceName,
         names: Vec<CounterName>,
-        caller: Caller,
+        caller: CallerId,
     ) -> Result<ReadingStream, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();

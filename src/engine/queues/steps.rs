@@ -31,7 +31,7 @@ impl Steps<'_> {
     }
 
     pub fn dead_letters(self) -> String {
-        format!("tallystone dlq ls -q {}", self.0)
+        format!("tallystone dlq ls -q {} --messages", self.0)
     }
 
     pub fn invisible(self) -> String {

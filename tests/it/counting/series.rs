@@ -7,6 +7,7 @@ use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{CounterSummary, EventsQuestion, Repair, SeriesQuestion};
 use tallystone::engine::namespaces::Author;
+use tallystone::engine::shares::CallerId;
 
 use super::{House, SECOND, counter, spec, token};
 
@@ -80,7 +81,8 @@ async fn a_watch_shows_the_present_value_and_then_each_change() {
     let house = House::new().await;
     house.add("views", 5, None).await.expect("an add that works");
     house.pass(8 * SECOND).await;
-    let mut watch = house.counting.watch(&house.shop, vec![counter("views")], None).await.expect("a watch");
+    let mut watch =
+        house.counting.watch(&house.shop, vec![counter("views")], CallerId::nobody()).await.expect("a watch");
     let (_, first) = house.drive(watch.next()).await.expect("an item").expect("a reading");
     assert_eq!(first.count, 5);
     house.add("views", 2, None).await.expect("an add that works");
@@ -100,7 +102,8 @@ async fn a_watch_shows_that_a_ttl_has_ended() {
         (short.counter_type, short.ttl) = (counter_type, Some(10 * SECOND));
         let house = House::with(short).await;
         house.add("views", 5, None).await.expect("an add that works");
-        let mut watch = house.counting.watch(&house.shop, vec![counter("views")], None).await.expect("a watch");
+        let mut watch =
+            house.counting.watch(&house.shop, vec![counter("views")], CallerId::nobody()).await.expect("a watch");
         let mut shown = Vec::new();
         let began = house.now();
         while shown.last() != Some(&0) || !shown.contains(&5) {
@@ -262,7 +265,8 @@ async fn a_void_that_came_later_than_its_bucket_was_recorded_is_no_difference() 
 #[tokio::test]
 async fn a_watch_ends_with_its_namespace() {
     let house = House::new().await;
-    let mut watch = house.counting.watch(&house.shop, vec![counter("views")], None).await.expect("a watch");
+    let mut watch =
+        house.counting.watch(&house.shop, vec![counter("views")], CallerId::nobody()).await.expect("a watch");
     house.drive(watch.next()).await.expect("an item").expect("a reading");
     house.engine.namespaces().delete(&house.shop, None, Author::default()).await.expect("it is there");
     house.engine.namespaces().create(spec("shop"), Author::default()).await.expect("the name is free again");
@@ -273,7 +277,8 @@ async fn a_watch_ends_with_its_namespace() {
 #[tokio::test]
 async fn a_watch_of_an_accurate_counter_shows_an_add_before_it_is_rolled_up() {
     let house = House::of_type(CounterType::Accurate).await;
-    let mut watch = house.counting.watch(&house.shop, vec![counter("views")], None).await.expect("a watch");
+    let mut watch =
+        house.counting.watch(&house.shop, vec![counter("views")], CallerId::nobody()).await.expect("a watch");
     house.drive(watch.next()).await.expect("an item").expect("a reading");
     let before = house.now();
     house.add("views", 2, None).await.expect("an add that works");

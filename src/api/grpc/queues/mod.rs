@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::Refusal;
-use crate::api::grpc::CallTime;
 use crate::api::grpc::namespaces::actor_of;
 use crate::api::grpc::whole;
+use crate::api::grpc::{CallTime, caller_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::Reason;
@@ -26,7 +26,6 @@ use crate::engine::namespaces::Author;
 use crate::engine::queues::{
     ListCursor, Payloads, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate,
 };
-use crate::engine::shares::CallerId;
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -63,11 +62,6 @@ fn status(error: QueueError) -> Status {
 
 fn refused(refusal: impl Into<Refusal>) -> Status {
     refusal.into().into()
-}
-
-/// Who holds what the call takes: its peer's address.
-fn caller_of<T>(request: &Request<T>) -> CallerId {
-    request.remote_addr().map_or_else(CallerId::nobody, |address| CallerId::of_address(address.ip()))
 }
 
 fn plain(token: String, verb: Verb) -> SentSettlement {
