@@ -21,6 +21,7 @@ use super::Options;
 use super::background;
 use super::error::OpenError;
 use super::manifest::Manifest;
+use crate::domain::limits::DESCRIPTORS_RESERVED;
 
 /// The folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
@@ -83,6 +84,8 @@ impl Library {
         let fail = || OpenError::library(path.clone());
         let db = Database::builder(&path)
             .cache_size(*block_bytes)
+            // Half of what connections leave; the rest is for journals, and for files that are written or merged.
+            .max_cached_files(Some(DESCRIPTORS_RESERVED / 2))
             .manual_journal_persist(true)
             // The look before opening reads values in journals.
             .journal_compression(CompressionType::None)
