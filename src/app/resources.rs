@@ -14,6 +14,11 @@ use crate::domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_R
 /// What of the memory requests and answers under way may take.
 const BUFFERS_OF_MEMORY: u64 = 4;
 
+/// Makes files from here on readable by the user of this process alone: data, exports and backups hold payloads and names.
+pub fn keep_files_private() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
 /// Raises the soft limit of descriptors to the hard one: the soft one is for programs that still use `select`.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);

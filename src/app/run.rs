@@ -81,8 +81,7 @@ const OPEN_TO_ALL: &str = "there is no authentication and no TLS: everybody who 
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     refuse_huge_pages();
-    // Data and exports hold payloads and names, so they belong to the user of the server alone.
-    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    resources::keep_files_private();
     resources::raise_descriptors();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if config.server.worker_threads > 0 {

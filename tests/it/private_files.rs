@@ -46,6 +46,19 @@ fn nobody_else_may_read_the_data_also_of_an_earlier_build() {
     let server = Launch::dev(&data).start();
     assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
     assert_private(&data);
+
+    let (backup, restored) = (folder.path().join("backup"), folder.path().join("restored"));
+    let run = |arguments: &[&std::ffi::OsStr]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_tallystone")).args(arguments).output().expect("the command starts");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    };
+    let address = server.address.to_string();
+    run(&["backup".as_ref(), backup.as_ref(), "--server".as_ref(), address.as_ref()]);
+    run(&["restore".as_ref(), backup.as_ref(), "--data".as_ref(), restored.as_ref()]);
+    assert_private(&restored);
+    for (path, mode) in modes(&backup) {
+        assert_eq!(mode & 0o077, 0, "{}", path.display());
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use crate::adapters::system::SystemClock;
 use crate::api::time;
 use crate::app::cli::output::{Output, Parts, Rows, progress};
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
+use crate::app::resources::keep_files_private;
 use crate::app::units;
 use crate::ports::Clock as _;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
@@ -118,6 +119,7 @@ impl BackupArgs {
 impl RestoreArgs {
     pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
         before.only("restore", &["--output"])?;
+        keep_files_private();
         progress(&format!("restoring {} into {}", self.dir.display(), self.data.display()));
         let (options, began) = (Options::new(&self.data), SystemClock.elapsed());
         let summary = backup::restore(&self.dir.join(FILE), &options, SystemClock.now()).map_err(refused)?;

@@ -21,6 +21,8 @@ fn a_read_that_gets_no_answer_is_unavailable_because_nothing_was_done() {
     let ran = desk.shell(&format!("tallystone --server {address} --timeout 300ms counter add views"));
     assert_eq!(ran.code, 1, "a write may have been applied: {}", ran.err);
     assert!(ran.err.contains("settle it with: tallystone counter check-token"), "{}", ran.err);
+    let unknown = "unless namespace default is best effort and keeps no tokens, which the server did not say";
+    assert!(ran.err.contains(unknown), "{}", ran.err);
 }
 
 #[test]

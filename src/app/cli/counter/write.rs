@@ -1,6 +1,8 @@
 //! Commands that change counters. Each change has one token over all retries; when a change fails, its token is shown, so
 //! that the question what became of it can be settled.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use crate::app::cli::arguments::{freshness, time, total};
@@ -14,6 +16,9 @@ use crate::client::WriteError;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
 use crate::proto::error::v1::ItemError;
+
+/// How long a change that failed asks for the type of its namespace, which only its advice needs.
+const LOOKED_UP_WITHIN: Duration = Duration::from_millis(500);
 
 /// The token of a change.
 #[derive(Debug, Args)]
@@ -215,8 +220,10 @@ impl Counters {
         // Below the oldest slice no question about a token can be answered any more.
         let is_answerable = error.error.reason().is_none_or(|reason| reason != Reason::TooOld.info().name);
         if error.error.may_be_applied && is_answerable {
-            if self.session.client.recognises_repeats(&self.namespace).await == Some(false) {
-                let namespace = &self.namespace;
+            let namespace = &self.namespace;
+            let look_up = self.session.client.recognises_repeats(namespace);
+            let recognised = tokio::time::timeout(LOOKED_UP_WITHIN.min(self.session.timeout), look_up).await;
+            if recognised == Ok(Some(false)) {
                 return failure
                     .hint(format!(
                         "the change may have been applied; namespace {namespace} is best effort and keeps no tokens"
@@ -225,9 +232,15 @@ impl Counters {
                         "look at the count before you run it again: tallystone counter get -n {namespace} {name}"
                     ));
             }
-            return failure
-                .hint(format!("the change may have been applied; its token is {}", token.token))
-                .hint(format!("settle it with: {}", settling(&self.namespace, name, token)));
+            let known = failure.hint(format!("the change may have been applied; its token is {}", token.token));
+            let settle = settling(namespace, name, token);
+            return known.hint(match recognised {
+                Ok(Some(_)) => format!("settle it with: {settle}"),
+                Ok(None) | Err(_) => format!(
+                    "settle it with: {settle} (unless namespace {namespace} is best effort and keeps no tokens, which the \
+                     server did not say: then look at the count before you run it again)"
+                ),
+            });
         }
         match failure.exit() {
             Exit::Unavailable => {

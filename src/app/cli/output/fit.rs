@@ -18,8 +18,9 @@ const ID_LEAST: usize = 36;
 const ERROR_LEAST: usize = 61;
 
 /// Columns of numbers.
-const NUMBERS: [&str; 33] = [
+const NUMBERS: [&str; 35] = [
     "attempt",
+    "attempt_number",
     "attempts",
     "attempts_left",
     "buckets_per_id",
@@ -38,6 +39,7 @@ const NUMBERS: [&str; 33] = [
     "keyspaces",
     "limit",
     "messages",
+    "payload_bytes",
     "pending",
     "priority",
     "released",
@@ -54,7 +56,7 @@ const NUMBERS: [&str; 33] = [
     "waiting",
 ];
 /// Columns of texts that are copied into commands.
-const NEVER_CUT: [&str; 6] = ["lease", "lease_token", "operation", "session_id", "setting", "token"];
+const NEVER_CUT: [&str; 7] = ["lease", "lease_token", "operation", "operation_id", "session_id", "setting", "token"];
 /// Columns that are left out of tables that do not fit: the first one at once, the second one only where nothing else helps.
 const LEAST: [&str; 2] = ["checked_at", "last_write_time"];
 

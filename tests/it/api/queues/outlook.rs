@@ -202,7 +202,7 @@ async fn messages_that_failed_several_times_are_counted_with_their_failures() {
         "{text}"
     );
     assert!(
-        text.contains("(tallystone dlq ls -q mail)") && text.contains("(tallystone dlq redrive -q mail)"),
+        text.contains("(tallystone dlq ls -q mail --messages)") && text.contains("(tallystone dlq redrive -q mail)"),
         "{text}"
     );
 }
