@@ -159,3 +159,46 @@ impl Drop for Place {
         self.held.dec_by(self.shown);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn callers<const MANY: usize>(server: &Arc<Buffers>) -> [Caller; MANY] {
+        std::array::from_fn(|_| Caller::new(([127, 0, 0, 1], 1).into(), Arc::clone(server)))
+    }
+
+    #[tokio::test]
+    async fn all_connections_together_hold_no_more_than_the_server_may() {
+        const LARGEST: usize = CONNECTION_REQUEST_BYTES_MAX;
+        let metrics = CallMetrics::register(&mut Registry::default());
+        let server = Arc::new(Buffers::new(4 * LARGEST, &metrics));
+        let [one, two, three] = callers(&server);
+        let first = one.request_place(LARGEST).await.expect("room");
+        let second = two.request_place(LARGEST).await.expect("room");
+        let refused = three.request_place(1).await.expect_err("half of the budget is for requests, and it is taken");
+        assert_eq!(refused.reason, Reason::RetryLater);
+        assert_eq!(metrics.request_bytes.get(), 2 * LARGEST as i64);
+        drop(first);
+        let third = three.request_place(LARGEST).await.expect("what was given back");
+        assert_eq!(metrics.request_bytes.get(), 2 * LARGEST as i64);
+        assert!(three.has_answer_room(), "answers have the other half");
+        drop((second, third));
+        assert_eq!(metrics.request_bytes.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_until_others_of_the_server_are_taken() {
+        let metrics = CallMetrics::register(&mut Registry::default());
+        let server = Arc::new(Buffers::new(2 * CONNECTION_ANSWER_BYTES_MAX, &metrics));
+        let [one, two] = callers(&server);
+        let held = one.answer_place(CONNECTION_ANSWER_BYTES_MAX).await;
+        let mut waiting = std::pin::pin!(two.answer_place(1));
+        assert!(poll!(waiting.as_mut()).is_pending());
+        drop(held);
+        assert!(poll!(waiting.as_mut()).is_ready());
+    }
+}

@@ -42,8 +42,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
-    let time = asked.unwrap_or(if method.waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT });
-    let time = time.min(DEADLINE_MAX);
+    let time = allowed(asked, method.waits);
     // What waits for something to come holds no room meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
     let room = Room::default();
@@ -153,6 +152,11 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
     Ok(Some(time))
 }
 
+/// How long a call that is no stream may take: one that waits for something may be long in coming.
+pub fn allowed(asked: Option<Duration>, waits: bool) -> Duration {
+    asked.unwrap_or(if waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT }).min(DEADLINE_MAX)
+}
+
 /// Reads a timeout as the gRPC protocol writes it: 1 to 8 digits and a unit.
 fn timeout(header: &HeaderValue) -> Option<Duration> {
     let text = header.to_str().ok()?;
@@ -188,6 +192,18 @@ mod tests {
         assert_eq!(read("500m"), Some(Duration::from_millis(500)));
         assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
         assert_eq!(read("7u"), Some(Duration::from_micros(7)));
+    }
+
+    #[test]
+    fn no_call_but_a_stream_takes_longer_than_an_hour() {
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-timeout", HeaderValue::from_static("99999999H"));
+        let asked = deadline(&headers).expect("it is well formed");
+        assert!(asked > Some(DEADLINE_MAX), "a stream has what it asks for");
+        for waits in [false, true] {
+            assert_eq!(allowed(asked, waits), DEADLINE_MAX);
+            assert!(allowed(None, waits) < DEADLINE_MAX);
+        }
     }
 
     #[test]

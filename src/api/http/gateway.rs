@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
+use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -55,13 +56,18 @@ const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+/// What the packages begin with that servers speak to each other.
+const INTERNAL: &str = "tallystone.internal.";
+const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
 const PUBLIC: [&str; 4] = [COUNTERS, NAMESPACES, QUEUES, STATUS];
 
-/// Reflection of what callers may call, under its own name; what servers say to each other is not listed.
+/// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
+    let mut ours = prost_types::FileDescriptorSet::decode(crate::proto::DESCRIPTORS).expect(DECODES);
+    ours.file.retain(|file| !file.package().starts_with(INTERNAL));
     let described = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+        .register_file_descriptor_set(ours)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
     PUBLIC.into_iter().chain([HEALTH, own]).fold(described, tonic_reflection::server::Builder::with_service_name)
 }
@@ -87,9 +93,9 @@ impl Gateway {
         let methods = Methods::new(&metrics);
         let (health, health_server) = tonic_health::server::health_reporter();
         methods.mount(HEALTH, health_server);
-        let v1 = reflection(REFLECTION).build_v1().expect("descriptors of this build decode");
+        let v1 = reflection(REFLECTION).build_v1().expect(DECODES);
         methods.mount(REFLECTION, v1);
-        let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect("descriptors of this build decode");
+        let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES);
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
         let unknown = metrics.method("unknown");

@@ -21,13 +21,13 @@ use tonic_types::StatusExt;
 use crate::api::errors::Refusal;
 use crate::api::http::answer_body::AnswerBody;
 use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
-use crate::api::http::call::{call, deadline};
+use crate::api::http::call::{allowed, call, deadline};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::json_read;
 use crate::api::http::methods::Method;
 use crate::api::http::pages::with_type;
 use crate::domain::Reason;
-use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX, DEADLINE_DEFAULT, DEADLINE_MAX};
+use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
 const JSON_TYPE: &str = "application/json";
 /// A larger body is read and written on a thread of its own.
@@ -62,7 +62,7 @@ async fn transcoded(
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
     let (mut parts, body) = request.into_parts();
-    let time = deadline(&parts.headers).map_err(counted)?.unwrap_or(DEADLINE_DEFAULT).min(DEADLINE_MAX);
+    let time = allowed(deadline(&parts.headers).map_err(counted)?, false);
     let body = tokio::time::timeout(time, read_body(body, caller)).await;
     let (body, place) = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
     let input = method.descriptor.input();

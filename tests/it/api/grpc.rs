@@ -285,17 +285,21 @@ async fn reflection_lists_the_services_in_both_versions() {
     ];
     assert_eq!(names, public, "all that callers may call, and nothing that servers say to each other");
     use tonic_reflection::pb::v1alpha as alpha;
-    let ask = alpha::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
-            "tallystone.counter.v1.CounterService".to_owned(),
-        )),
-    };
     let mut client = alpha::server_reflection_client::ServerReflectionClient::new(channel);
-    let mut answers = client.server_reflection_info(tokio_stream::once(ask)).await.expect("reflection").into_inner();
-    let answer = answers.next().await.expect("one answer").expect("a file");
-    assert!(matches!(
-        answer.message_response,
-        Some(alpha::server_reflection_response::MessageResponse::FileDescriptorResponse(_))
-    ));
+    for (symbol, is_described) in
+        [("tallystone.counter.v1.CounterService", true), ("tallystone.internal.v1.RollupSignalService", false)]
+    {
+        let ask = alpha::ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
+                symbol.to_owned(),
+            )),
+        };
+        let answers = client.server_reflection_info(tokio_stream::once(ask)).await.expect("reflection");
+        let answer = answers.into_inner().next().await.expect("one answer");
+        let file = answer.ok().and_then(|answer| answer.message_response);
+        let described =
+            matches!(file, Some(alpha::server_reflection_response::MessageResponse::FileDescriptorResponse(_)));
+        assert_eq!(described, is_described, "{symbol}");
+    }
 }
