@@ -95,6 +95,15 @@ impl Shares {
     }
 }
 
+#[cfg(test)]
+impl Shares {
+    /// Whether no slot is taken and no caller remembered.
+    pub fn are_all_free(&self) -> bool {
+        let taken = self.taken.lock();
+        taken.total == 0 && taken.by_caller.is_empty()
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut taken = self.taken.lock();

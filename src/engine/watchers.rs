@@ -5,7 +5,7 @@
 //! caller that goes away may end thousands of watches at once, so they are only noted then, and a loop takes them out one
 //! after another. Invariant: a watch has its place until it is taken out.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -16,15 +16,15 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
-use crate::engine::shares::CallerId;
+use crate::engine::shares::{CallerId, NoShare, Share, Shares};
 
 /// All watches of a server.
-#[derive(Default)]
 pub struct Watchers {
     counters: DashMap<Counter, BTreeMap<u64, Arc<Watch>>>,
     begun: AtomicU64,
-    count: AtomicUsize,
-    of_callers: Mutex<HashMap<CallerId, usize>>,
+    /// Those that are not over.
+    open: AtomicUsize,
+    places: Shares,
     /// Watches that are over, with their counters, until they are taken out.
     ended: Mutex<Vec<(Arc<Watch>, Vec<Counter>)>>,
     /// Watches that want to begin or read.
@@ -35,28 +35,29 @@ pub struct Watchers {
 /// One watch over some counters: which of them changed since it last looked.
 pub struct Watch {
     number: u64,
-    caller: CallerId,
+    _place: Share,
     changed: Mutex<HashSet<Counter>>,
     wake: Notify,
 }
 
-/// No turns are given any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ShuttingDown;
-
-/// The limit that one more watch would break.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Full {
-    /// The caller has as many as one may.
-    OfCaller,
-    /// The server has as many as it takes.
-    OfServer,
+impl Default for Watchers {
+    fn default() -> Self {
+        Self {
+            counters: DashMap::new(),
+            begun: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+            places: Shares::new(WATCHES_MAX, CALLER_WATCHES_MAX),
+            ended: Mutex::default(),
+            turns: Mutex::default(),
+            is_wanted: Notify::new(),
+        }
+    }
 }
 
 impl Watchers {
     /// Tells the watches of a counter that it changed. Costs one load while nobody watches.
     pub fn wake(&self, counter: &Counter) {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.len() == 0 {
             return;
         }
         if let Some(watches) = self.counters.get(counter) {
@@ -72,10 +73,11 @@ impl Watchers {
     }
 
     /// Takes the place of a watch, which hears of nothing yet.
-    pub fn begin(&self, caller: CallerId) -> Result<Arc<Watch>, Full> {
-        self.take_place(&caller)?;
+    pub fn begin(&self, caller: &CallerId) -> Result<Arc<Watch>, NoShare> {
+        let place = self.places.take(caller)?;
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Watch { number, caller, changed: Mutex::default(), wake: Notify::new() }))
+        self.open.fetch_add(1, Ordering::AcqRel);
+        Ok(Arc::new(Watch { number, _place: place, changed: Mutex::default(), wake: Notify::new() }))
     }
 
     /// Lets a watch hear of its counters from here on; each of them counts as changed at first.
@@ -86,33 +88,21 @@ impl Watchers {
         }
     }
 
-    fn take_place(&self, caller: &CallerId) -> Result<(), Full> {
-        let mut of_callers = self.of_callers.lock();
-        if self.count.load(Ordering::Acquire) >= WATCHES_MAX {
-            return Err(Full::OfServer);
-        }
-        let held = of_callers.entry(caller.clone()).or_default();
-        if *held >= CALLER_WATCHES_MAX {
-            return Err(Full::OfCaller);
-        }
-        *held += 1;
-        self.count.fetch_add(1, Ordering::AcqRel);
-        Ok(())
-    }
-
     /// Notes that a watch is over.
     pub fn end(&self, watch: Arc<Watch>, counters: Vec<Counter>) {
+        self.open.fetch_sub(1, Ordering::AcqRel);
         self.ended.lock().push((watch, counters));
         self.is_wanted.notify_one();
     }
 
     /// Waits for a turn to begin or read. A turn is nothing that could be held: a caller that takes no readings, so that its
     /// watch is not polled, keeps nobody else from one.
-    pub async fn turn(&self) -> Result<(), ShuttingDown> {
+    pub async fn turn(&self) {
         let (give, turn) = oneshot::channel();
         self.turns.lock().push_back(give);
         self.is_wanted.notify_one();
-        turn.await.map_err(|_stopped| ShuttingDown)
+        // What gives turns lives as long as this does.
+        let _ = turn.await;
     }
 
     /// Gives turns to those who wait, so many at most; false if nobody waits.
@@ -140,21 +130,12 @@ impl Watchers {
                 watches.is_empty()
             });
         }
-        let mut of_callers = self.of_callers.lock();
-        self.count.fetch_sub(1, Ordering::AcqRel);
-        if let Some(held) = of_callers.get_mut(&watch.caller) {
-            *held -= 1;
-            if *held == 0 {
-                of_callers.remove(&watch.caller);
-            }
-        }
         true
     }
 
     /// How many watches there are that are not over.
     pub fn len(&self) -> usize {
-        let ended = self.ended.lock();
-        self.count.load(Ordering::Acquire) - ended.len()
+        self.open.load(Ordering::Acquire)
     }
 }
 
@@ -193,13 +174,13 @@ mod tests {
     }
 
     fn watch(watchers: &Watchers, last: u8, counters: &[Counter]) -> Arc<Watch> {
-        let watch = watchers.begin(caller(last)).expect("room");
+        let watch = watchers.begin(&caller(last)).expect("room");
         watchers.follow(&watch, counters);
         watch
     }
 
     fn is_clean(watchers: &Watchers) -> bool {
-        watchers.counters.is_empty() && watchers.of_callers.lock().is_empty() && watchers.ended.lock().is_empty()
+        watchers.counters.is_empty() && watchers.places.are_all_free() && watchers.ended.lock().is_empty()
     }
 
     #[test]
@@ -214,6 +195,7 @@ mod tests {
         assert!(watchers.take_out_one() && !watchers.take_out_one());
         watchers.wake(&counters[0]);
         assert!(first.changed.lock().is_empty());
+        drop(first);
         assert_eq!(second.changed.lock().len(), 1);
         watchers.end(second, counters);
         assert!(watchers.take_out_one());
@@ -223,7 +205,7 @@ mod tests {
     #[test]
     fn a_watch_that_ends_before_it_hears_of_anything_leaves_nothing() {
         let (watchers, counters) = (Watchers::default(), counters(3));
-        let watch = watchers.begin(caller(1)).expect("room");
+        let watch = watchers.begin(&caller(1)).expect("room");
         watchers.end(watch, counters);
         assert!(watchers.take_out_one() && is_clean(&watchers));
     }
@@ -233,19 +215,19 @@ mod tests {
         let (watchers, counters) = (Watchers::default(), counters(1));
         let mut held = Vec::new();
         for last in 0.. {
-            match watchers.begin(caller(last)) {
+            match watchers.begin(&caller(last)) {
                 Ok(watch) => held.push(watch),
                 Err(full) => {
-                    assert_eq!(full, Full::OfServer);
+                    assert_eq!(full, NoShare::All(WATCHES_MAX));
                     break;
                 }
             }
-            while let Ok(watch) = watchers.begin(caller(last)) {
+            while let Ok(watch) = watchers.begin(&caller(last)) {
                 held.push(watch);
             }
             assert!(held.len() % CALLER_WATCHES_MAX == 0, "{} watches", held.len());
             if held.len() < WATCHES_MAX {
-                assert_eq!(watchers.begin(caller(last)).err(), Some(Full::OfCaller));
+                assert_eq!(watchers.begin(&caller(last)).err(), Some(NoShare::Own(CALLER_WATCHES_MAX)));
             }
         }
         assert_eq!(watchers.len(), WATCHES_MAX);
@@ -253,12 +235,12 @@ mod tests {
         // The first one last, the worst order for a list: each end would look through all that are left.
         held.into_iter().for_each(|watch| watchers.end(watch, counters.clone()));
         assert_eq!(
-            watchers.begin(caller(0)).err(),
-            Some(Full::OfServer),
+            watchers.begin(&caller(0)).err(),
+            Some(NoShare::All(WATCHES_MAX)),
             "a place is taken until its watch is taken out"
         );
         while watchers.take_out_one() {}
         assert!(is_clean(&watchers));
-        assert!(watchers.begin(caller(0)).is_ok(), "an end makes room");
+        assert!(watchers.begin(&caller(0)).is_ok(), "an end makes room");
     }
 }

@@ -11,15 +11,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{Stream, stream};
+
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
 use crate::engine::budget::Budget;
 use crate::engine::core::{Core, Scope};
 use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
-use crate::engine::shares::CallerId;
-use crate::engine::watchers::{Full, Watch};
-use futures_util::{Stream, stream};
+use crate::engine::shares::{CallerId, NoShare};
+use crate::engine::watchers::Watch;
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -72,7 +73,7 @@ impl Counting {
     ) -> Result<ReadingStream, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
-        let watch = self.core.watchers.begin(caller).map_err(refused)?;
+        let watch = self.core.watchers.begin(&caller).map_err(refused)?;
         let watching = Watching {
             counting: self.clone(),
             scope,
@@ -89,19 +90,14 @@ impl Counting {
             Some((item, watching))
         })))
     }
-
-    /// Waits for a turn to begin or read.
-    async fn watch_turn(&self) -> Result<(), CountingError> {
-        self.core.watchers.turn().await.map_err(|_stopped| CountingError::ShuttingDown)
-    }
 }
 
-fn refused(full: Full) -> CountingError {
+fn refused(full: NoShare) -> CountingError {
     let what = match full {
-        Full::OfCaller => {
+        NoShare::Own(_) => {
             "your address has as many watches of counters as one caller may (CALLER_WATCHES_MAX): end some, or watch more counters in each"
         }
-        Full::OfServer => {
+        NoShare::All(_) => {
             "the server has as many watches of counters as it takes (WATCHES_MAX): end some, or ask another server"
         }
     };
@@ -127,7 +123,7 @@ impl Watching {
                 return Ok(news);
             }
             if !self.follows {
-                self.follow().await?;
+                self.follow().await;
             }
             if self.waiting.is_empty() {
                 if !self.shown.is_empty() {
@@ -140,18 +136,17 @@ impl Watching {
     }
 
     /// Begins to hear of its counters, in a turn.
-    async fn follow(&mut self) -> Result<(), CountingError> {
-        self.counting.watch_turn().await?;
+    async fn follow(&mut self) {
+        self.core.watchers.turn().await;
         self.core.watchers.follow(&self.watch, &self.counters);
         self.follows = true;
-        Ok(())
     }
 
     /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn begins with
     /// one that failed later.
     async fn read(&mut self) -> Result<(), CountingError> {
         let counting = self.counting.clone();
-        counting.watch_turn().await?;
+        self.core.watchers.turn().await;
         self.follow_namespace().await?;
         for _ in 0..WATCH_READS_OF_A_TURN_MAX {
             let Some(counter) = self.waiting.pop() else { break };

@@ -14,8 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::Refusal;
 use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::whole;
-use crate::api::grpc::{CallTime, caller_of};
+use crate::api::grpc::{CallTime, caller_of, whole};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::Reason;
