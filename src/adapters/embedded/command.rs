@@ -34,8 +34,10 @@ pub enum Command {
     Watermarks(DatasetId, Vec<(u32, Timestamp)>, Answer<()>),
     /// Creates the row of a slice.
     CreateSlice(TimeSlice, Answer<TimeSlice>),
-    /// Moves a slice on.
+    /// Moves a slice on, but not to its end.
     SetStatus(DatasetId, Timestamp, SliceStatus, Answer<()>),
+    /// Drops a slice and deletes what it holds.
+    DropSlice(DatasetId, Timestamp, Answer<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, Answer<()>),
     /// Drops periods of a series.
@@ -164,6 +166,7 @@ impl Command {
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
             | Self::SetStatus(..)
+            | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -187,6 +190,7 @@ impl Command {
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
             | Self::SetStatus(..)
+            | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -206,6 +210,7 @@ impl Command {
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
             | Self::SetStatus(..)
+            | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -225,6 +230,7 @@ impl Command {
             | Self::Publish(..)
             | Self::Watermarks(..)
             | Self::SetStatus(..)
+            | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -252,6 +258,7 @@ impl Command {
             Self::Watermarks(_, _, answer) => drop(answer.send(Err(error("put watermarks")))),
             Self::CreateSlice(_, answer) => drop(answer.send(Err(error("create slice")))),
             Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
+            Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),

@@ -22,6 +22,7 @@ use group::{Group, Work};
 
 mod group;
 mod queues;
+mod slices;
 mod stage;
 mod structure;
 
@@ -106,8 +107,11 @@ impl Committer {
             Command::Roll(dataset, writes, answer) => self.stage_roll(group, dataset, writes, answer),
             Command::Watermarks(dataset, moved, answer) => self.stage_watermarks(group, dataset, moved, answer),
             Command::Queue(ask) => self.stage_queue(group, ask),
-            alone @ (Command::CreateSlice(..)
-            | Command::SetStatus(..)
+            Command::CreateSlice(slice, answer) => self.stage_slice(group, slice, answer),
+            Command::SetStatus(dataset, start, status, answer) => {
+                self.stage_status(group, dataset, start, status, answer);
+            }
+            alone @ (Command::DropSlice(..)
             | Command::Catalog(..)
             | Command::TrimSeries(..)
             | Command::Forget(..)
@@ -125,7 +129,7 @@ impl Committer {
     fn has_room_for(&self, command: &Command) -> bool {
         let frees = matches!(
             command,
-            Command::SetStatus(..) | Command::TrimSeries(..) | Command::Forget(..) | Command::Tidy(..)
+            Command::SetStatus(..) | Command::DropSlice(..) | Command::TrimSeries(..) | Command::Forget(..) | Command::Tidy(..)
                 // Takes no room.
                 | Command::Snapshot(_)
                 // Commands of queues are judged one by one.
@@ -204,6 +208,7 @@ impl Committer {
             }
             // The cores know it already; nobody else sees them.
             Work::Queue(_) => {}
+            Work::Slice { row, .. } => self.core.slices.note(row),
             Work::Watermarks { dataset, moved, .. } => {
                 for (shard, to) in moved {
                     self.core.book.raise_watermark(*dataset, *shard, *to);

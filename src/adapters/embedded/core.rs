@@ -9,6 +9,7 @@ use super::book::Book;
 use super::catalog::Catalog;
 use super::error::ReadError;
 use super::library::Library;
+use super::maker::Wanted;
 use super::memory::Memory;
 use super::queue::Queue;
 use super::queues::Shared;
@@ -21,6 +22,8 @@ use crate::ports::{StoreError, StoreErrorKind};
 pub struct Core {
     /// The way to the committer.
     pub queue: Queue,
+    /// The slices that want keyspaces.
+    pub wanted: Wanted,
     /// Counters in memory.
     pub memory: Memory,
     /// Time slices.
@@ -53,6 +56,7 @@ impl Core {
     ) -> Self {
         Self {
             queue: Queue::default(),
+            wanted: Wanted::default(),
             memory,
             slices,
             series,

@@ -7,7 +7,7 @@
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
 //! series.W.P                  finished steps of W seconds, period P; dropped by the period
 //! ```
-//! Keyspaces are made and deleted by the committer only.
+//! Keyspaces of slices are made by a thread of their own (`maker`), all others by the committer, which deletes them, too.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -138,16 +138,25 @@ impl Library {
 
     /// A keyspace, made if it is not there.
     pub fn make(&self, name: &str, kind: Kind) -> Result<Keyspace, KeyspaceError> {
+        let [keyspace] = self.make_all([(name.to_owned(), kind)])?;
+        Ok(keyspace)
+    }
+
+    /// Several keyspaces, made as far as they are not there, and listed at once.
+    pub fn make_all<const N: usize>(&self, wanted: [(String, Kind); N]) -> Result<[Keyspace; N], KeyspaceError> {
         let mut manifest = self.manifest.lock();
-        let keyspace = self.db.keyspace(name, || options(kind, self.memtable_bytes))?;
-        let is_listed = manifest.keyspaces.contains_key(&keyspace.id());
-        if !is_listed {
-            let mut longer = manifest.clone();
-            longer.keyspaces.insert(keyspace.id(), name.to_owned());
+        let mut longer = manifest.clone();
+        let mut made = Vec::with_capacity(N);
+        for (name, kind) in wanted {
+            let keyspace = self.db.keyspace(&name, || options(kind, self.memtable_bytes))?;
+            longer.keyspaces.insert(keyspace.id(), name);
+            made.push(keyspace);
+        }
+        if longer != *manifest {
             longer.write(&self.dir)?;
             *manifest = longer;
         }
-        Ok(keyspace)
+        Ok(made.try_into().unwrap_or_else(|_| unreachable!("one keyspace for each that is wanted")))
     }
 
     /// Deletes keyspaces. Their files go when the last reader and the journal have let go of them.

@@ -33,6 +33,15 @@ impl Store {
         self.core.queue.push(command(answer));
         answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
     }
+
+    /// Waits for the keyspaces of the slices that these times need. A full disk gets none; the committer refuses then.
+    async fn make_spaces(&self, dataset: DatasetId, times: impl Iterator<Item = Timestamp>) {
+        for start in self.core.slices.without_spaces(dataset, times) {
+            if !self.core.is_full() {
+                self.core.wanted.make(dataset, start).await;
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -50,6 +59,7 @@ impl EventLog for Store {
                 self.core.memory.note_namespace(new.counter.namespace(), dataset);
             }
         }
+        self.make_spaces(dataset, events.iter().map(|new| new.event.key.time)).await;
         let events = events.into_iter().map(Prepared::new).collect();
         let (answer, answered) = oneshot::channel();
         self.core.queue.push(Command::Append(Append { dataset, events, held, answer }));
@@ -59,6 +69,7 @@ impl EventLog for Store {
     }
 
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+        self.make_spaces(dataset, std::iter::once(key.time)).await;
         let (counter, key) = (counter.clone(), key.clone());
         self.ask("settle", |answer| Command::Settle(Settle { dataset, counter, key, answer })).await
     }

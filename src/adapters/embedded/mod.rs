@@ -25,6 +25,7 @@ mod error;
 pub mod key;
 mod library;
 mod log;
+mod maker;
 mod manifest;
 mod mark;
 mod memory;
@@ -38,8 +39,9 @@ mod retired;
 mod rollups;
 mod row;
 mod series;
-
 mod slices;
+#[cfg(test)]
+mod slices_tests;
 mod space;
 mod structure;
 mod tail;
@@ -146,6 +148,7 @@ pub struct Embedded {
     /// The moment of the last commit of queues before the store was opened.
     queue_moment: Option<Moment>,
     committer: Mutex<Option<JoinHandle<()>>>,
+    maker: Mutex<Option<JoinHandle<()>>>,
     /// Held until the store is closed.
     lock: Mutex<Option<File>>,
 }
@@ -199,8 +202,9 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let core = Arc::new(Core::new(library, memory, slices, series, book, catalog, shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)?;
-    let (committer, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(lock)));
-    Ok(Embedded { core, space: space(), queue_moment, committer, lock })
+    let maker = maker::start(Arc::clone(&core))?;
+    let (committer, maker, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(maker)), Mutex::new(Some(lock)));
+    Ok(Embedded { core, space: space(), queue_moment, committer, maker, lock })
 }
 
 /// Takes the directory for this process.
@@ -311,6 +315,10 @@ impl Embedded {
         {
             self.core.fail("the writer thread panicked".to_owned());
         }
+        self.core.wanted.close();
+        let maker = self.maker.lock().take();
+        // It catches its panics.
+        drop(maker.map(JoinHandle::join));
         self.core.release();
         drop(self.lock.lock().take());
     }

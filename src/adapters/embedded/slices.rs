@@ -1,7 +1,7 @@
 //! The time slices: their rows, and the keyspaces of those that hold anything.
 //!
 //! A slice gets its keyspaces with its first row and loses them when it is dropped; its row stays. The committer changes
-//! the table, readers take copies of what they need.
+//! the table, the maker notes keyspaces in it, readers take copies of what they need.
 
 use std::collections::BTreeMap;
 
@@ -74,6 +74,33 @@ impl Slices {
         covers.then(|| slice.place())
     }
 
+    /// Whether a slice is there, takes rows and has no keyspaces yet.
+    pub fn lacks_spaces(&self, dataset: DatasetId, start: Timestamp) -> bool {
+        let slices = self.slices.read();
+        let slice = slices.get(&(dataset, start));
+        slice.is_some_and(|slice| slice.spaces.is_none() && slice.row.status != SliceStatus::Dropped)
+    }
+
+    /// The starts of the slices that these times need and that have no keyspaces yet. Cost: one look for nearly all,
+    /// because events that come together are of one time.
+    pub fn without_spaces(&self, dataset: DatasetId, times: impl Iterator<Item = Timestamp>) -> Vec<Timestamp> {
+        let (mut found, mut last): (Vec<Timestamp>, Option<(Timestamp, Timestamp)>) = (Vec::new(), None);
+        let slices = self.slices.read();
+        for time in times {
+            if last.is_some_and(|(start, end)| start <= time && time < end) {
+                continue;
+            }
+            let slice = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back().map(|(_, slice)| slice);
+            let Some(slice) = slice.filter(|slice| time < slice.row.end) else { continue };
+            last = Some((slice.row.start, slice.row.end));
+            let wanted = slice.spaces.is_none() && slice.row.status != SliceStatus::Dropped;
+            if wanted && !found.contains(&slice.row.start) {
+                found.push(slice.row.start);
+            }
+        }
+        found
+    }
+
     /// The keyspaces of the slices that hold any of `from <= time <= to`, oldest first.
     pub fn spaces(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) -> Vec<Spaces> {
         if from > to {
@@ -101,9 +128,18 @@ impl Slices {
         self.slices.write().clear();
     }
 
-    /// Notes the keyspaces that a slice got.
+    /// Takes in the row of a slice that was made or moved on; its keyspaces stay.
+    pub fn note(&self, row: &TimeSlice) {
+        let mut slices = self.slices.write();
+        let slice = slices.entry((row.dataset, row.start)).or_insert_with(|| Slice { row: row.clone(), spaces: None });
+        slice.row.status = slice.row.status.max(row.status);
+    }
+
+    /// Notes the keyspaces that a slice got. Those of a slice that is gone are deleted when the store opens.
     pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) {
-        if let Some(slice) = self.slices.write().get_mut(&(dataset, start)) {
+        let mut slices = self.slices.write();
+        if let Some(slice) = slices.get_mut(&(dataset, start)).filter(|slice| slice.row.status != SliceStatus::Dropped)
+        {
             slice.spaces = Some(spaces);
         }
     }
@@ -145,12 +181,10 @@ impl Spaces {
 
     /// Makes the keyspaces of a slice, as far as they are not there.
     pub fn make(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Self, KeyspaceError> {
-        let names = names(dataset, start);
-        Ok(Self {
-            events: library.make(&names[0], Kind::Events)?,
-            touches: library.make(&names[1], Kind::Ranges)?,
-            buckets: library.make(&names[2], Kind::Ranges)?,
-        })
+        let [events, touches, buckets] = names(dataset, start);
+        let wanted = [(events, Kind::Events), (touches, Kind::Ranges), (buckets, Kind::Ranges)];
+        let [events, touches, buckets] = library.make_all(wanted)?;
+        Ok(Self { events, touches, buckets })
     }
 
     /// The keyspaces one by one.

@@ -25,6 +25,9 @@ impl TimeSlices for Store {
     }
 
     async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
+        if status == SliceStatus::Dropped {
+            return self.ask("drop slice", |answer| Command::DropSlice(dataset, start, answer)).await;
+        }
         self.ask("set slice status", |answer| Command::SetStatus(dataset, start, status, answer)).await
     }
 }

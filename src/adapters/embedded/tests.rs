@@ -17,7 +17,7 @@ use crate::domain::counter::{
 use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TimeSlice, fold};
 use crate::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, Settled, StoreErrorKind, Stores, Tail};
 
-const DATASET: DatasetId = DatasetId(1);
+pub(super) const DATASET: DatasetId = DatasetId(1);
 const NAMESPACE: NamespaceId = NamespaceId(7);
 
 pub(super) fn at(seconds: i64) -> Timestamp {

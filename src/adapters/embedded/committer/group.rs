@@ -9,7 +9,7 @@ use crate::adapters::embedded::writer::{Batch, Sync, Writer};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
 use crate::domain::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
-use crate::domain::rollup::Checkpoint;
+use crate::domain::rollup::{Checkpoint, TimeSlice};
 use crate::ports::{Appended, Held, Settled, StoreError, StoreErrorKind};
 
 /// One batch and the commands in it.
@@ -34,6 +34,8 @@ pub struct Group {
     pub names: HashSet<Counter>,
     /// The staged frontiers.
     pub frontiers: HashMap<DatasetId, Timestamp>,
+    /// The staged rows of slices.
+    pub slices: HashMap<(DatasetId, Timestamp), TimeSlice>,
     /// The slice that the last event went to.
     pub place: Option<Place>,
     /// What changed in shards of queues.
@@ -60,6 +62,16 @@ pub enum Work {
     Queue(Waiting),
     /// Watermarks.
     Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: Answer<()> },
+    /// A slice that was made or moved on, as it is then.
+    Slice { row: TimeSlice, answer: SliceAnswer },
+}
+
+/// The way to the caller of a change of a slice.
+pub enum SliceAnswer {
+    /// It was to be made.
+    Created(Answer<TimeSlice>),
+    /// It was to move on.
+    Moved(Answer<()>),
 }
 
 /// An answer whose effects are durable and readable.
@@ -68,6 +80,7 @@ pub enum Ready {
     Settle(Answer<Settled>, Result<Settled, StoreError>),
     Publish(Answer<Timestamp>, Timestamp),
     Queue(Waiting),
+    Created(Answer<TimeSlice>, TimeSlice),
     Done(Answer<()>),
 }
 
@@ -85,6 +98,7 @@ impl Group {
             clears: HashMap::new(),
             names: HashSet::new(),
             frontiers: HashMap::new(),
+            slices: HashMap::new(),
             place: None,
             queues: Staged::default(),
         }
@@ -162,7 +176,10 @@ impl Work {
             Self::Settle { settled, answer, .. } => Ready::Settle(answer, settled),
             Self::Publish { to, answer, .. } => Ready::Publish(answer, to),
             Self::Queue(waiting) => Ready::Queue(waiting),
-            Self::Roll { answer, .. } | Self::Watermarks { answer, .. } => Ready::Done(answer),
+            Self::Roll { answer, .. }
+            | Self::Watermarks { answer, .. }
+            | Self::Slice { answer: SliceAnswer::Moved(answer), .. } => Ready::Done(answer),
+            Self::Slice { row, answer: SliceAnswer::Created(answer) } => Ready::Created(answer, row),
         }
     }
 
@@ -184,6 +201,12 @@ impl Work {
             Self::Roll { answer, .. } => drop(answer.send(Err(unknown("put")))),
             Self::Queue(waiting) => waiting.fail(),
             Self::Watermarks { answer, .. } => drop(answer.send(Err(unknown("put watermarks")))),
+            Self::Slice { answer: SliceAnswer::Created(answer), .. } => {
+                drop(answer.send(Err(unknown("create slice"))));
+            }
+            Self::Slice { answer: SliceAnswer::Moved(answer), .. } => {
+                drop(answer.send(Err(unknown("set slice status"))));
+            }
         }
         None
     }
@@ -197,6 +220,7 @@ impl Ready {
             Self::Settle(answer, settled) => drop(answer.send(settled)),
             Self::Publish(answer, to) => drop(answer.send(Ok(to))),
             Self::Queue(waiting) => waiting.send(),
+            Self::Created(answer, row) => drop(answer.send(Ok(row))),
             Self::Done(answer) => drop(answer.send(Ok(()))),
         }
     }

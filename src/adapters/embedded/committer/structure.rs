@@ -1,8 +1,9 @@
-//! What changes the shape of the store: slices, the catalog, series, namespaces that go. Rare, and each a commit of its
+//! What changes the shape of the store: the catalog, series, namespaces and slices that go. Rare, and each a commit of its
 //! own, so that the next command sees it done.
 
 use fjall::Keyspace;
 
+use super::slices::no_slice;
 use super::{Committer, Sync};
 use crate::adapters::embedded::backup::Frozen;
 use crate::adapters::embedded::command::{Answer, Command};
@@ -15,17 +16,14 @@ use crate::adapters::embedded::writer::Batch;
 use crate::adapters::stored::encode_slice;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::domain::rollup::SliceStatus;
 use crate::ports::{NamespaceRecord, Order, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Does a command that stands alone.
     pub(super) fn do_alone(&mut self, command: Command) {
         match command {
-            Command::CreateSlice(slice, answer) => reply(answer, self.create_slice(slice)),
-            Command::SetStatus(dataset, start, status, answer) => {
-                reply(answer, self.set_status(dataset, start, status));
-            }
+            Command::DropSlice(dataset, start, answer) => reply(answer, self.drop_slice(dataset, start)),
             Command::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
             Command::TrimSeries(step_seconds, before, answer) => reply(answer, self.trim_series(step_seconds, before)),
             Command::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
@@ -36,6 +34,8 @@ impl Committer {
             | Command::Publish(..)
             | Command::Roll(..)
             | Command::Watermarks(..)
+            | Command::CreateSlice(..)
+            | Command::SetStatus(..)
             | Command::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
@@ -48,36 +48,22 @@ impl Committer {
         frozen.map_err(|error| ReadError::from(error).during("back up"))
     }
 
-    fn create_slice(&mut self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
-        if let Some(row) = self.core.slices.row(slice.dataset, slice.start) {
-            return Ok(row);
-        }
-        self.put_slice(&slice, "create slice")?;
-        self.core.slices.insert(slice.clone(), None);
-        Ok(slice)
-    }
-
-    fn set_status(&mut self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
-        const OP: &str = "set slice status";
+    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp) -> Result<(), StoreError> {
+        const OP: &str = "drop slice";
         let Some(mut slice) = self.core.slices.row(dataset, start) else {
-            return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP)
-                .because(format!("dataset {} has no slice that starts at {start:?}", dataset.0)));
+            return Err(no_slice(dataset, start, OP));
         };
-        if status > slice.status {
-            slice.status = status;
-            self.put_slice(&slice, OP)?;
+        if slice.status != SliceStatus::Dropped {
+            slice.status = SliceStatus::Dropped;
+            let mut batch = self.writer.batch(1);
+            batch.put(&self.writer.library().meta, meta::slice(dataset, start), encode_slice(&slice));
+            self.commit_alone(batch, OP)?;
         }
         if let Some(spaces) = self.core.slices.note_status(dataset, start, slice.status) {
             self.core.memory.forget_events(dataset, slice.start, slice.end.just_before());
             self.delete(spaces.into_list(), OP)?;
         }
         Ok(())
-    }
-
-    fn put_slice(&mut self, slice: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
-        let mut batch = self.writer.batch(1);
-        batch.put(&self.writer.library().meta, meta::slice(slice.dataset, slice.start), encode_slice(slice));
-        self.commit_alone(batch, op)
     }
 
     fn change_catalog(&mut self, record: &NamespaceRecord) -> Result<(), StoreError> {
