@@ -138,16 +138,24 @@ impl Library {
 
     /// A keyspace, made if it is not there.
     pub fn make(&self, name: &str, kind: Kind) -> Result<Keyspace, KeyspaceError> {
-        let [keyspace] = self.make_all([(name.to_owned(), kind)])?;
+        let [keyspace] = self.make_all([(name.to_owned(), kind)], || {})?;
         Ok(keyspace)
     }
 
-    /// Several keyspaces, made as far as they are not there, and listed at once.
-    pub fn make_all<const N: usize>(&self, wanted: [(String, Kind); N]) -> Result<[Keyspace; N], KeyspaceError> {
+    /// Several keyspaces, made as far as they are not there, and listed at once. The library takes no commit while it
+    /// makes one; `between` two of them is the time for it.
+    pub fn make_all<const N: usize>(
+        &self,
+        wanted: [(String, Kind); N],
+        between: impl Fn(),
+    ) -> Result<[Keyspace; N], KeyspaceError> {
         let mut manifest = self.manifest.lock();
         let mut longer = manifest.clone();
         let mut made = Vec::with_capacity(N);
         for (name, kind) in wanted {
+            if !made.is_empty() {
+                between();
+            }
             let keyspace = self.db.keyspace(&name, || options(kind, self.memtable_bytes))?;
             longer.keyspaces.insert(keyspace.id(), name);
             made.push(keyspace);

@@ -3,11 +3,14 @@
 //! A new keyspace takes about ten syncs. The first event of each slice needs three of them, and with hundreds of datasets
 //! of short slices that is all that a disk can do. So an append waits for the keyspaces of its slices before it goes to
 //! the committer, which then has only rows to write, and appends elsewhere do not wait for these.
+//!
+//! The store library takes no commit while it makes a keyspace. So the thread rests after each one while commits wait.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex};
@@ -18,6 +21,9 @@ use super::error::OpenError;
 use super::slices::Spaces;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
+
+/// How long commits have the store to themselves after a keyspace: about as long as one takes.
+const REST: Duration = Duration::from_millis(10);
 
 /// The slices that want keyspaces. There are at most as many as slices, and each waiter is an append.
 #[derive(Default)]
@@ -97,9 +103,14 @@ pub fn start(core: Arc<Core>) -> Result<JoinHandle<()>, OpenError> {
 }
 
 fn work(core: &Core) {
+    let rest = || {
+        if core.queue.bytes() > 0 {
+            std::thread::sleep(REST);
+        }
+    };
     while let Some(((dataset, start), waiters)) = core.wanted.next() {
         if core.slices.lacks_spaces(dataset, start) {
-            let made = core.read("make keyspaces", |library| Ok(Spaces::make(library, dataset, start)));
+            let made = core.read("make keyspaces", |library| Ok(Spaces::make(library, dataset, start, rest)));
             match made {
                 Ok(Ok(spaces)) => core.slices.note_spaces(dataset, start, spaces),
                 Ok(Err(error)) => tracing::debug!(%error, "the keyspaces of a slice could not be made"),
@@ -111,5 +122,6 @@ fn work(core: &Core) {
             // An append that was given up has nobody to tell.
             let _ = waiter.send(());
         }
+        rest();
     }
 }

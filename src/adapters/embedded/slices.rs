@@ -179,11 +179,16 @@ impl Spaces {
         })
     }
 
-    /// Makes the keyspaces of a slice, as far as they are not there.
-    pub fn make(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Self, KeyspaceError> {
+    /// Makes the keyspaces of a slice, as far as they are not there, with pauses `between` them.
+    pub fn make(
+        library: &Library,
+        dataset: DatasetId,
+        start: Timestamp,
+        between: impl Fn(),
+    ) -> Result<Self, KeyspaceError> {
         let [events, touches, buckets] = names(dataset, start);
         let wanted = [(events, Kind::Events), (touches, Kind::Ranges), (buckets, Kind::Ranges)];
-        let [events, touches, buckets] = library.make_all(wanted)?;
+        let [events, touches, buckets] = library.make_all(wanted, between)?;
         Ok(Self { events, touches, buckets })
     }
 

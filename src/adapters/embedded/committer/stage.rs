@@ -150,7 +150,7 @@ impl Committer {
         if let Some(spaces) = place.spaces {
             return Ok(spaces);
         }
-        let spaces = Spaces::make(self.writer.library(), place.dataset, place.start)?;
+        let spaces = Spaces::make(self.writer.library(), place.dataset, place.start, || {})?;
         self.core.slices.note_spaces(place.dataset, place.start, spaces.clone());
         group.place = Some(Place { spaces: Some(spaces.clone()), ..place });
         Ok(spaces)
