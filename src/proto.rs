@@ -3,6 +3,9 @@
 /// The encoded descriptor set of all protos, for reflection and for JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+/// The metadata in which a rollup signal shows the secret of the member that sends it.
+pub const SECRET_METADATA: &str = "tallystone-member-secret-bin";
+
 /// `tallystone.counter`
 pub mod counter {
     /// `tallystone.counter.v1`

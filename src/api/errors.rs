@@ -293,6 +293,7 @@ fn field_of(reason: Reason) -> Option<&'static str> {
         | Reason::QueuesNotKept
         | Reason::DurabilityNotOffered
         | Reason::HostNotAllowed
+        | Reason::NotAMember
         | Reason::FilterNotDeclared => None,
     }
 }
@@ -318,7 +319,7 @@ fn advice(reason: Reason) -> Option<&'static str> {
         Reason::LeaseLost => Some("stop working on it"),
         Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some(ASK_ANOTHER_SERVER),
         Reason::TokenReused => Some("make a new one"),
-        Reason::QueueFull | Reason::HostNotAllowed => Some("nothing was applied"),
+        Reason::QueueFull | Reason::HostNotAllowed | Reason::NotAMember => Some("nothing was applied"),
         Reason::MessageNotFound => Some("check its id, or send its key"),
         Reason::TokenExpired => Some("look for the message before you enqueue it with a new id"),
         Reason::ShuttingDown => Some("try again when it is back, or at another server, a write with its token"),

@@ -13,13 +13,15 @@ use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
+use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::app::keyspace::Keyspaces;
 use crate::app::readiness::{Asked, Keeps};
 use crate::domain::counter::NamespaceName;
+use crate::domain::fleet::{SECRET_BYTES, Secret};
 use crate::ports::{
-    Backups, CacheCluster, Clock, CountCache, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError,
-    StoreErrorKind, Stores,
+    Backups, CacheCluster, Clock, CountCache, Entropy as _, ExportSink, FastCounts, QueueStores, RollupSignal,
+    StoreError, StoreErrorKind, Stores,
 };
 
 /// How often the store is asked whether it has failed.
@@ -44,6 +46,7 @@ pub struct Backend {
 struct SharedStore {
     keyspaces: Keyspaces,
     signals: Arc<RollupRpc>,
+    secret: Secret,
 }
 
 /// Opened memcached clusters by their names.
@@ -127,14 +130,21 @@ impl Backend {
         let (fast, caches) = beside_the_store(config, &memcached, &clock);
         let stores = Stores { caches, ..keyspaces.stores(&fast) };
         let (queue_stores, export) = (no_queues(), export_sink(config));
-        let signals = Arc::new(RollupRpc::start(Arc::clone(&clock)));
-        let shared = Some(SharedStore { keyspaces, signals });
+        let mut secret = Secret([0; SECRET_BYTES]);
+        SystemEntropy.fill(&mut secret.0);
+        let signals = Arc::new(RollupRpc::start(Arc::clone(&clock), secret));
+        let shared = Some(SharedStore { keyspaces, signals, secret });
         Self { stores, queue_stores, export, memcached, embedded: None, shared, clock }
     }
 
     /// The way to the rollers of other servers, where the store is shared.
     pub fn signals(&self) -> Option<Arc<dyn RollupSignal>> {
         self.shared.as_ref().map(|shared| Arc::clone(&shared.signals) as Arc<dyn RollupSignal>)
+    }
+
+    /// What this process shows the others with its signals, where the store is shared.
+    pub fn secret(&self) -> Option<Secret> {
+        self.shared.as_ref().map(|shared| shared.secret)
     }
 
     /// The embedded store, if it is the one.
@@ -203,7 +213,7 @@ impl Backend {
         if let Some(embedded) = self.embedded {
             embedded.close();
         }
-        if let Some(SharedStore { keyspaces, signals }) = self.shared {
+        if let Some(SharedStore { keyspaces, signals, .. }) = self.shared {
             // The last writes that end now may still have something to say to the rollers.
             join_all(keyspaces.all().map(|keyspace| keyspace.close())).await;
             signals.close().await;

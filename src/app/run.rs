@@ -244,7 +244,8 @@ async fn open(
     let backend = open_backend(config, preset, &clock, &patience).await?;
     let goes_on = Arc::clone(&patience);
     let progress = Arc::new(move || goes_on.renew());
-    let starting = start_engine(config, preset, (profile(config, advertised, name), progress), &backend, clock);
+    let profile = Profile { secret: backend.secret(), ..profile(config, advertised, name) };
+    let starting = start_engine(config, preset, (profile, progress), &backend, clock);
     let engine = match config.storage.kind {
         StorageKind::Cassandra => backend.answered(&patience, Box::pin(starting)).await?,
         // A store of this process answers; it takes its time after a kill.
@@ -300,7 +301,7 @@ fn profile(config: &Config, advertised: Option<String>, name: String) -> Profile
              they reach it; until then those counters follow some ten seconds later"
         );
     }
-    Profile { roles, address: advertised.unwrap_or_default(), name }
+    Profile { roles, address: advertised.unwrap_or_default(), name, secret: None }
 }
 
 async fn start_engine(

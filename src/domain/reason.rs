@@ -215,6 +215,8 @@ pub enum Reason {
     DurabilityNotOffered,
     /// `HOST_NOT_ALLOWED`
     HostNotAllowed,
+    /// `NOT_A_MEMBER`
+    NotAMember,
 }
 
 impl Reason {
@@ -288,6 +290,7 @@ impl Reason {
         Self::QueuesNotKept,
         Self::DurabilityNotOffered,
         Self::HostNotAllowed,
+        Self::NotAMember,
     ];
 
     /// What the reason means.

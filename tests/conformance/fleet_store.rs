@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tallystone::domain::counter::{Change, Counter};
-use tallystone::domain::fleet::{Beat, MemberId, Roles};
+use tallystone::domain::fleet::{Beat, MemberId, Roles, SECRET_BYTES, Secret};
 use tallystone::domain::limits::STEP;
 use tallystone::domain::rollup::{BucketRecord, Checkpoint, Sealed};
 use tallystone::domain::time::Timestamp;
@@ -27,7 +27,8 @@ async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
 fn beat(number: u64) -> Beat {
     let millis = i64::try_from(number).expect("small");
     let closed = BTreeMap::from([(DATASET, at(millis)), (OTHER_DATASET, Timestamp::MIN)]);
-    Beat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed }
+    let secret = Some(Secret([u8::try_from(number % 251).expect("small"); SECRET_BYTES]));
+    Beat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed, secret }
 }
 
 const ONE: MemberId = MemberId([1; 16]);

@@ -46,6 +46,7 @@ mod servers;
 mod shares;
 mod stop;
 mod store_faults;
+mod strangers;
 mod tidy;
 mod traces;
 mod two_clusters;

@@ -264,7 +264,13 @@ impl Machines {
             entropy: Arc::new(entropy),
             export: None,
             namespaces,
-            profile: Profile { roles: plan.roles[machine], address: machine.to_string(), name: machine.to_string() },
+            profile: Profile {
+                roles: plan.roles[machine],
+                address: machine.to_string(),
+                name: machine.to_string(),
+                // Signals of the simulation come from members by construction.
+                secret: None,
+            },
             signals: Some(Arc::new(signals)),
             seal_delay: plan.seal_delay,
             rules: plan.rules,

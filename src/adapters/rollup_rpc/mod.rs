@@ -16,11 +16,14 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::adapters::rollup_rpc::waiting::Waiting;
+use crate::domain::fleet::Secret;
 use crate::domain::limits::{SIGNAL_CALL_WITHIN, SIGNAL_ROLLERS_MAX};
 use crate::ports::{Clock, RollupSignal, Signal, SignalCounts};
+use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
 use crate::proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
 
@@ -35,6 +38,8 @@ pub struct RollupRpc {
 }
 
 struct Shared {
+    /// What every call shows: that a member of the fleet sends it.
+    secret: Secret,
     clock: Arc<dyn Clock>,
     waiting: Mutex<Waiting>,
     wake: Notify,
@@ -51,9 +56,11 @@ struct Sending {
 }
 
 impl RollupRpc {
-    /// Nothing waits yet. Starts the task that sends, which `close` ends.
-    pub fn start(clock: Arc<dyn Clock>) -> Self {
+    /// Nothing waits yet. Starts the task that sends, which `close` ends. Receivers know `secret` from
+    /// the heartbeats of this process.
+    pub fn start(clock: Arc<dyn Clock>, secret: Secret) -> Self {
         let shared = Arc::new(Shared {
+            secret,
             clock,
             waiting: Mutex::default(),
             wake: Notify::new(),
@@ -191,6 +198,7 @@ async fn deliver(shared: &Shared, channel: Channel, signals: Vec<Signal>) -> boo
     let count = signals.len();
     let mut request = Request::new(SignalRollupsRequest { signals: signals.into_iter().map(wire).collect() });
     request.set_timeout(SIGNAL_CALL_WITHIN);
+    request.metadata_mut().insert_bin(SECRET_METADATA, MetadataValue::from_bytes(&shared.secret.0));
     let mut client = RollupSignalServiceClient::new(channel);
     let is_sent = tokio::select! {
         biased;

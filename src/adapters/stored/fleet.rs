@@ -5,7 +5,7 @@ use prost::Message;
 use crate::adapters::stored::{Damaged, bucket_from, bucket_of, checkpoint_from, checkpoint_of, decode};
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{Beat, Roles};
+use crate::domain::fleet::{Beat, Roles, Secret};
 use crate::domain::rollup::Sealed;
 use crate::proto::internal::v1::{StoredBeat, StoredClosed, StoredSealed};
 
@@ -22,6 +22,7 @@ pub fn encode_beat(beat: &Beat) -> Vec<u8> {
         roller: beat.roles.roller,
         address: beat.address.clone(),
         closed,
+        secret: beat.secret.map_or_else(Vec::new, |secret| secret.0.to_vec()),
     }
     .encode_to_vec()
 }
@@ -35,6 +36,8 @@ pub fn decode_beat(bytes: &[u8]) -> Result<Beat, Damaged> {
         roles: Roles { writer: stored.writer, roller: stored.roller },
         address: stored.address,
         closed: stored.closed.into_iter().map(closed).collect(),
+        // One of another length is of a release that this one cannot know: its signals are those of a stranger.
+        secret: Secret::from_bytes(&stored.secret),
     })
 }
 
@@ -61,13 +64,15 @@ pub fn decode_sealed(bytes: &[u8]) -> Result<Sealed, Damaged> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::fleet::SECRET_BYTES;
     use crate::domain::rollup::{BucketRecord, Checkpoint};
 
     #[test]
     fn a_heartbeat_comes_back_as_it_was() {
         let closed = [(DatasetId(1), Timestamp::MIN), (DatasetId(7), Timestamp::from_secs(12))].into();
         let roles = Roles { writer: true, roller: false };
-        let beat = Beat { number: u64::MAX, roles, address: "10.0.0.7:7450".to_owned(), closed };
+        let secret = Some(Secret([7; SECRET_BYTES]));
+        let beat = Beat { number: u64::MAX, roles, address: "10.0.0.7:7450".to_owned(), closed, secret };
         assert_eq!(decode_beat(&encode_beat(&beat)), Ok(beat));
         assert_eq!(decode_beat(&encode_beat(&Beat::default())), Ok(Beat::default()));
     }

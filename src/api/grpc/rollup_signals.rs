@@ -1,16 +1,25 @@
 //! RollupSignalService: what other servers of the fleet say of counters that this one rolls up. Internal.
+//!
+//! Whoever shows no secret of a member is refused: the secrets are in the heartbeats, which only servers of the store read.
 
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::Refusal;
 use crate::api::grpc::decode;
-use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
+use crate::domain::fleet::Secret;
+use crate::domain::{Reason, Timestamp};
 use crate::engine::counting::CountingError;
 use crate::engine::rolling::Signalled;
 use crate::ports::Signal;
+use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1 as wire;
 use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalService;
+
+/// What a stranger is told.
+const STRANGER: &str =
+    "rollup signals are taken from servers of the same store only, by the secret of their heartbeats";
 
 /// The service.
 pub struct RollupSignalsApi {
@@ -30,12 +39,20 @@ impl RollupSignalService for RollupSignalsApi {
         &self,
         request: Request<wire::SignalRollupsRequest>,
     ) -> Result<Response<wire::SignalRollupsResponse>, Status> {
+        if !self.signalled.is_of_member(shown(request.metadata()).as_ref()) {
+            return Err(Refusal::new(Reason::NotAMember, STRANGER).into());
+        }
         let signals = request.into_inner().signals;
         decode::batch_size("signals", signals.len())?;
         let signals = signals.into_iter().filter_map(signal).collect();
         let taken = self.signalled.take(signals).await.map_err(|error| Refusal::from(CountingError::Store(error)))?;
         Ok(Response::new(wire::SignalRollupsResponse { taken: u32::try_from(taken).unwrap_or(u32::MAX) }))
     }
+}
+
+/// The secret that came with a call.
+fn shown(metadata: &MetadataMap) -> Option<Secret> {
+    Secret::from_bytes(&metadata.get_bin(SECRET_METADATA)?.to_bytes().ok()?)
 }
 
 /// None if the name is none: a server of another release may know of other ones.

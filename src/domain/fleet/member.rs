@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
+use crate::domain::fleet::Secret;
 
 /// One life of one process in the fleet. Drawn anew at each join; a lapsed one never comes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +38,8 @@ pub struct Beat {
     pub roles: Roles,
     /// Where it takes rollup signals, HOST:PORT; empty where it takes none.
     pub address: String,
+    /// What it shows with its rollup signals; none of a member that shows nothing, as of builds before there were secrets.
+    pub secret: Option<Secret>,
     /// What it has closed, by dataset. `Timestamp::MIN` while it is joining one; a dataset that is not listed does not
     /// count this member, and this member admits nothing into it.
     pub closed: BTreeMap<DatasetId, Timestamp>,

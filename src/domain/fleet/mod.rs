@@ -9,10 +9,12 @@ mod member;
 mod ownership;
 pub mod round;
 mod rules;
+mod secret;
 mod view;
 
 pub use lease::{Lease, Renewal};
 pub use member::{Beat, MemberId, Roles};
 pub use ownership::owner_of;
 pub use rules::{Rule, Rules};
+pub use secret::{SECRET_BYTES, Secret};
 pub use view::View;

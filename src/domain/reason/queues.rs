@@ -214,4 +214,12 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         effect: Effect::Nothing,
         help: "A web page may have a browser send requests to a server on its own machine, under the name of the page's host. So the development server answers JSON, gRPC-Web and pages only under an address, localhost, or a name in the setting server.hosts. Use one of these, or add the name to server.hosts.",
     },
+    ReasonInfo {
+        name: "NOT_A_MEMBER",
+        code: Code::PermissionDenied,
+        http: 403,
+        retry: Retry::Never,
+        effect: Effect::Nothing,
+        help: "Servers that share a store tell each other which counters were written. They take that from each other only, by a secret that each has in its heartbeat. Applications have no use for the call. A server is refused for a moment after its start, and for as long as it runs a build from before there were secrets: counters that it writes are then rolled up some ten seconds later, and no count is wrong.",
+    },
 ];

@@ -139,6 +139,7 @@ impl Fleet {
             number: life.beat,
             roles: self.profile.roles,
             address: self.profile.address.clone(),
+            secret: self.profile.secret,
             closed: life.datasets.iter().map(|(dataset, joined)| (*dataset, closed(joined))).collect(),
         };
         (life.id, beat)

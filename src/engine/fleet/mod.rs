@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{Beat, Lease, MemberId, Roles, Rule, Rules, View, owner_of};
+use crate::domain::fleet::{Beat, Lease, MemberId, Roles, Rule, Rules, Secret, View, owner_of};
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::closing::Closing;
 use crate::engine::stats::Stats;
@@ -37,6 +37,8 @@ pub struct Profile {
     pub address: String,
     /// What it is called in what it has written; empty where it has no name.
     pub name: String,
+    /// What it shows with its rollup signals, if anything.
+    pub secret: Option<Secret>,
 }
 
 /// Why this process takes no writes, in words.
@@ -188,6 +190,14 @@ impl Fleet {
         let others = self.others.lock();
         let is_known = others.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX);
         (is_member && is_known).then_some(others.live.len())
+    }
+
+    /// Whether a secret is that of a member, as they were read last; of one that has lapsed it is not. Cost: O(members),
+    /// whichever of them it is.
+    pub fn is_of_member(&self, shown: &Secret) -> bool {
+        let others = self.others.lock();
+        let secrets = others.live.iter().filter_map(|(_, beat)| beat.secret);
+        secrets.fold(false, |is_known, secret| is_known | (secret == *shown))
     }
 
     /// What this process had closed of a dataset when the store was last told; nothing before the first time.

@@ -43,8 +43,6 @@ pub fn routes(own: MemberId, profile: &Profile, live: &[(MemberId, Beat)]) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::domain::fleet::Roles;
 
@@ -53,7 +51,7 @@ mod tests {
     const BOTH: Roles = Roles { writer: true, roller: true };
 
     fn member(id: u8, roles: Roles, address: &str) -> (MemberId, Beat) {
-        let beat = Beat { number: 1, roles, address: address.to_owned(), closed: BTreeMap::new() };
+        let beat = Beat { number: 1, roles, address: address.to_owned(), ..Beat::default() };
         (MemberId([id; 16]), beat)
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::domain::Timestamp;
+use crate::domain::fleet::Secret;
 use crate::engine::core::{Core, Scope};
 use crate::ports::{Signal, StoreError};
 
@@ -19,6 +20,12 @@ impl Signalled {
     /// Puts it on the shared parts.
     pub fn new(core: Arc<Core>) -> Self {
         Self { core }
+    }
+
+    /// Whether what came with signals is the secret of a member of the fleet.
+    pub fn is_of_member(&self, shown: Option<&Secret>) -> bool {
+        let fleet = self.core.fleet.as_ref();
+        shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.is_of_member(shown)))
     }
 
     /// Offers counters to the rollup queues, if this server rolls counters up for a fleet; answers how many were taken. Those of namespaces that

@@ -1,0 +1,53 @@
+//! What tells members of a fleet from strangers who reach their ports.
+
+use std::fmt;
+use std::hint::black_box;
+
+/// The bytes of a secret: 128 bits, which nobody guesses.
+pub const SECRET_BYTES: usize = 16;
+
+/// Random bytes of one process that only those know who read the store that its fleet shares.
+///
+/// Two are compared in a time that does not tell how much of them is equal, and neither logs nor errors show one.
+#[derive(Clone, Copy, Eq)]
+pub struct Secret(pub [u8; SECRET_BYTES]);
+
+impl Secret {
+    /// The secret of these bytes; none if they are more or fewer.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        let pairs = self.0.into_iter().zip(other.0);
+        pairs.fold(0, |differs, (one, other)| black_box(differs | (one ^ other))) == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_equal_to_itself_only_and_is_not_shown() {
+        let secret = Secret([0xA5; SECRET_BYTES]);
+        assert_eq!(Secret::from_bytes(&[0xA5; SECRET_BYTES]), Some(secret));
+        for bit in 0..8 * SECRET_BYTES {
+            let mut other = secret;
+            other.0[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(other, secret, "bit {bit}");
+        }
+        for length in [0, SECRET_BYTES - 1, SECRET_BYTES + 1] {
+            assert_eq!(Secret::from_bytes(&vec![0xA5; length]), None, "{length} bytes");
+        }
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+}
