@@ -7,6 +7,7 @@ use std::fs;
 use clap::error::ErrorKind;
 use tallystone::app::cli;
 
+use super::firing::settled;
 use super::{alerts, dashboards, metrics_in, root, samples, targets, text, used_server};
 
 /// What every page of the runbook answers, in this order.
@@ -92,7 +93,7 @@ fn every_dashboard_is_there_in_the_grafana_of_compose() {
 fn every_metric_of_panels_and_alerts_is_shown_by_a_real_server() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let server = used_server(folder.path());
-    let page = server.get("/metrics").body;
+    let page = settled(&server);
     let there = samples(&page);
     for target in targets() {
         for metric in metrics_in(&target.expression) {

@@ -20,6 +20,7 @@ const BEFORE: Duration = Duration::from_secs(11 * 60);
 /// How long trouble lasts: longer than an alert waits.
 const TROUBLE: Duration = Duration::from_secs(3 * 60);
 const WITHIN: Duration = Duration::from_secs(120);
+const CLOSED_LAG: &str = "tallystone_closed_lag_seconds";
 
 /// What Prometheus has seen of one server: pages, each for a time; none where the server did not answer.
 #[derive(Clone)]
@@ -191,7 +192,7 @@ fn messages_out_of_attempts_raise_their_alert() {
 }
 
 /// The page of a server once it has rolled up what it was given.
-fn settled(server: &Server) -> String {
+pub fn settled(server: &Server) -> String {
     // The lag is not there until the server knows its watermarks.
     let is_known = || page(server).contains("\ntallystone_watermark_lag_seconds{");
     let is_settled = || is_known() && metric(server, "tallystone_watermark_lag_seconds") < 60.0;
@@ -219,7 +220,7 @@ fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
     let after = page(&other);
     expect_firing(
         &[killed.then(None, TROUBLE), left.then(Some(after), TROUBLE)],
-        &[("CountsStale", "b"), ("FleetMemberLost", "b"), ("TallystoneDown", "a")],
+        &[("CountsStale", "b"), ("FleetMemberLost", "b"), ("FleetSmaller", "b"), ("TallystoneDown", "a")],
     );
 }
 
@@ -231,6 +232,7 @@ fn a_stopped_store_raises_its_alerts() {
     let mut seen = Seen::well("a", settled(&server));
     node.pause();
     let mut last = Instant::now();
+    let mut lags = Vec::new();
     let is_over = eventually(WITHIN, || {
         // A call that is told nothing ends with its deadline.
         let add = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
@@ -243,13 +245,16 @@ fn a_stopped_store_raises_its_alerts() {
         );
         if last.elapsed() >= STEP {
             seen.pages.push((Some(page(&server)), STEP));
+            lags.push(metric(&server, CLOSED_LAG));
             last = Instant::now();
         }
-        metric(&server, "tallystone_leases_lapsed_total") > 0.0
+        // The store is told of nothing, so what this server has closed stands still, long after its lease is over too.
+        metric(&server, "tallystone_leases_lapsed_total") > 0.0 && metric(&server, CLOSED_LAG) > 65.0
     });
     assert!(is_over, "{}", page(&server));
-    node.resume();
+    assert!(lags.len() > 5 && lags.windows(2).all(|two| two[0] < two[1]), "it only grows: {lags:?}");
     let last = page(&server);
+    node.resume();
     let seen = seen.then(Some(last), TROUBLE);
     expect_firing(
         &[seen],
@@ -260,6 +265,7 @@ fn a_stopped_store_raises_its_alerts() {
             ("ServiceNotReady", "a"),
             ("StoreRequestsFail", "a"),
             ("StoreSilent", "a"),
+            ("WritesHang", "a"),
         ],
     );
 }
