@@ -15,6 +15,7 @@ mod history;
 mod history_totals;
 mod leftovers;
 mod logs;
+mod long_exports;
 mod long_folds;
 mod races;
 mod reads;
