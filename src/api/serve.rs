@@ -39,7 +39,7 @@ pub struct Bounds {
     pub connections: usize,
     /// The bytes of requests and answers under way, half each.
     pub buffer_bytes: usize,
-    /// How long a large answer may go untaken.
+    /// How long a large answer may go untaken, and a message unfinished.
     pub untaken_max: Duration,
 }
 
@@ -91,7 +91,7 @@ pub async fn serve(
                 let open = gateway.metrics().connections_open.clone();
                 gateway.metrics().connections.inc();
                 open.inc();
-                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers)));
+                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers), bounds.untaken_max));
                 let (gateway, untaken_max, resets) = (Arc::clone(&gateway), bounds.untaken_max, resets.clone());
                 let connection = connect(stream, Served { gateway, caller, untaken_max, resets }, stop.clone());
                 connections.spawn(async move {
@@ -103,7 +103,8 @@ pub async fn serve(
             // Health checks often come from the address of the clients.
             Err(full) => match Arc::clone(&spare).try_acquire_owned() {
                 Ok(place) => {
-                    let (gateway, caller) = (Arc::clone(&gateway), Caller::new(peer, Arc::clone(&buffers)));
+                    let caller = Caller::new(peer, Arc::clone(&buffers), bounds.untaken_max);
+                    let gateway = Arc::clone(&gateway);
                     connections.spawn(async move {
                         if !serve_page(stream, &gateway, Arc::new(caller)).await {
                             refuse(&gateway, peer, full);

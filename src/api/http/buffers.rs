@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -48,6 +49,8 @@ pub const FRAME_HEADER_BYTES: usize = 5;
 pub struct Caller {
     /// The address of the other end.
     pub peer: SocketAddr,
+    /// How long the rest of a message of it is waited for.
+    pub unfinished_max: Duration,
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
     server: Arc<Buffers>,
@@ -55,10 +58,10 @@ pub struct Caller {
 
 impl Caller {
     /// A connection that holds nothing.
-    pub fn new(peer: SocketAddr, server: Arc<Buffers>) -> Self {
+    pub fn new(peer: SocketAddr, server: Arc<Buffers>, unfinished_max: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));
-        Self { peer, requests, answers, server }
+        Self { peer, unfinished_max, requests, answers, server }
     }
 
     /// Waits for room for a request of so many bytes; refused after a while, because what waits unread holds up what
@@ -166,9 +169,10 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::domain::limits::ANSWER_UNTAKEN_MAX;
 
     fn callers<const MANY: usize>(server: &Arc<Buffers>) -> [Caller; MANY] {
-        std::array::from_fn(|_| Caller::new(([127, 0, 0, 1], 1).into(), Arc::clone(server)))
+        std::array::from_fn(|_| Caller::new(([127, 0, 0, 1], 1).into(), Arc::clone(server), ANSWER_UNTAKEN_MAX))
     }
 
     #[tokio::test]

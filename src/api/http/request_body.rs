@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame};
@@ -18,7 +19,7 @@ use crate::api::errors::Refusal;
 use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
 use crate::api::http::counts::Lists;
 use crate::domain::Reason;
-use crate::domain::limits::{ANSWER_UNTAKEN_MAX, BODY_BYTES_MAX};
+use crate::domain::limits::BODY_BYTES_MAX;
 
 /// Where the room for an answer is left, once it is there.
 pub type Room = Arc<Mutex<Option<Place>>>;
@@ -151,7 +152,8 @@ impl RequestBody {
         if self.part.is_empty() {
             return false;
         }
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(ANSWER_UNTAKEN_MAX)));
+        let most = self.caller.unfinished_max;
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(most)));
         silence.as_mut().poll(cx).is_ready()
     }
 
@@ -173,7 +175,9 @@ impl RequestBody {
                     let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
                     return Poll::Ready(rest);
                 }
-                Poll::Pending if self.is_silent(cx) => return Poll::Ready(Some(Err(silent().into()))),
+                Poll::Pending if self.is_silent(cx) => {
+                    return Poll::Ready(Some(Err(silent(self.caller.unfinished_max).into())));
+                }
                 Poll::Pending => return Poll::Pending,
             };
             self.silence = None;
@@ -195,9 +199,8 @@ fn frame_bytes(data: &[u8]) -> Option<usize> {
     Some(FRAME_HEADER_BYTES + length as usize)
 }
 
-fn silent() -> Refusal {
-    let what =
-        format!("nothing more of the message came for {ANSWER_UNTAKEN_MAX:?}; nothing was started: send it again");
+fn silent(most: Duration) -> Refusal {
+    let what = format!("nothing more of the message came for {most:?}; nothing of it was started: send it again");
     Refusal::new(Reason::DeadlineExceeded, what).without_effect()
 }
 

@@ -13,7 +13,7 @@ use tallystone::domain::limits::{
     ANSWER_LIST_BYTES, BATCH_ITEMS_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_REQUEST_BYTES_MAX, MAP_ENTRIES_MAX,
     QUEUE_BATCH_ITEMS_MAX,
 };
-use tallystone::proto::counter::v1::{AddCountRequest, StreamAddCountsRequest};
+use tallystone::proto::counter::v1::{AddCountRequest, AddItem, StreamAddCountsRequest};
 use tallystone::proto::queue::v1 as queue;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::net::{TcpSocket, TcpStream};
@@ -200,6 +200,45 @@ async fn answers_that_nobody_takes_are_bounded_and_reset() {
         assert!(reset.await, "what nobody takes is let go");
         assert!(most > 8 * 1024 * 1024, "the budget was used: {most}");
         drop(open);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_falls_silent_in_the_middle_of_a_message_is_ended_and_one_between_messages_is_not() {
+    let server = Wire::bounded(Bounds { untaken_max: Duration::from_millis(300), ..Bounds::default() }).await;
+    let mut tasks = JoinSet::new();
+    let mut calls = raw(server.address, 1 << 20, &mut tasks).await;
+    let message = |name: &str| {
+        framed(
+            &StreamAddCountsRequest {
+                namespace: "shop".to_owned(),
+                items: vec![AddItem { counter_name: name.to_owned(), delta: 1, ..Default::default() }],
+                ..Default::default()
+            }
+            .encode_to_vec(),
+        )
+    };
+    let path = format!("{COUNTERS}/StreamAddCounts");
+    let (patient, mut to_patient) = begin(&mut calls, &path);
+    to_patient.send_data(message("patient"), false).expect("the stream is open");
+    calls = calls.ready().await.expect("a stream is free");
+    let (silent, mut to_silent) = begin(&mut calls, &path);
+    to_silent.send_data(message("whole"), false).expect("the stream is open");
+    let half = message("half");
+    to_silent.send_data(half.slice(..half.len() - 3), false).expect("the stream is open");
+    let ended = status(silent).await;
+    assert_eq!(ended.code(), tonic::Code::DeadlineExceeded, "{ended:?}");
+    assert_eq!(reason(&ended), "DEADLINE_EXCEEDED");
+    assert!(ended.message().contains("nothing more of the message came for 300ms"), "{ended:?}");
+    // The other stream said nothing for as long, between messages.
+    to_patient.send_data(message("patient"), true).expect("the stream is open");
+    let ended = status(patient).await;
+    assert_eq!(ended.code(), tonic::Code::Ok, "{ended:?}");
+    for (name, expected) in [("whole", "1"), ("half", ""), ("patient", "2")] {
+        let body = format!(r#"{{"namespace": "shop", "counter_name": "{name}", "freshness": "UP_TO_DATE"}}"#);
+        let (_, read) = server.post("GetCount", &body).await;
+        let count = read["count"].as_str().unwrap_or_default();
+        assert!(count == expected || (expected.is_empty() && count == "0"), "{name}: {read}");
     }
 }
 
