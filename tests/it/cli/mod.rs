@@ -1,6 +1,7 @@
 //! The command line as a user meets it: the real binary, against a real server.
 
 mod answers;
+mod cut_answers;
 mod examples;
 mod exits;
 mod gone_readers;
