@@ -110,3 +110,27 @@ fn a_flood_of_refusals_is_a_line_a_second_and_a_full_disk_says_where_and_how_man
     let most = usize::try_from(seconds).expect("a short time") + 3;
     assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
 }
+
+#[test]
+fn lines_about_changes_that_callers_make_are_a_line_a_second_and_all_are_counted() {
+    const MADE: u64 = 100;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut server = start(folder.path());
+    let began = Instant::now();
+    for number in 1..MADE {
+        let body = format!(r#"{{"namespace": {{"name": "n{number}"}}}}"#);
+        let made = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+        assert_eq!(made.status, 200, "{}", made.body);
+    }
+    let seconds = began.elapsed().as_secs();
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success(), "{}", server.printed());
+    let printed = server.printed();
+    let lines = printed.lines().filter(|line| line.contains("a namespace was changed"));
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: u64 = lines.iter().map(|line| line["left_out"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(told, MADE, "with `default`: {printed}");
+    assert!(lines.iter().all(|line| line["level"] == "INFO"), "{printed}");
+    let most = usize::try_from(seconds).expect("a short time") + 3;
+    assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
+}

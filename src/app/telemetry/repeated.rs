@@ -1,7 +1,9 @@
-//! Keeps a flood of equal warnings from filling the log and the disk.
+//! Keeps a flood of equal lines from filling the log and the disk.
 //!
-//! Warnings and errors of one place in the code with one `reason` are a kind. Of each kind at most one line a second is
-//! written. If lines were left out, the next second begins with a line that says how many, and shows the first of them.
+//! Errors, warnings and lines of level INFO of one place in the code with one `reason` are a kind. Of each kind at most one
+//! line a second is written. If lines were left out, the next second begins with a line that says how many, and shows the
+//! first of them. INFO is among them because callers can provoke such lines without end: each change of a namespace is
+//! one. Lines for the search for defects, of lower levels, are never left out: nobody has them who has not asked.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -130,9 +132,9 @@ impl Repeated {
     }
 }
 
-/// Warnings and errors, apart from those that say what was left out.
+/// All but lines for the search for defects and those that say what was left out.
 fn may_be_left_out(metadata: &Metadata<'_>) -> bool {
-    *metadata.level() <= Level::WARN && metadata.target() != TARGET
+    *metadata.level() <= Level::INFO && metadata.target() != TARGET
 }
 
 impl<S> Filter<S> for Repeated {
@@ -202,10 +204,11 @@ fn summarize(shared: &Shared) {
 fn write(left_out: &LeftOut) {
     let LeftOut { level, lines, first } = left_out;
     // The level of a line is fixed where it is written.
-    if *level == Level::ERROR {
-        tracing::error!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}");
-    } else {
-        tracing::warn!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}");
+    match *level {
+        Level::ERROR => tracing::error!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
+        Level::WARN => tracing::warn!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
+        // Of lower levels nothing is left out.
+        _ => tracing::info!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
     }
 }
 
