@@ -213,7 +213,6 @@ async fn a_stream_that_falls_silent_in_the_middle_of_a_message_is_ended_and_one_
             &StreamAddCountsRequest {
                 namespace: "shop".to_owned(),
                 items: vec![AddItem { counter_name: name.to_owned(), delta: 1, ..Default::default() }],
-                ..Default::default()
             }
             .encode_to_vec(),
         )

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::firing::settled;
 use super::{Target, alerts, metrics_in, root, samples, targets, text, use_it, used_server};
 use crate::harness::{Server, eventually, http};
 use crate::servers::prometheus::{Prometheus, promtool};
@@ -112,7 +113,7 @@ fn every_panel_shows_every_series_that_it_names_and_every_alert_is_evaluated() {
     let prometheus = prometheus_on(&server, folder.path());
     let at = prometheus.address();
     // Rates need two readings of a series, so everything that is there has to be there for a while.
-    let page = server.get("/metrics").body;
+    let page = settled(&server);
     assert!(samples(&page).len() > 30, "{page}");
     for target in targets() {
         let wanted = wanted(&target, &page);
