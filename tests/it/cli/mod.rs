@@ -11,6 +11,7 @@ mod hung;
 mod queues;
 mod settings;
 mod status;
+mod tables;
 mod units;
 mod work;
 

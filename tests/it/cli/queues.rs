@@ -179,7 +179,7 @@ fn a_long_error_is_cut_in_tables_for_people_only() {
     for list in [&["dlq", "ls", "-q", "orders", "--messages"][..], &["msg", "ls", "-q", "orders", "--state", "errored"]]
     {
         let told = desk.run(list).ok();
-        assert!(told.contains(&format!("smtp: {}…", "ö".repeat(54))), "{told}");
+        assert!(told.contains(&format!("smtp: {}", "ö".repeat(24))) && told.contains("ö…"), "{told}");
         assert!(desk.run(&[list, &["-o", "csv"]].concat()).ok().contains(&error));
     }
     assert!(desk.run(&["msg", "get", "-q", "orders", "a", "-o", "csv"]).ok().contains(&error));

@@ -1,7 +1,8 @@
 //! How a table for people fits into a line: numbers to the right, and not more than 100 characters.
 //!
-//! A table that is too wide loses first what says least, then fractions of seconds, then the ends of long texts. What is
-//! copied from a table into a command, such as a token, is never cut; the other formats have everything.
+//! A table that is too wide loses first what says least, then fractions of seconds, then whole columns where texts would
+//! be cut to nothing, then the ends of long texts. Tokens, which are copied into commands, are never cut; identifiers and
+//! names give after all other texts. The other formats have everything.
 
 use crate::app::cli::output::{Layout, Rows};
 use crate::app::notices::on_one_line;
@@ -14,8 +15,10 @@ const BETWEEN: usize = 2;
 const CUT_TO_LEAST: usize = 12;
 /// The characters of a UUID; an identifier that is no longer is never cut.
 const ID_LEAST: usize = 36;
-/// The least that is left of an error: the list has cut it already.
-const ERROR_LEAST: usize = 61;
+/// A name stays so wide where leaving columns out helps.
+const NAME_LEAST: usize = 36;
+/// What kind of failure it was stays so wide, beside an identifier and the time of the last one.
+const ERROR_LEAST: usize = 30;
 
 /// Columns of numbers.
 const NUMBERS: [&str; 35] = [
@@ -57,8 +60,34 @@ const NUMBERS: [&str; 35] = [
 ];
 /// Columns of texts that are copied into commands.
 const NEVER_CUT: [&str; 7] = ["lease", "lease_token", "operation", "operation_id", "session_id", "setting", "token"];
-/// Columns that are left out of tables that do not fit: the first one at once, the second one only where nothing else helps.
-const LEAST: [&str; 2] = ["checked_at", "last_write_time"];
+/// Columns of names that are copied into commands.
+const NAMES: [&str; 2] = ["counter_name", "name"];
+/// The column that is left out at once of a table that does not fit.
+const LEAST: &str = "checked_at";
+/// The column that is left out of a table in parts where nothing else helps.
+const LEAST_OF_PARTS: &str = "last_write_time";
+/// Columns that are left out of a table that does not fit though its texts are cut, what says least first.
+const LEFT_OUT: [&str; 19] = [
+    "dry_run",
+    "version",
+    "payload_bytes",
+    "attempts_left",
+    "attempt_number",
+    "priority",
+    "attempts",
+    "first_time",
+    "open_time",
+    "update_time",
+    "start_time",
+    "metadata",
+    "enqueue_time",
+    "last_write_time",
+    "end_time",
+    "queue",
+    "kind",
+    "state",
+    "last_time",
+];
 
 /// A column as it is printed.
 pub struct Fitted {
@@ -112,15 +141,25 @@ impl Fitted {
     }
 
     /// How narrow it may become.
-    fn least(&self) -> usize {
-        let is_time = self.cells.iter().any(|cell| without_fraction(cell).is_some() || is_time(cell));
-        let least = match self.name {
-            name if self.is_number || is_time || NEVER_CUT.contains(&name) => return self.width,
-            name if name.ends_with("_id") || name == "id" => ID_LEAST,
-            name if name.contains("error") => ERROR_LEAST,
-            _ => CUT_TO_LEAST, // any text
+    fn least(&self, squeeze: Squeeze) -> usize {
+        // Times stand alone in their column: a list of settings has texts beside them.
+        let mut told = self.cells.iter().filter(|cell| !cell.is_empty()).peekable();
+        let is_time = told.peek().is_some() && told.all(|cell| without_fraction(cell).is_some() || is_time(cell));
+        let is_id = self.name.ends_with("_id") || self.name == "id";
+        let least = match (self.name, squeeze) {
+            (name, _) if self.is_number || is_time || NEVER_CUT.contains(&name) => return self.width,
+            (_, Squeeze::Texts | Squeeze::Names) if is_id => return self.width,
+            (_, Squeeze::All) if is_id => ID_LEAST,
+            (name, Squeeze::Texts) if NAMES.contains(&name) => NAME_LEAST,
+            (name, Squeeze::Texts) if name.contains("error") => ERROR_LEAST,
+            (_, Squeeze::Texts | Squeeze::Names | Squeeze::All) => CUT_TO_LEAST, // any text
         };
         least.max(self.header.chars().count()).min(self.width)
+    }
+
+    /// Whether nothing is in its cells.
+    fn is_empty(&self) -> bool {
+        !self.cells.is_empty() && self.cells.iter().all(String::is_empty)
     }
 
     fn cut_to(&mut self, width: usize) {
@@ -133,6 +172,17 @@ impl Fitted {
     }
 }
 
+/// What gives way to make a table fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Squeeze {
+    /// Texts, while names and errors can still be told from others.
+    Texts,
+    /// Names and errors too, identifiers not.
+    Names,
+    /// All that may be cut.
+    All,
+}
+
 fn width_of(columns: &[Fitted]) -> usize {
     let between = BETWEEN * columns.len().saturating_sub(1);
     columns.iter().map(|column| column.width).sum::<usize>() + between
@@ -140,18 +190,37 @@ fn width_of(columns: &[Fitted]) -> usize {
 
 fn fit(columns: &mut Vec<Fitted>) {
     if width_of(columns) > TABLE_WIDTH {
-        columns.retain(|column| column.name != LEAST[0]);
+        columns.retain(|column| column.name != LEAST);
+    }
+    if width_of(columns) > TABLE_WIDTH {
+        columns.retain(|column| !column.is_empty());
     }
     if width_of(columns) > TABLE_WIDTH {
         columns.iter_mut().for_each(Fitted::in_seconds);
     }
-    // The widest text gives first, so that short ones stay whole.
+    let can_fit = {
+        let kept = columns.iter().filter(|column| !LEFT_OUT.contains(&column.name));
+        kept.map(|column| column.least(Squeeze::All) + BETWEEN).sum::<usize>() <= TABLE_WIDTH + BETWEEN
+    };
+    for name in LEFT_OUT.into_iter().filter(|_| can_fit) {
+        let least = columns.iter().map(|column| column.least(Squeeze::Texts) + BETWEEN).sum::<usize>();
+        if least > TABLE_WIDTH + BETWEEN {
+            columns.retain(|column| column.name != name);
+        }
+    }
+    for squeeze in [Squeeze::Texts, Squeeze::Names, Squeeze::All] {
+        cut(columns, squeeze);
+    }
+}
+
+/// Cuts the widest text first, so that short ones stay whole.
+fn cut(columns: &mut [Fitted], squeeze: Squeeze) {
     loop {
         let too_much = width_of(columns).saturating_sub(TABLE_WIDTH);
         let widest =
-            columns.iter_mut().filter(|column| column.width > column.least()).max_by_key(|column| column.width);
+            columns.iter_mut().filter(|column| column.width > column.least(squeeze)).max_by_key(|column| column.width);
         let (true, Some(widest)) = (too_much > 0, widest) else { return };
-        let to = widest.width.saturating_sub(too_much).max(widest.least());
+        let to = widest.width.saturating_sub(too_much).max(widest.least(squeeze));
         widest.cut_to(to);
     }
 }
@@ -162,13 +231,13 @@ fn at_least(columns: &mut Vec<Fitted>, widths: &[usize]) {
     let is_too_wide =
         |planned: &[usize]| planned.iter().sum::<usize>() + BETWEEN * planned.len().saturating_sub(1) > TABLE_WIDTH;
     if is_too_wide(&planned) {
-        leave_out(columns, &mut planned, LEAST[0]);
+        leave_out(columns, &mut planned, LEAST);
         columns.iter_mut().for_each(Fitted::in_seconds);
         // Times with their fractions were planned for.
         planned.iter_mut().filter(|width| **width == TIME_WIDTH).for_each(|width| *width = SECONDS_WIDTH);
     }
     if is_too_wide(&planned) {
-        leave_out(columns, &mut planned, LEAST[1]);
+        leave_out(columns, &mut planned, LEAST_OF_PARTS);
     }
     for (column, width) in columns.iter_mut().zip(planned) {
         let is_number = column.is_number;
@@ -253,6 +322,21 @@ mod tests {
         let uuid = "01a20e1c-0196-702f-8a25-b4ed067fae1c";
         let (cells, width) = lines(&rows(&["message_id", "message_id", "reason"], &[uuid, uuid, &long]));
         assert_eq!((cells[0].as_str(), cells[1].as_str(), width), (uuid, uuid, TABLE_WIDTH));
+    }
+
+    #[test]
+    fn an_identifier_stays_whole_where_other_columns_can_give() {
+        let (id, key, error) = ("x".repeat(64), "key=value ".repeat(20), "y".repeat(61));
+        let columns = &["message_id", "state", "priority", "attempts_left", "enqueue_time", "metadata", "error"];
+        let (cells, width) = lines(&rows(columns, &[&id, "ERRORED", "1728139680000", "0", TIME, &key, &error]));
+        assert!(width <= TABLE_WIDTH && cells[0] == id, "{cells:?}");
+        assert!(cells.last().is_some_and(|error| error.ends_with("y…")), "{cells:?}");
+        let (cells, width) = lines(&rows(columns, &[&id[..36], "PENDING", "1728139680000", "3", TIME, "", ""]));
+        assert_eq!((cells.len(), width <= TABLE_WIDTH), (5, true), "what is empty goes first: {cells:?}");
+        assert_eq!(cells[4], "2026-11-24T14:46:01Z");
+        let columns = &["name", "type", "shards", "enqueue_blocked", "dequeue_blocked", "version", "update_time"];
+        let (cells, width) = lines(&rows(columns, &[&"q".repeat(128), "SIMPLE", "1", "no", "no", "1", TIME]));
+        assert!(width <= TABLE_WIDTH && cells[0].chars().count() >= NAME_LEAST, "{cells:?}");
     }
 
     #[test]
