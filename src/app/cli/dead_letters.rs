@@ -1,14 +1,19 @@
 //! `dlq`: messages that are out of attempts: list them, give them their attempts back, throw them away.
 
+mod chosen;
 mod discard;
 mod groups;
 
 use clap::{Args, Subcommand};
 
+use crate::api::grpc::whole;
 use crate::app::cli::arguments::pair;
+use crate::app::cli::dead_letters::chosen::Verb;
 use crate::app::cli::operations::Following;
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::proto::queue::v1 as pb;
+
+const REDRIVE: Verb = Verb { kind: "redrive", done: "redriven" };
 
 /// List messages that are out of attempts, give them their attempts back, or throw them away.
 #[derive(Debug, Args)]
@@ -29,7 +34,9 @@ enum DlqCommand {
     )]
     Ls(groups::LsArgs),
     /// Give errored messages their attempts back, and follow how far that is.
-    #[command(after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run")]
+    #[command(
+        after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run\n  tallystone dlq redrive -q emails --error-signature smtp.bounced"
+    )]
     Redrive(RedriveArgs),
     /// Throw errored messages away for ever, and follow how far that is.
     #[command(
@@ -62,6 +69,10 @@ struct RedriveArgs {
     /// Only messages with this metadata; may be repeated.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "message_id")]
     meta: Vec<(String, String)>,
+    /// Only messages whose last error has this signature, empty for those without one: they are read first and then redriven
+    /// one by one.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["message_id", "rate", "no_wait"])]
+    error_signature: Option<String>,
     /// At most so many messages a second [default: as fast as possible].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "message_id")]
     rate: Option<i32>,
@@ -94,6 +105,9 @@ impl DlqArgs {
 
 impl Session {
     async fn redrive(&self, args: RedriveArgs) -> Result<(), Failure> {
+        if let Some(signature) = &args.error_signature {
+            return self.redrive_signed(&args, signature).await;
+        }
         let request = pb::RedriveMessagesRequest {
             queue: args.queue,
             filter: args.meta.into_iter().collect(),
@@ -104,12 +118,34 @@ impl Session {
             request_token: self.client.message_id(),
             ..Default::default()
         };
-        let redriven = call!(self, queues.redrive_messages, &request)?;
-        let operation = redriven.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        let operation = self.redriven(&request).await?;
         match args.no_wait {
             true => Following::new(self).print(operation),
             false => Following::new(self).to_its_end(operation).await,
         }
+    }
+
+    /// The messages of a signature, or of none: a call cannot say that, so they are read and then named.
+    async fn redrive_signed(&self, args: &RedriveArgs, signature: &str) -> Result<(), Failure> {
+        let keys = self.errored_keys(&args.queue, signature, &args.meta).await?;
+        if args.dry_run {
+            return self.would(REDRIVE, &args.queue, whole(keys.len()));
+        }
+        self.one_by_one(REDRIVE, &args.queue, &keys, async |key| {
+            let request = pb::RedriveMessagesRequest {
+                queue: args.queue.clone(),
+                message_id: key.to_owned(),
+                request_token: self.client.message_id(),
+                ..Default::default()
+            };
+            self.redriven(&request).await
+        })
+        .await
+    }
+
+    async fn redriven(&self, request: &pb::RedriveMessagesRequest) -> Result<pb::Operation, Failure> {
+        let answer = call!(self, queues.redrive_messages, request)?;
+        answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))
     }
 
     async fn operation(&self, operation_id: String) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cut_answers;
+mod dead_letters;
 mod examples;
 mod exits;
 mod gone_readers;

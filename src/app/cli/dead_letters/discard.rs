@@ -4,12 +4,14 @@ use clap::{ArgGroup, Args};
 
 use crate::api::grpc::whole;
 use crate::app::cli::arguments::pair;
+use crate::app::cli::dead_letters::chosen::Verb;
 use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::operations::Following;
 use crate::app::cli::queue::messages;
-use crate::app::cli::{Exit, Failure, Session};
-use crate::app::notices::note;
+use crate::app::cli::{Failure, Session};
 use crate::proto::queue::v1 as pb;
+
+const DISCARD: Verb = Verb { kind: "discard", done: "discarded" };
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").required(true).multiple(true).args(["ids", "meta", "error_signature", "all"])))]
@@ -26,9 +28,10 @@ pub struct RmArgs {
     /// Only messages with this metadata; may be repeated.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "ids")]
     meta: Vec<(String, String)>,
-    /// Only messages whose last error has this signature.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", conflicts_with = "ids")]
-    error_signature: String,
+    /// Only messages whose last error has this signature; empty for those without one, which are read first and then discarded
+    /// one by one.
+    #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
+    error_signature: Option<String>,
     /// All that are errored.
     #[arg(long, conflicts_with_all = ["ids", "meta", "error_signature"])]
     all: bool,
@@ -45,15 +48,19 @@ pub struct RmArgs {
 
 impl Session {
     pub(super) async fn discard(&self, args: RmArgs) -> Result<(), Failure> {
-        if args.ids.is_empty() { self.discard_many(args).await } else { self.discard_named(args).await }
+        match (args.ids.is_empty(), args.error_signature.as_deref()) {
+            (false, _) => self.discard_named(args).await,
+            (true, Some("")) => self.discard_unsigned(args).await,
+            (true, _) => self.discard_many(args).await, // the call says which
+        }
     }
 
     /// Counts first: what was counted is what goes, and nothing that failed since.
     async fn discard_many(&self, args: RmArgs) -> Result<(), Failure> {
         let count = pb::DiscardMessagesRequest {
             queue: args.queue.clone(),
-            filter: args.meta.into_iter().collect(),
-            error_signature: args.error_signature,
+            filter: args.meta.iter().cloned().collect(),
+            error_signature: args.error_signature.clone().unwrap_or_default(),
             all: args.all,
             dry_run: true,
             ..Default::default()
@@ -62,8 +69,7 @@ impl Session {
         if args.dry_run {
             return Following::new(self).print(counted);
         }
-        let what = format!("discard {} of queue {} for ever", messages(counted.done), args.queue);
-        if confirm(args.yes, &what)? == Confirmed::No {
+        if self.is_kept(&args, counted.done)? {
             return Ok(());
         }
         let (until_time, request_token) = (counted.start_time, self.client.message_id());
@@ -75,45 +81,44 @@ impl Session {
         }
     }
 
-    /// One call for each message; the answer is of all together.
     async fn discard_named(&self, args: RmArgs) -> Result<(), Failure> {
-        let named = |id: &String, dry_run: bool| pb::DiscardMessagesRequest {
-            queue: args.queue.clone(),
-            message_id: id.clone(),
-            shard_key: args.shard_key.clone(),
-            dry_run,
-            request_token: if dry_run { String::new() } else { self.client.message_id() },
-            ..Default::default()
-        };
-        let asked = whole(args.ids.len());
-        let what = format!("discard {} of queue {} for ever", messages(asked), args.queue);
-        if !args.dry_run && confirm(args.yes, &what)? == Confirmed::No {
+        if !args.dry_run && self.is_kept(&args, whole(args.ids.len()))? {
             return Ok(());
         }
-        let (mut all, mut refused) = (None::<pb::Operation>, Vec::new());
-        for id in &args.ids {
-            match self.discarded(&named(id, args.dry_run)).await {
-                Ok(one) => {
-                    let so_far = all.get_or_insert_with(|| pb::Operation { done: 0, total: asked, ..one.clone() });
-                    so_far.done += one.done;
-                    so_far.end_time = one.end_time;
-                }
-                Err(failure) => refused.push((id, failure)),
-            }
+        self.discard_each(&args, &args.ids).await
+    }
+
+    /// Those without a signature: a call cannot say that, so they are read and then named.
+    async fn discard_unsigned(&self, args: RmArgs) -> Result<(), Failure> {
+        let keys = self.errored_keys(&args.queue, "", &args.meta).await?;
+        if args.dry_run {
+            return self.would(DISCARD, &args.queue, whole(keys.len()));
         }
-        let Some(mut all) = all else {
-            let (_, failure) = refused.swap_remove(0);
-            return Err(failure);
-        };
-        if args.ids.len() > 1 {
-            all.operation_id = String::new(); // each had one of its own
+        if self.is_kept(&args, whole(keys.len()))? {
+            return Ok(());
         }
-        refused.iter().for_each(|(id, failure)| note(&format!("{id}: {failure}")));
-        Following::new(self).print(all)?;
-        match refused.len() {
-            0 => Ok(()),
-            some => Err(Failure::new(Exit::Partial, format!("{some} of {} could not be discarded", messages(asked)))),
-        }
+        self.discard_each(&args, &keys).await
+    }
+
+    async fn discard_each(&self, args: &RmArgs, ids: &[String]) -> Result<(), Failure> {
+        self.one_by_one(DISCARD, &args.queue, ids, async |id| {
+            let request = pb::DiscardMessagesRequest {
+                queue: args.queue.clone(),
+                message_id: id.to_owned(),
+                shard_key: args.shard_key.clone(),
+                dry_run: args.dry_run,
+                request_token: if args.dry_run { String::new() } else { self.client.message_id() },
+                ..Default::default()
+            };
+            self.discarded(&request).await
+        })
+        .await
+    }
+
+    /// Asks whether so many may go; true if not.
+    fn is_kept(&self, args: &RmArgs, count: i64) -> Result<bool, Failure> {
+        let what = format!("discard {} of queue {} for ever", messages(count), args.queue);
+        Ok(confirm(args.yes, &what)? == Confirmed::No)
     }
 
     async fn discarded(&self, request: &pb::DiscardMessagesRequest) -> Result<pb::Operation, Failure> {

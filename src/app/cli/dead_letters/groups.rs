@@ -16,7 +16,7 @@ use crate::app::notices::note;
 use crate::proto::queue::v1 as pb;
 
 /// The messages that are looked at for groups unless `--limit` says otherwise.
-const LOOKED_AT: usize = 100_000;
+pub(super) const LOOKED_AT: usize = 100_000;
 /// The messages that are listed unless `--limit` says otherwise.
 const LISTED: usize = 100;
 
@@ -99,6 +99,11 @@ impl Session {
             let looked = messages(whole(found.len()));
             note(&format!("only the first {looked} were looked at; --limit N looks at more"));
         }
+        if self.output.is_for_people() && groups.iter().any(|(signature, _)| signature.is_empty()) {
+            note(
+                "(none) is what has no error signature; --error-signature '' means it, here and in `dlq redrive` and `dlq rm`",
+            );
+        }
         let items = groups.iter().map(|(signature, group)| {
             json!({
                 "errorSignature": signature, "messages": group.messages.to_string(),
@@ -131,7 +136,7 @@ impl Session {
     }
 
     /// The heads of errored messages, and the token of what is left.
-    async fn errored(&self, queue: &str, limit: usize) -> Result<(Vec<pb::Message>, String), Failure> {
+    pub(super) async fn errored(&self, queue: &str, limit: usize) -> Result<(Vec<pb::Message>, String), Failure> {
         pages::rows(limit, async |page_size, page_token| {
             let state = pb::MessageState::Errored.into();
             let (queue, without_payload) = (queue.to_owned(), true);
@@ -144,6 +149,6 @@ impl Session {
 }
 
 /// What kind of failure a message's last one was; empty if its last lease ended without a word, or the worker named none.
-fn signature_of(message: &pb::Message) -> String {
+pub(super) fn signature_of(message: &pb::Message) -> String {
     message.error.as_ref().map_or_else(String::new, |error| error.signature.clone())
 }
