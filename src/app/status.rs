@@ -10,6 +10,7 @@ use crate::api::grpc::whole;
 use crate::api::time::{write, write_duration};
 use crate::app::backend::{Backend, Memcached};
 use crate::app::readiness::Readiness;
+use crate::app::units;
 use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use crate::domain::queue::State;
 use crate::engine::queues::Backlog;
@@ -59,6 +60,19 @@ impl ServerStatus {
         stores
     }
 
+    /// That adds and new messages are refused for want of space: where, how much is free, how much must be.
+    fn full(&self, store: &pb::StoreStatus) -> String {
+        let free = units::size(u64::try_from(store.free_bytes).unwrap_or(0));
+        let wanted = self.embedded.as_ref().map(|embedded| embedded.wanted_space());
+        let place = wanted.map_or_else(String::new, |(dir, bytes)| {
+            format!("; {} must have {} free (storage.reserve_bytes)", dir.display(), units::size(bytes))
+        });
+        format!(
+            "the disk of the store {} is full: {free} free, so adds and new messages are refused{place}",
+            store.store
+        )
+    }
+
     fn fleet(&self) -> Option<pb::FleetStatus> {
         let fleet = self.engine.fleet()?;
         let members = whole(fleet.members.unwrap_or(0));
@@ -91,7 +105,7 @@ impl ServerStatus {
             running,
             errored,
             waiting_dequeues: whole(queues.waiting()),
-            sessions: whole(queues.sessions()),
+            sessions: whole(queues.open_sessions()),
             oldest: Vec::new(),
         };
         backlogs.sort_by(|one, other| (other.oldest, &one.queue).cmp(&(one.oldest, &other.queue)));
@@ -113,7 +127,7 @@ impl StatusSource for ServerStatus {
             problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
         }
         problems.extend(standing.beside.iter().cloned());
-        problems.extend(stores.iter().filter(|store| store.full).map(full));
+        problems.extend(stores.iter().filter(|store| store.full).map(|store| self.full(store)));
         problems.extend(datasets.iter().filter(|dataset| dataset.staleness > STATUS_STALENESS_MAX).map(stale));
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
         pb::GetStatusResponse {
@@ -136,19 +150,11 @@ impl StatusSource for ServerStatus {
     }
 }
 
-fn full(store: &pb::StoreStatus) -> String {
-    format!(
-        "the disk of the store {} is full: {} bytes are free, and adds and new messages are refused until \
-         storage.reserve_bytes are",
-        store.store, store.free_bytes
-    )
-}
-
 fn stale(dataset: &DatasetGauges) -> String {
     format!(
-        "counts of the dataset {} are {} s old: the store is away, or a server holds the limit back",
+        "counts of the dataset {} are {} old: the store is away, or a server holds the limit back",
         dataset.dataset,
-        dataset.staleness.as_secs()
+        units::about(dataset.staleness)
     )
 }
 

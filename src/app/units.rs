@@ -42,6 +42,19 @@ pub fn about(duration: Duration) -> String {
     span(Duration::from_micros(u64::try_from(rounded).unwrap_or(u64::MAX)))
 }
 
+/// A time that is left, to the nearest second if it is one: the moment since a lease of a minute began is not worth a digit.
+pub fn left(duration: Duration) -> String {
+    match duration.as_millis() {
+        0..999 => about(duration),
+        _ => about(duration.saturating_add(Duration::from_millis(500))), // a second and more
+    }
+}
+
+/// So many, with the word for one or for another number.
+pub fn counted(count: i64, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
 /// A size that was measured, in the greatest unit of which there is at least one, to a tenth.
 pub fn size(bytes: u64) -> String {
     let (unit, of) = unit_of(bytes);
@@ -149,6 +162,21 @@ mod tests {
         assert_eq!(about(Duration::from_micros(3_725_250_321)), "1h2m5s");
         assert_eq!(about(Duration::from_micros(1_250_321)), "1s");
         assert_eq!(about(Duration::from_micros(250_321)), "250ms");
+    }
+
+    #[test]
+    fn what_is_left_is_told_to_the_nearest_second() {
+        let cases =
+            [(59_994, "1m"), (59_400, "59s"), (29_999, "30s"), (1_000, "1s"), (999, "1s"), (400, "400ms"), (0, "0s")];
+        for (millis, text) in cases {
+            assert_eq!(left(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let told = |count| counted(count, "miss", "misses");
+        assert_eq!((told(0), told(1), told(2)), ("0 misses".to_owned(), "1 miss".to_owned(), "2 misses".to_owned()));
     }
 
     #[test]

@@ -306,6 +306,11 @@ impl Embedded {
         }
     }
 
+    /// The folder of the store, and the bytes that its file system must have free for new events and messages.
+    pub fn wanted_space(&self) -> (&Path, u64) {
+        self.space.wanted()
+    }
+
     /// Closes the store: what was lined up is still done, what comes later is refused. Blocks until all is on disk.
     pub fn close(&self) {
         self.core.queue.close();

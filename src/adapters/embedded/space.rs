@@ -60,6 +60,11 @@ impl Space {
         }
     }
 
+    /// The folder, and the bytes that must be free for intake.
+    pub fn wanted(&self) -> (&Path, u64) {
+        (&self.dir, self.reserve_bytes)
+    }
+
     /// The bytes this process may still write.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let answer = rustix::fs::statvfs(&self.dir)?;

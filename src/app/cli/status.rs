@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::app::cli::output::{Answer, Rows, duration_of};
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
-use crate::app::units::{about, size};
+use crate::app::units::{about, counted, size};
 use crate::proto::admin::v1 as pb;
 
 /// Show how a server is: its stores, fleet, lags, queues and caches, and what is wrong.
@@ -53,8 +53,11 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
     let mut rows = vec![row("server", &status.version, format!("{served}, up {}", span(&status.up)))];
     rows.extend(status.stores.iter().map(|store| row("store", &store.store, store_state(store))));
     rows.extend(status.fleet.as_ref().map(|fleet| {
-        let members =
-            if fleet.members == 0 { "members not known".to_owned() } else { format!("{} members", fleet.members) };
+        let members = if fleet.members == 0 {
+            "members not known".to_owned()
+        } else {
+            counted(fleet.members, "member", "members")
+        };
         row("fleet", "", format!("{members}, own lease ends in {}", span(&fleet.lease_left)))
     }));
     rows.extend(status.datasets.iter().map(|set| {
@@ -62,7 +65,8 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
             Some(lag) => format!("behind by {}", about(duration_of(lag))),
             None => "not known".to_owned(),
         };
-        let lags = format!("{} stale, rollup {behind}, {} writes held", span(&set.staleness), set.holds);
+        let held = counted(set.holds, "write held", "writes held");
+        let lags = format!("{} stale, rollup {behind}, {held}", span(&set.staleness));
         row("dataset", &set.dataset, lags)
     }));
     let more = status.dataset_count - i64::try_from(status.datasets.len()).unwrap_or(0);
@@ -70,34 +74,40 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
         rows.push(row("dataset", "", format!("{more} more, less stale")));
     }
     if let Some(queues) = &status.queues {
-        let pb::QueuesStatus { count, pending, running, errored, waiting_dequeues, sessions, .. } = queues;
+        let pb::QueuesStatus { count, pending, running, errored, waiting_dequeues, sessions, .. } = *queues;
+        let (queue, sessions) = (counted(count, "queue", "queues"), counted(sessions, "session", "sessions"));
         let all = format!(
-            "{count} queues: {pending} pending, {running} running, {errored} errored; {waiting_dequeues} dequeues wait, \
-             {sessions} sessions"
+            "{queue}: {pending} pending, {running} running, {errored} errored; {}, {sessions}",
+            waiting(waiting_dequeues)
         );
         rows.push(row("queues", "", all));
         let waits = |queue: &&pb::QueueBacklog| queue.pending + queue.running + queue.errored > 0;
         rows.extend(queues.oldest.iter().filter(waits).map(|queue| {
             let pb::QueueBacklog { pending, running, errored, waiting_dequeues, .. } = queue;
             let age = if *pending > 0 { format!(" (oldest {})", span(&queue.oldest_ready_age)) } else { String::new() };
-            let state = format!(
-                "{pending} pending{age}, {running} running, {errored} errored; {waiting_dequeues} dequeues wait"
-            );
+            let waits = waiting(*waiting_dequeues);
+            let state = format!("{pending} pending{age}, {running} running, {errored} errored; {waits}");
             row("queue", &queue.queue, state)
         }));
     }
-    rows.extend(
-        status
-            .count_cache
-            .as_ref()
-            .map(|cache| row("cache", "counts", format!("{} hits, {} misses", cache.hits, cache.misses))),
-    );
+    rows.extend(status.count_cache.as_ref().map(|cache| {
+        let (hits, misses) = (counted(cache.hits, "hit", "hits"), counted(cache.misses, "miss", "misses"));
+        row("cache", "counts", format!("{hits}, {misses}"))
+    }));
     rows.extend(status.memcached.iter().map(|cluster| {
         let pb::MemcachedStatus { servers, servers_down, calls, calls_failed, .. } = cluster;
-        let state = format!("{servers_down} of {servers} servers down, {calls_failed} of {calls} calls failed");
+        let state = format!(
+            "{servers_down} of {} down, {calls_failed} of {} failed",
+            counted(*servers, "server", "servers"),
+            counted(*calls, "call", "calls")
+        );
         row("memcached", &cluster.cluster, state)
     }));
     rows
+}
+
+fn waiting(dequeues: i64) -> String {
+    counted(dequeues, "dequeue waits", "dequeues wait")
 }
 
 fn store_state(store: &pb::StoreStatus) -> String {

@@ -120,6 +120,11 @@ impl Queues {
         self.shared.sessions.len()
     }
 
+    /// How many sessions are open at this server. O(sessions).
+    pub fn open_sessions(&self) -> usize {
+        self.shared.sessions.open_count(self.shared.clock.elapsed())
+    }
+
     /// What waits in each queue. O(shards).
     pub fn backlogs(&self) -> Vec<Backlog> {
         let now = self.shared.clock.elapsed();

@@ -124,6 +124,11 @@ impl Registry {
         self.known.lock().sessions.len()
     }
 
+    /// How many sessions live. O(n).
+    pub fn open_count(&self, now: Duration) -> usize {
+        self.known.lock().sessions.values().filter(|known| known.lives(now)).count()
+    }
+
     /// The least time by which a new session of this label has a greater number than all that are known, whatever the clock
     /// did: the greatest is the newest after a restart. O(log n).
     pub fn next_millis(&self, label: &str) -> u64 {

@@ -10,6 +10,7 @@ mod show;
 use clap::{Args, Subcommand};
 
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
 pub(super) use show::explanation_rows;
@@ -111,5 +112,5 @@ pub(super) fn full_name(message: &str) -> String {
 
 /// So many messages, in words.
 pub(super) fn messages(count: i64) -> String {
-    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+    counted(count, "message", "messages")
 }
