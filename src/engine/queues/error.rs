@@ -393,8 +393,8 @@ fn refusal_text(refusal: &Refusal) -> String {
         }
         Refusal::NotEmpty => "this setting changes only while the queue holds no message",
         Refusal::ValueHeld => {
-            "other messages of its exclusivity value are in flight or come first: wait for those, which ExplainMessage \
-             (tallystone msg explain -q QUEUE MESSAGE) names, or raise the limit of the value with SetValueLimit \
+            "other messages of its exclusivity value are in flight or come first, or the limit of the value is 0: \
+             ExplainMessage (tallystone msg explain -q QUEUE MESSAGE) says which; wait for those, or raise the limit of the value with SetValueLimit \
              (tallystone queue limit QUEUE VALUE N)"
         }
         Refusal::Deleted => "the queue was deleted",

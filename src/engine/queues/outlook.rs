@@ -146,9 +146,16 @@ fn next_text(outlook: &Outlook, filter: &Filter) -> String {
 fn held_text(steps: Steps<'_>, outlook: &Outlook, filter: &Filter) -> String {
     let which = if filter.is_empty() { "pending" } else { "pending and meets the filter" };
     let looked = if outlook.or_more { ", as far as was looked" } else { "" };
+    let rests = |(cause, _): &&(Cause, Timestamp)| matches!(cause, Cause::ValueHeld { limit: 0, .. });
+    let resting = outlook.held.iter().filter(rests).count();
+    let by = match resting {
+        0 => "others of its exclusivity value",
+        some if some == outlook.held.len() => "the limit of its exclusivity value, which is 0",
+        _ => "others of its exclusivity value, or because the limit of that is 0",
+    };
     format!(
-        "whatever is {which} is held back by others of its exclusivity value{looked}; see what holds it and what to do \
-         about that, with {} for a message that is not named here",
+        "whatever is {which} is held back by {by}{looked}; see what holds it and what to do about that, with {} for a \
+         message that is not named here",
         steps.explain_one()
     )
 }

@@ -11,6 +11,7 @@ use crate::app::cli::queue::settings::{self, SettingsArgs};
 use crate::app::cli::queue::{full_name, messages};
 use crate::app::cli::{Failure, Session};
 use crate::app::notices::note;
+use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -81,7 +82,8 @@ pub struct LimitArgs {
     name: String,
     /// The exclusivity value.
     value: String,
-    /// How many, 0 to 10,000; with 0 the value rests [default: as the queue says].
+    /// How many, 0 to 10,000; with 0 the value rests. Without it, a limit that was set is taken back [default: as the queue
+    /// says].
     #[arg(value_name = "N")]
     limit: Option<i32>,
 }
@@ -182,9 +184,33 @@ impl Session {
         let LimitArgs { name, value, limit } = args;
         let request = pb::SetValueLimitRequest { queue: name, value: value.clone(), limit };
         let set = call!(self, queues.set_value_limit, &request)?;
+        if self.output.is_for_people() {
+            note(&self.limit_told(&request).await);
+        }
         let limit = limit.map_or_else(|| "as the queue says".to_owned(), |limit| limit.to_string());
         let rows = Rows { columns: &["value", "limit"], cells: vec![vec![value, limit]] };
         self.output.answer(&Answer::one(&full_name("SetValueLimitResponse"), &set), &rows)
+    }
+
+    /// What a change of a limit means, in words; what the queue says is left out where it cannot be read.
+    async fn limit_told(&self, request: &pb::SetValueLimitRequest) -> String {
+        let value = &request.value;
+        match request.limit {
+            Some(0) => format!("exclusivity value {value:?} rests: none of its messages is leased from now on"),
+            Some(limit) => {
+                let many = counted(limit.into(), "message", "messages");
+                format!("at most {many} of exclusivity value {value:?} at once from now on")
+            }
+            None => {
+                let queue = self.queue_named(&request.queue).await.ok();
+                let most = queue.and_then(|queue| queue.max_in_flight_per_value);
+                let most = most.map(|most| format!(" ({most})")).unwrap_or_default();
+                format!(
+                    "exclusivity value {value:?} has no limit of its own now: max_in_flight_per_value of the queue{most} \
+                     holds"
+                )
+            }
+        }
     }
 
     pub(super) async fn purge_queue(&self, args: PurgeArgs) -> Result<(), Failure> {
