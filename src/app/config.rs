@@ -26,7 +26,7 @@ use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
 
 use numbers::{number_of, number_wanted};
-use tables::{complete_clusters, find, insert, kind_of, leaves, like};
+use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
 pub use cassandra::{Copies, clusters_beside, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
@@ -298,7 +298,8 @@ impl Layers {
         let value = with_unit.map_or(value, Value::Integer);
         if !known.same_type(&value) {
             let wanted = if known.is_integer() { number_wanted(key) } else { kind_of(&known) };
-            return Err(bad(key, origin, &format!("must be {wanted}, not {}", kind_of(&value))));
+            let example = in_quotes(key, &known, &value);
+            return Err(bad(key, origin, &format!("must be {wanted}, not {}{example}", kind_of(&value))));
         }
         if value.as_integer().is_some_and(i64::is_negative) {
             return Err(bad(key, origin, "must be 0 or more"));
@@ -526,6 +527,14 @@ mod tests {
             ("[strage]\n", "there is no setting strage; the sections are"),
             ("[server.tls]\n", "there is no setting server.tls; the settings of server are"),
             ("[server.listen]\n", "server.listen must be a text, not a section"),
+            (
+                "[server]\nlisten = 7612\n",
+                "server.listen must be a text, not a whole number; write it in quotes: listen = \"127.0.0.1:7612\"",
+            ),
+            (
+                "[log]\nlevel = 5\n",
+                "log.level must be a text, not a whole number; write it in quotes: level = \"info\"",
+            ),
             ("[clusters.near.keys]\n", "there is no setting clusters.near.keys"),
         ] {
             let error = load(&file(text)).expect_err(text).to_string();

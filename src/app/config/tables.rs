@@ -15,6 +15,19 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
+/// How a text is written that was meant where something else stands: with the port that was given, or as by default.
+pub(super) fn in_quotes(key: &str, known: &Value, value: &Value) -> String {
+    let (Some(known), name) = (known.as_str(), key.rsplit('.').next().unwrap_or(key)) else { return String::new() };
+    let example = match (known.rsplit_once(':'), value.as_integer()) {
+        (Some((host, _)), Some(port)) if u16::try_from(port).is_ok() => format!("{host}:{port}"),
+        _ => known.to_owned(), // says what it looks like
+    };
+    match example.is_empty() {
+        true => "; write it in quotes".to_owned(),
+        false => format!("; write it in quotes: {name} = {example:?}"),
+    }
+}
+
 /// The key that is documented for a key: clusters have any name.
 pub(super) fn like(key: &str) -> String {
     match key.split('.').collect::<Vec<_>>()[..] {
