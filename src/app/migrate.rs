@@ -9,10 +9,12 @@ use serde_json::json;
 use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
 use crate::adapters::cassandra::{self, OpenError, Options, Patience};
 use crate::adapters::system::SystemClock;
+use crate::api::grpc::whole;
 use crate::app::cli::output::{Output, Parts, Rows};
 use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
 use crate::app::commands::{SettingsArgs, load_settings};
 use crate::app::config::{ClusterConfig, ClusterKind, storage_cluster};
+use crate::app::units::counted;
 
 /// Look at the schema of a Cassandra keyspace, and bring it up to this release.
 #[derive(Clone, Debug, Subcommand)]
@@ -197,7 +199,7 @@ async fn apply(target: &Target) -> Result<(), Failure> {
     }
     let text = match missing.len() {
         0 => format!("keyspace {keyspace} is up to date\n"),
-        count => format!("keyspace {keyspace}: {count} migrations applied\n"),
+        count => format!("keyspace {keyspace}: {} applied\n", migrations(count)),
     };
     Output::plain().bytes(text.as_bytes())
 }
@@ -228,8 +230,13 @@ fn status(target: &Target, output: Output) -> Result<(), Failure> {
     let what = match &target.state {
         SchemaState::Current => return Ok(()),
         SchemaState::NoKeyspace => format!("there is no keyspace {keyspace}"),
-        SchemaState::Behind(missing) => format!("keyspace {keyspace} lacks {} migrations", missing.len()),
+        SchemaState::Behind(missing) => format!("keyspace {keyspace} lacks {}", migrations(missing.len())),
         SchemaState::Ahead(_) | SchemaState::Differs(_) => return target.missing().map(|_| ()),
     };
     Err(Failure::new(Exit::Precondition, what).hint("bring it up to this release with `tallystone migrate apply`"))
+}
+
+/// So many migrations, in words.
+fn migrations(count: usize) -> String {
+    counted(whole(count), "migration", "migrations")
 }

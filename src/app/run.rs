@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::cassandra::Patience;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
+use crate::api::grpc::whole;
 use crate::api::http::{Gateway, Hosts, Phase};
 use crate::api::serve::Ended;
 use crate::app::backend::{Backend, open_memcached};
@@ -33,6 +34,7 @@ use crate::app::notices::{for_shell, say};
 use crate::app::readiness::Readiness;
 use crate::app::resources;
 use crate::app::status::ServerStatus;
+use crate::app::units::counted;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::Rules;
@@ -469,16 +471,16 @@ impl Done {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = |count: u64, one: &str, many: &str| counted(whole(count), one, many);
         write!(
             f,
-            "{} writes applied, {} repeats recognised, {} rollups written, {} messages enqueued, {} completed, {} counters \
-             left to the next start",
-            self.writes_applied,
-            self.writes_repeated,
-            self.rollups_written,
-            self.messages_enqueued,
+            "{}, {}, {}, {}, {} completed, {} left to the next start",
+            told(self.writes_applied, "write applied", "writes applied"),
+            told(self.writes_repeated, "repeat recognised", "repeats recognised"),
+            told(self.rollups_written, "rollup written", "rollups written"),
+            told(self.messages_enqueued, "message enqueued", "messages enqueued"),
             self.messages_completed,
-            self.counters_left
+            told(self.counters_left as u64, "counter", "counters")
         )
     }
 }

@@ -21,6 +21,7 @@ use crate::app::cli::output::{Output, Parts, Rows, progress};
 use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
 use crate::app::resources::keep_files_private;
 use crate::app::units;
+use crate::client::CallError;
 use crate::ports::Clock as _;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
@@ -185,6 +186,10 @@ fn refuse_existing(dir: &Path) -> Result<(), Failure> {
 }
 
 fn failed(session: &Session, status: &tonic::Status) -> Failure {
+    let error = CallError::of_one(status.clone());
+    if error.is_unreachable() {
+        return session.failed(&error);
+    }
     let what = format!("the server at {} made no backup: {}", session.server, status.message());
     let exit = match status.code() {
         Code::Unimplemented => Exit::Precondition,

@@ -166,6 +166,14 @@ impl Output {
         }
     }
 
+    /// The time that is left in a cell: rounded for people, as the protocol writes it for programs; empty if there is none.
+    pub fn left_cell(self, left: Option<&prost_types::Duration>) -> String {
+        match (self.is_for_people(), left) {
+            (true, Some(left)) => units::left(duration_of(left)),
+            (_, left) => left.map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+
     /// A size that was set in a cell, with its unit for people, in bytes for programs.
     pub fn size_cell(self, bytes: i64) -> String {
         match (self.is_for_people(), u64::try_from(bytes)) {
@@ -288,11 +296,6 @@ pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'s
 /// A time in a cell; empty if there is none.
 pub fn time_cell(time: Option<&prost_types::Timestamp>) -> String {
     time.map(ToString::to_string).unwrap_or_default()
-}
-
-/// A duration in a cell; empty if there is none.
-pub fn duration_cell(duration: Option<&prost_types::Duration>) -> String {
-    duration.map(ToString::to_string).unwrap_or_default()
 }
 
 /// A duration of the protocol; a negative one, which no answer holds, is none at all.

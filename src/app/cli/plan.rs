@@ -5,8 +5,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::app::cli::output::{Layout, Parts, Rows, TABLE_WIDTH};
+use crate::api::grpc::whole;
+use crate::app::cli::output::{Layout, Output, Parts, Rows, TABLE_WIDTH};
 use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
+use crate::app::units;
 use crate::domain::capacity::{Load, Plan};
 use crate::domain::namespace::Cardinality;
 use crate::engine::namespaces::duration_text;
@@ -59,42 +61,55 @@ impl PlanArgs {
             retention: self.retention,
             hottest_adds_per_second: self.hottest,
         };
-        let lines = lines_of(&load.plan());
+        let output = self.output.or(given);
+        let lines = lines_of(&load.plan(), output);
         let items: Vec<_> =
             lines.iter().map(|[item, value, note]| json!({ "item": item, "value": value, "note": note })).collect();
         let rows = Rows { columns: &["item", "value", "note"], cells: lines.into_iter().map(Vec::from).collect() };
-        let mut parts = Parts::list(self.output.or(given)).laid_out(Layout::Within(TABLE_WIDTH));
+        let mut parts = Parts::list(output).laid_out(Layout::Within(TABLE_WIDTH));
         parts.print(&items, &rows)?;
         parts.end(rows.columns)
     }
 }
 
+/// A size that is estimated: with a unit for people, in bytes for programs.
+fn sized(bytes: u64, output: Output) -> String {
+    if output.is_for_people() { units::size(bytes) } else { bytes.to_string() }
+}
+
+/// A duration: with its units for people, as settings are written for programs.
+fn lasting(time: Duration, output: Output) -> String {
+    if output.is_for_people() { units::span(time) } else { duration_text(time) }
+}
+
 /// Item, value, note; in the order in which one would write them down.
-fn lines_of(plan: &Plan) -> Vec<[String; 3]> {
+fn lines_of(plan: &Plan, output: Output) -> Vec<[String; 3]> {
+    let set = |bytes: u64| output.size_cell(whole(bytes));
+    let (about, span) = (|bytes| sized(bytes, output), |time| lasting(time, output));
     let line = |item: &str, value: String, note: &str| [item.to_owned(), value, note.to_owned()];
     let (dataset, partition, rollup) = (&plan.dataset, plan.partition, plan.rollup);
     let cardinality = format!("{:?}", plan.cardinality).to_uppercase();
-    let by_default = format!("the busiest counter's; {} by default", bytes(plan.partition_bytes_by_default));
+    let by_default = format!("the busiest counter's; {} by default", units::size(plan.partition_bytes_by_default));
     let mut lines = vec![
         line("counter_cardinality", cardinality, "of the namespace"),
         line("time_partition.seconds_per_bucket", partition.seconds_per_bucket.to_string(), "of the namespace"),
         line("time_partition.buckets_per_id", partition.buckets_per_id.to_string(), "of the namespace"),
         line("rollup.num_queues", rollup.num_queues.to_string(), "of the namespace"),
         line("rollup.coalesce_ms", rollup.coalesce_ms.to_string(), "of the namespace"),
-        line("rollup.capacity_bytes", rollup.capacity_bytes.to_string(), "of the namespace"),
+        line("rollup.capacity_bytes", set(rollup.capacity_bytes), "of the namespace"),
         line("rollup.rollup_batch_count", rollup.rollup_batch_count.to_string(), "of the namespace"),
-        line("dataset.slice_width", duration_text(dataset.slice_width()), "of the dataset"),
-        line("dataset.accept_limit", duration_text(dataset.accept_limit), "of the dataset"),
-        line("dataset.close_after", duration_text(dataset.close_after), "of the dataset"),
-        line("dataset.delete_after", duration_text(dataset.delete_after), "of the dataset"),
-        line("storage.count_cache_bytes", plan.count_cache_bytes.to_string(), "of the server: every counter in memory"),
-        line("storage.tail_bytes", plan.tail_bytes.to_string(), "of the server: every event until it is rolled up"),
+        line("dataset.slice_width", span(dataset.slice_width()), "of the dataset"),
+        line("dataset.accept_limit", span(dataset.accept_limit), "of the dataset"),
+        line("dataset.close_after", span(dataset.close_after), "of the dataset"),
+        line("dataset.delete_after", span(dataset.delete_after), "of the dataset"),
+        line("storage.count_cache_bytes", set(plan.count_cache_bytes), "of the server: every counter in memory"),
+        line("storage.tail_bytes", set(plan.tail_bytes), "of the server: every event until it is rolled up"),
         line("hottest counter", format!("{} adds/s", plan.hottest_adds_per_second), "for the partitions"),
-        line("largest partition", bytes(plan.partition_bytes), &by_default),
+        line("largest partition", about(plan.partition_bytes), &by_default),
         line("events kept", plan.events.to_string(), "retention and the slice that is written"),
-        line("disk, embedded", bytes(plan.embedded_bytes), "before compression"),
-        line("disk, Cassandra", bytes(plan.cassandra_bytes), "three copies, before compression"),
-        line("counts follow within", duration_text(plan.converges_within), "accept limit and 3 x coalesce_ms"),
+        line("disk, embedded", about(plan.embedded_bytes), "before compression"),
+        line("disk, Cassandra", about(plan.cassandra_bytes), "three copies, before compression"),
+        line("counts follow within", span(plan.converges_within), "accept limit and 3 x coalesce_ms"),
     ];
     if let Some(hot) = plan.hot {
         let note =
@@ -103,32 +118,4 @@ fn lines_of(plan: &Plan) -> Vec<[String; 3]> {
     }
     lines.extend(plan.warnings.iter().map(|warning| line("warning", "look".to_owned(), warning)));
     lines
-}
-
-/// Bytes with a unit that people read.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut scaled = count as f64;
-    let mut unit = "bytes";
-    for larger in UNITS {
-        if scaled < 1_024.0 {
-            break;
-        }
-        (scaled, unit) = (scaled / 1_024.0, larger);
-    }
-    if unit == "bytes" { format!("{count} bytes") } else { format!("{scaled:.1} {unit}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_shown_in_the_unit_that_fits() {
-        for (count, shown) in
-            [(0, "0 bytes"), (1_023, "1023 bytes"), (1_536, "1.5 KiB"), (18_000_000, "17.2 MiB"), (1 << 50, "1.0 PiB")]
-        {
-            assert_eq!(bytes(count), shown);
-        }
-    }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{Answer, Rows, duration_cell, list_cell, time_cell};
+use crate::app::cli::output::{Answer, Rows, list_cell, time_cell};
 use crate::app::cli::queue::full_name;
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
 use crate::app::notices::note;
@@ -99,7 +99,7 @@ impl Session {
         if args.id {
             return self.output.bytes(format!("{}\n", opened.session_id).as_bytes());
         }
-        let cells = vec![vec![opened.session_id.clone(), duration_cell(opened.session_lease.as_ref())]];
+        let cells = vec![vec![opened.session_id.clone(), self.output.span_cell(opened.session_lease.as_ref())]];
         let rows = Rows { columns: &["session_id", "session_lease"], cells };
         self.output.answer(&Answer::one(&full_name("OpenSessionResponse"), &opened), &rows)
     }
@@ -107,7 +107,8 @@ impl Session {
     async fn beat(&self, args: BeatArgs) -> Result<(), Failure> {
         let request = pb::HeartbeatRequest { session_id: args.session_id, received_up_to: args.received_up_to };
         let beat = call!(self, queues.heartbeat, &request)?;
-        let cells = vec![vec![duration_cell(beat.session_expires_in.as_ref()), list_cell(&beat.cancel_requests)]];
+        let left = self.output.left_cell(beat.session_expires_in.as_ref());
+        let cells = vec![vec![left, list_cell(&beat.cancel_requests)]];
         let rows = Rows { columns: &["session_expires_in", "cancel_requests"], cells };
         self.output.answer(&Answer::one(&full_name("HeartbeatResponse"), &beat), &rows)
     }
@@ -130,7 +131,7 @@ impl Session {
                 session.leases.to_string(),
                 time_cell(session.open_time.as_ref()),
                 time_cell(session.last_heard_time.as_ref()),
-                duration_cell(session.session_expires_in.as_ref()),
+                self.output.left_cell(session.session_expires_in.as_ref()),
             ]
         });
         let columns = &["label", "session_ref", "leases", "open_time", "last_heard_time", "session_expires_in"];

@@ -14,6 +14,7 @@ mod settings;
 mod status;
 mod tables;
 mod units;
+mod words;
 mod work;
 
 use std::fs;

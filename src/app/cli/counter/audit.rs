@@ -3,11 +3,13 @@
 use clap::Args;
 
 use crate::adapters::system::SystemClock;
+use crate::api::grpc::whole;
 use crate::app::cli::arguments::{When, time, when};
 use crate::app::cli::counter::{Counters, full_name};
 use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, progress, time_cell, word};
 use crate::app::cli::{Exit, Failure, pages};
 use crate::app::notices::note;
+use crate::app::units::counted;
 use crate::domain::Timestamp;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
@@ -241,8 +243,7 @@ fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
 
 fn recount_text(recount: &pb::RecountCounterResponse) -> String {
     let mut text = format!(
-        "count served:      {}{}\ncount of the log:  {}{}\nas of:             {}\n{}\n{} buckets compared, {} events read, {} \
-         differences\n",
+        "count served:      {}{}\ncount of the log:  {}{}\nas of:             {}\n{}\n{} compared, {} read, {}\n",
         recount.count_before,
         clamped(recount.saturated_before),
         recount.count_after,
@@ -252,9 +253,9 @@ fn recount_text(recount: &pb::RecountCounterResponse) -> String {
             true => "the log reaches back to the counter's beginning",
             false => "the log is shorter than the counter; what was recorded before it is the base",
         },
-        recount.buckets_compared,
-        recount.events_read,
-        recount.differences.len(),
+        counted(recount.buckets_compared, "bucket", "buckets"),
+        counted(recount.events_read, "event", "events"),
+        counted(whole(recount.differences.len()), "difference", "differences"),
     );
     for difference in &recount.differences {
         text.push_str(&format!(

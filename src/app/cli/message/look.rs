@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, message_state};
-use crate::app::cli::output::{Answer, Rows, duration_cell, time_cell, word};
+use crate::app::cli::output::{Answer, Output, Rows, time_cell, word};
 use crate::app::cli::queue::{explanation_rows, full_name};
 use crate::app::cli::{Failure, Session, pages};
 use crate::app::notices::note;
@@ -119,7 +119,7 @@ impl Session {
         if args.payload {
             return self.output.bytes(&message.payload);
         }
-        let rows = Rows { columns: &["field", "value"], cells: fields(message) };
+        let rows = Rows { columns: &["field", "value"], cells: fields(message, self.output) };
         self.output.sentences(&Answer::one(&full_name("GetMessageResponse"), &found), &rows)
     }
 
@@ -262,7 +262,7 @@ fn shortened(error: String) -> String {
 }
 
 /// All that is known of a message; what is not known is left out.
-fn fields(message: &pb::Message) -> Vec<Vec<String>> {
+fn fields(message: &pb::Message, output: Output) -> Vec<Vec<String>> {
     let rows = [
         ("message_id", message.message_id.clone()),
         ("message_key", message.message_key.clone()),
@@ -274,8 +274,8 @@ fn fields(message: &pb::Message) -> Vec<Vec<String>> {
         ("type", message.r#type.clone()),
         ("attempt_number", message.attempt_number.to_string()),
         ("attempts_left", message.attempts_left.to_string()),
-        ("lease_duration", duration_cell(message.lease_duration.as_ref())),
-        ("ttl_left", duration_cell(message.ttl_left.as_ref())),
+        ("lease_duration", output.span_cell(message.lease_duration.as_ref())),
+        ("ttl_left", output.left_cell(message.ttl_left.as_ref())),
         ("enqueue_time", time_cell(message.enqueue_time.as_ref())),
         ("visible_time", time_cell(message.visible_time.as_ref())),
         ("first_lease_time", time_cell(message.first_lease_time.as_ref())),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::api::grpc::whole;
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair, time};
 use crate::app::cli::counter::all_or_partial;
@@ -15,6 +16,7 @@ use crate::app::cli::output::{Answer, Rows, progress};
 use crate::app::cli::queue::{self, full_name};
 use crate::app::cli::{Exit, Failure, Session};
 use crate::app::notices::{for_shell, note};
+use crate::app::units::counted;
 use crate::domain::Timestamp;
 use crate::domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
 use crate::proto::queue::v1 as pb;
@@ -200,7 +202,11 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 
 /// Says how far a push of lines came.
 fn so_far(failure: Failure, done: usize) -> Failure {
-    failure.hint(format!("{done} lines were pushed before; go on with line {}", done + 1))
+    failure.hint(format!(
+        "{} pushed before; go on with line {}",
+        counted(whole(done), "line was", "lines were"),
+        done + 1
+    ))
 }
 
 /// The lines of a file that is read as they are asked for.

@@ -10,7 +10,7 @@ use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
 use crate::app::cli::counter::all_or_partial;
 use crate::app::cli::message::look::{payload_cell, state};
-use crate::app::cli::output::{Answer, Parts, Rows, duration_cell};
+use crate::app::cli::output::{Answer, Output, Parts, Rows};
 use crate::app::cli::queue::full_name;
 use crate::app::cli::{Failure, Session};
 use crate::app::notices::{note, on_one_line};
@@ -132,8 +132,9 @@ impl Session {
         if args.wait.is_some_and(|wait| wait > DEQUEUE_WAIT_MAX) {
             return Err(Failure::usage(format!("--wait is at most {DEQUEUE_WAIT_MAX:?}; pull again to wait on")));
         }
+        let queue = args.queue;
         let request = pb::DequeueRequest {
-            queue: args.queue,
+            queue: queue.clone(),
             max_messages: args.max,
             lease_duration: args.lease.map(write_duration),
             wait: args.wait.map(write_duration),
@@ -155,16 +156,19 @@ impl Session {
             }
         })?;
         if pulled.leases.is_empty() {
-            note(match pulled.completeness().as_str_name().contains("PARTIAL") {
-                true => "nothing yet: the filter was not looked up to the end; pull again",
-                false => "no message is ready; `tallystone queue explain` says why",
+            note(&match pulled.completeness().as_str_name().contains("PARTIAL") {
+                true => format!(
+                    "nothing yet: the filter was not looked up to the end; pull again, with `tallystone msg pull -q {queue}`"
+                ),
+                false => format!("no message is ready; `tallystone queue explain {queue}` says why"),
             });
         }
         if args.tokens {
             let tokens = pulled.leases.iter().map(|lease| format!("{}\n", lease.lease_token));
             return self.output.bytes(tokens.collect::<String>().as_bytes());
         }
-        let rows = Rows { columns: LEASED, cells: pulled.leases.iter().map(lease_cells).collect() };
+        let cells = pulled.leases.iter().map(|lease| lease_cells(lease, self.output)).collect();
+        let rows = Rows { columns: LEASED, cells };
         self.output.answer(&Answer::many(&full_name("DequeueResponse"), &pulled, "leases"), &rows)
     }
 
@@ -286,7 +290,7 @@ impl Session {
                 Ok(answer) => {
                     let cells = vec![
                         lease_token,
-                        duration_cell(answer.lease_expires_in.as_ref()),
+                        self.output.left_cell(answer.lease_expires_in.as_ref()),
                         answer.cancel_requested.to_string(),
                     ];
                     let rows = Rows { columns: EXTENDED, cells: vec![cells] };
@@ -304,12 +308,12 @@ impl Session {
     }
 }
 
-fn lease_cells(lease: &pb::Lease) -> Vec<String> {
+fn lease_cells(lease: &pb::Lease, output: Output) -> Vec<String> {
     let message = lease.message.clone().unwrap_or_default();
     vec![
         message.message_id,
         lease.attempt_number.to_string(),
-        duration_cell(lease.lease_expires_in.as_ref()),
+        output.left_cell(lease.lease_expires_in.as_ref()),
         payload_cell(&message.payload),
         lease.fence.to_string(),
         lease.lease_token.clone(),
