@@ -153,3 +153,21 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let at = panic.location().map(ToString::to_string).unwrap_or_default();
     tracing::error!(at, "a defect: {what}");
 }
+
+#[cfg(test)]
+mod tests {
+    use tracing::level_filters::LevelFilter;
+    use tracing_subscriber::layer::Filter;
+
+    use super::*;
+
+    #[test]
+    fn spans_below_the_level_of_the_log_are_not_even_made() {
+        for (level, most) in [("info", LevelFilter::INFO), ("warn,tallystone=debug", LevelFilter::DEBUG)] {
+            let (repeated, summary) = Repeated::start().expect("a thread");
+            let both = filter(level).expect("a level").and(repeated);
+            assert_eq!(Filter::<Registry>::max_level_hint(&both), Some(most), "{level}");
+            summary.finish();
+        }
+    }
+}
