@@ -1,6 +1,6 @@
 //! What callers ask of the committer. Each command carries the way to its caller; it is answered once.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, SubAssign};
 
 use fjall::Slice;
 use tokio::sync::oneshot;
@@ -143,6 +143,13 @@ pub struct Weight {
     pub intake: usize,
     /// Of all others.
     pub upkeep: usize,
+}
+
+impl SubAssign for Weight {
+    fn sub_assign(&mut self, less: Self) {
+        self.intake -= less.intake;
+        self.upkeep -= less.upkeep;
+    }
 }
 
 impl AddAssign for Weight {

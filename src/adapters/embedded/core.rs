@@ -9,7 +9,7 @@ use super::book::Book;
 use super::catalog::Catalog;
 use super::error::ReadError;
 use super::library::Library;
-use super::maker::Wanted;
+use super::maker::Jobs;
 use super::memory::Memory;
 use super::queue::Queue;
 use super::queues::Shared;
@@ -22,8 +22,8 @@ use crate::ports::{StoreError, StoreErrorKind};
 pub struct Core {
     /// The way to the committer.
     pub queue: Queue,
-    /// The slices that want keyspaces.
-    pub wanted: Wanted,
+    /// Keyspaces of slices to be made and deleted.
+    pub jobs: Jobs,
     /// Counters in memory.
     pub memory: Memory,
     /// Time slices.
@@ -56,7 +56,7 @@ impl Core {
     ) -> Self {
         Self {
             queue: Queue::default(),
-            wanted: Wanted::default(),
+            jobs: Jobs::default(),
             memory,
             slices,
             series,
@@ -96,6 +96,7 @@ impl Core {
         // The first failure is the one to show.
         let _ = self.failure.set(why);
         self.queue.close();
+        self.jobs.close(&self.queue);
     }
 
     /// Why the store failed, if it did.

@@ -7,7 +7,7 @@
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
 //! series.W.P                  finished steps of W seconds, period P; dropped by the period
 //! ```
-//! Keyspaces of slices are made by a thread of their own (`maker`), all others by the committer, which deletes them, too.
+//! Keyspaces of slices are made and deleted by a thread of their own (`maker`), all others by the committer.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -143,32 +143,33 @@ impl Library {
     }
 
     /// Several keyspaces, made as far as they are not there, and listed at once. The library takes no commit while it
-    /// makes one; `between` two of them is the time for it.
+    /// makes one; `between` two of them is the time for it. They are not deleted by others meanwhile.
     pub fn make_all<const N: usize>(
         &self,
         wanted: [(String, Kind); N],
         between: impl Fn(),
     ) -> Result<[Keyspace; N], KeyspaceError> {
-        let mut manifest = self.manifest.lock();
-        let mut longer = manifest.clone();
         let mut made = Vec::with_capacity(N);
         for (name, kind) in wanted {
             if !made.is_empty() {
                 between();
             }
-            let keyspace = self.db.keyspace(&name, || options(kind, self.memtable_bytes))?;
-            longer.keyspaces.insert(keyspace.id(), name);
-            made.push(keyspace);
+            made.push(self.db.keyspace(&name, || options(kind, self.memtable_bytes))?);
         }
-        if longer != *manifest {
+        // Not before: whoever needs the list must not wait for what is made.
+        let mut manifest = self.manifest.lock();
+        if made.iter().any(|keyspace| !manifest.keyspaces.contains_key(&keyspace.id())) {
+            let mut longer = manifest.clone();
+            longer.keyspaces.extend(made.iter().map(|keyspace| (keyspace.id(), keyspace.name().to_string())));
             longer.write(&self.dir)?;
             *manifest = longer;
         }
         Ok(made.try_into().unwrap_or_else(|_| unreachable!("one keyspace for each that is wanted")))
     }
 
-    /// Deletes keyspaces. Their files go when the last reader and the journal have let go of them.
-    pub fn delete(&self, keyspaces: Vec<Keyspace>) -> Result<(), KeyspaceError> {
+    /// Deletes keyspaces, with pauses `between` them. Their files go when the last reader and the journal have let go of
+    /// them.
+    pub fn delete(&self, keyspaces: Vec<Keyspace>, between: impl Fn()) -> Result<(), KeyspaceError> {
         let mut manifest = self.manifest.lock();
         let mut shorter = manifest.clone();
         for keyspace in &keyspaces {
@@ -176,8 +177,10 @@ impl Library {
         }
         shorter.write(&self.dir)?;
         *manifest = shorter;
+        drop(manifest);
         for keyspace in keyspaces {
             self.db.delete_keyspace(keyspace)?;
+            between();
         }
         Ok(())
     }

@@ -34,12 +34,16 @@ impl Store {
         answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
     }
 
-    /// Waits for the keyspaces of the slices that these times need. A full disk gets none; the committer refuses then.
-    async fn make_spaces(&self, dataset: DatasetId, times: impl Iterator<Item = Timestamp>) {
-        for start in self.core.slices.without_spaces(dataset, times) {
-            if !self.core.is_full() {
-                self.core.wanted.make(dataset, start).await;
-            }
+    /// Lines up a command that adds rows to slices which begin then and have no keyspaces yet, once they have them. A full
+    /// disk gets none; the committer refuses the command then.
+    fn push_with_spaces(&self, dataset: DatasetId, starts: Vec<Timestamp>, command: Command) {
+        let queue = &self.core.queue;
+        if starts.is_empty() || self.core.is_full() {
+            return queue.push(command);
+        }
+        match queue.reserve(&command) {
+            Ok(reserved) => self.core.jobs.make(queue, dataset, starts, command, reserved),
+            Err(kind) => command.fail(|op| StoreError::not_applied(kind, op)),
         }
     }
 }
@@ -59,19 +63,22 @@ impl EventLog for Store {
                 self.core.memory.note_namespace(new.counter.namespace(), dataset);
             }
         }
-        self.make_spaces(dataset, events.iter().map(|new| new.event.key.time)).await;
+        let starts = self.core.slices.without_spaces(dataset, events.iter().map(|new| new.event.key.time));
         let events = events.into_iter().map(Prepared::new).collect();
         let (answer, answered) = oneshot::channel();
-        self.core.queue.push(Command::Append(Append { dataset, events, held, answer }));
+        self.push_with_spaces(dataset, starts, Command::Append(Append { dataset, events, held, answer }));
         answered.await.unwrap_or_else(|_| {
             (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, "append"))).collect()
         })
     }
 
     async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
-        self.make_spaces(dataset, std::iter::once(key.time)).await;
+        let starts = self.core.slices.without_spaces(dataset, std::iter::once(key.time));
         let (counter, key) = (counter.clone(), key.clone());
-        self.ask("settle", |answer| Command::Settle(Settle { dataset, counter, key, answer })).await
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Settle(Settle { dataset, counter, key, answer });
+        self.push_with_spaces(dataset, starts, command);
+        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, "settle")))
     }
 
     async fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Option<Event>, StoreError> {

@@ -201,8 +201,9 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let shared = queues::Shared::open(&queues).map_err(unreadable)?;
     let core = Arc::new(Core::new(library, memory, slices, series, book, catalog, shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
-    let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)?;
     let maker = maker::start(Arc::clone(&core))?;
+    let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)
+        .inspect_err(|_| core.jobs.close(&core.queue))?;
     let (committer, maker, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(maker)), Mutex::new(Some(lock)));
     Ok(Embedded { core, space: space(), queue_moment, committer, maker, lock })
 }
@@ -320,7 +321,7 @@ impl Embedded {
         {
             self.core.fail("the writer thread panicked".to_owned());
         }
-        self.core.wanted.close();
+        self.core.jobs.close(&self.core.queue);
         let maker = self.maker.lock().take();
         // It catches its panics.
         drop(maker.map(JoinHandle::join));

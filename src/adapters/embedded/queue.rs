@@ -28,10 +28,16 @@ pub struct Queue {
     wake: Condvar,
 }
 
+/// Room that is set aside for a command which is not ready yet.
+#[must_use = "the room is given back when the command is lined up"]
+pub struct Reserved(Weight);
+
 #[derive(Default)]
 struct State {
     lanes: [Waiting; Lane::COUNT],
     weight: Weight,
+    /// Of commands that are not ready yet; they count as if they waited.
+    reserved: Weight,
     closed: bool,
     /// How many commands the taker waits for; 0 while it does not wait.
     wanted: usize,
@@ -110,25 +116,54 @@ impl Queue {
     /// Lines a command up; one that is turned away is answered at once.
     pub fn push(&self, command: Command) {
         let weight = command.bytes();
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         let refusal = if state.closed {
             StoreErrorKind::Closed
         } else if !state.has_room_for(weight) {
             StoreErrorKind::Busy
         } else {
-            state.weight += weight;
-            state.hurried |= !matches!(command, Command::Append(_));
-            let cost = cost_of(command.items(), weight);
-            state.lanes[command.lane() as usize].push(command, cost);
-            let is_awaited = state.wanted > 0 && (state.hurried || state.len() >= state.wanted);
-            drop(state);
-            if is_awaited {
-                self.wake.notify_one();
-            }
-            return;
+            return self.line_up(state, command, weight);
         };
         drop(state);
         command.fail(|op| StoreError::not_applied(refusal, op));
+    }
+
+    /// Lines up a command that has its room.
+    pub fn push_reserved(&self, command: Command, reserved: Reserved) {
+        let Reserved(weight) = reserved;
+        let mut state = self.state.lock();
+        state.reserved -= weight;
+        if state.closed {
+            drop(state);
+            return command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
+        }
+        self.line_up(state, command, weight);
+    }
+
+    fn line_up(&self, mut state: MutexGuard<'_, State>, command: Command, weight: Weight) {
+        state.weight += weight;
+        state.hurried |= !matches!(command, Command::Append(_));
+        let cost = cost_of(command.items(), weight);
+        state.lanes[command.lane() as usize].push(command, cost);
+        let is_awaited = state.wanted > 0 && (state.hurried || state.len() >= state.wanted);
+        drop(state);
+        if is_awaited {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sets room aside for a command that is not ready to be lined up yet.
+    pub fn reserve(&self, command: &Command) -> Result<Reserved, StoreErrorKind> {
+        let weight = command.bytes();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(StoreErrorKind::Closed);
+        }
+        if !state.has_room_for(weight) {
+            return Err(StoreErrorKind::Busy);
+        }
+        state.reserved += weight;
+        Ok(Reserved(weight))
     }
 
     /// Waits for commands and takes a group of them; answers `false` once the queue is closed and empty.
@@ -185,8 +220,14 @@ impl Queue {
 
     /// The bytes that wait or are being worked on.
     pub fn bytes(&self) -> usize {
+        let state = self.state.lock();
+        state.weight.intake + state.weight.upkeep + state.reserved.intake + state.reserved.upkeep
+    }
+
+    /// Whether commands wait or are being worked on.
+    pub fn is_busy(&self) -> bool {
         let weight = self.state.lock().weight;
-        weight.intake + weight.upkeep
+        weight.intake + weight.upkeep > 0
     }
 }
 
@@ -209,7 +250,8 @@ impl State {
 
     fn has_room_for(&self, more: Weight) -> bool {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
-        fits(self.weight.intake, more.intake, HELD_BYTES_MAX) && fits(self.weight.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
+        fits(self.weight.intake + self.reserved.intake, more.intake, HELD_BYTES_MAX)
+            && fits(self.weight.upkeep + self.reserved.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
     }
 }
 
@@ -444,6 +486,25 @@ mod tests {
         queue.done(commands[2].bytes());
         assert_eq!(work_off(&queue), 1);
         assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn room_that_is_set_aside_counts_and_goes_over_to_the_command() {
+        let queue = Queue::default();
+        let (first, _answered) = append(2 * THIRD);
+        let reserved = queue.reserve(&first).expect("there is room");
+        assert!(!pushed(&queue, append(2 * THIRD)), "the room is taken");
+        assert_eq!((queue.bytes() > 2 * THIRD, queue.is_busy()), (true, false));
+        let (second, _answered) = append(2 * THIRD);
+        assert_eq!(queue.reserve(&second).err(), Some(StoreErrorKind::Busy));
+        queue.push_reserved(first, reserved);
+        assert!(queue.is_busy() && !pushed(&queue, append(2 * THIRD)), "it counts once, and still");
+        assert_eq!(work_off(&queue), 1);
+        assert_eq!(queue.bytes(), 0);
+        let reserved = queue.reserve(&second).expect("there is room again");
+        queue.close();
+        queue.push_reserved(second, reserved);
+        assert_eq!(queue.bytes(), 0, "what comes after the end is refused and holds nothing");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn slices(library: &Library, path: &Path) -> Result<Slices, OpenError> {
         let found = Spaces::find(library, slice.dataset, slice.start).map_err(fail)?;
         match (slice.status, found) {
             (SliceStatus::Dropped, Some(left)) => {
-                let deleted = library.delete(left.into_list());
+                let deleted = library.delete(left.into_list(), || {});
                 deleted.map_err(|error| OpenError::damaged(path, format!("cannot delete a dropped slice: {error}")))?;
                 slices.insert(slice, None);
             }

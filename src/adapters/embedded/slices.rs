@@ -135,12 +135,16 @@ impl Slices {
         slice.row.status = slice.row.status.max(row.status);
     }
 
-    /// Notes the keyspaces that a slice got. Those of a slice that is gone are deleted when the store opens.
-    pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) {
+    /// Notes the keyspaces that a slice got; hands them back if the slice was dropped.
+    #[must_use = "what is handed back is to be deleted"]
+    pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) -> Option<Spaces> {
         let mut slices = self.slices.write();
-        if let Some(slice) = slices.get_mut(&(dataset, start)).filter(|slice| slice.row.status != SliceStatus::Dropped)
-        {
-            slice.spaces = Some(spaces);
+        match slices.get_mut(&(dataset, start)) {
+            Some(slice) if slice.row.status != SliceStatus::Dropped => {
+                slice.spaces = Some(spaces);
+                None
+            }
+            Some(_) | None => Some(spaces),
         }
     }
 

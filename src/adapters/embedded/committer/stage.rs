@@ -151,7 +151,8 @@ impl Committer {
             return Ok(spaces);
         }
         let spaces = Spaces::make(self.writer.library(), place.dataset, place.start, || {})?;
-        self.core.slices.note_spaces(place.dataset, place.start, spaces.clone());
+        let refused = self.core.slices.note_spaces(place.dataset, place.start, spaces.clone());
+        debug_assert!(refused.is_none(), "only the committer drops slices");
         group.place = Some(Place { spaces: Some(spaces.clone()), ..place });
         Ok(spaces)
     }

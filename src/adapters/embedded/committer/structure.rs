@@ -23,7 +23,7 @@ impl Committer {
     /// Does a command that stands alone.
     pub(super) fn do_alone(&mut self, command: Command) {
         match command {
-            Command::DropSlice(dataset, start, answer) => reply(answer, self.drop_slice(dataset, start)),
+            Command::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             Command::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
             Command::TrimSeries(step_seconds, before, answer) => reply(answer, self.trim_series(step_seconds, before)),
             Command::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
@@ -48,7 +48,17 @@ impl Committer {
         frozen.map_err(|error| ReadError::from(error).during("back up"))
     }
 
-    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp) -> Result<(), StoreError> {
+    /// Drops a slice for good. The answer comes when its keyspaces were deleted, which is done elsewhere.
+    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp, answer: Answer<()>) {
+        match self.empty_slice(dataset, start) {
+            Ok(Some(keyspaces)) => self.core.jobs.delete(keyspaces, answer),
+            Ok(None) => reply(answer, Ok(())),
+            Err(error) => reply(answer, Err(error)),
+        }
+    }
+
+    /// Drops a slice; hands out its keyspaces, if it has any.
+    fn empty_slice(&mut self, dataset: DatasetId, start: Timestamp) -> Result<Option<Vec<Keyspace>>, StoreError> {
         const OP: &str = "drop slice";
         let Some(mut slice) = self.core.slices.row(dataset, start) else {
             return Err(no_slice(dataset, start, OP));
@@ -59,11 +69,11 @@ impl Committer {
             batch.put(&self.writer.library().meta, meta::slice(dataset, start), encode_slice(&slice));
             self.commit_alone(batch, OP)?;
         }
-        if let Some(spaces) = self.core.slices.note_status(dataset, start, slice.status) {
-            self.core.memory.forget_events(dataset, slice.start, slice.end.just_before());
-            self.delete(spaces.into_list(), OP)?;
-        }
-        Ok(())
+        let Some(spaces) = self.core.slices.note_status(dataset, start, slice.status) else { return Ok(None) };
+        self.core.memory.forget_events(dataset, slice.start, slice.end.just_before());
+        let keyspaces = spaces.into_list();
+        self.writer.forget(&keyspaces);
+        Ok(Some(keyspaces))
     }
 
     fn change_catalog(&mut self, record: &NamespaceRecord) -> Result<(), StoreError> {
@@ -85,7 +95,7 @@ impl Committer {
     /// Deletes keyspaces; what remains of them after a crash is deleted when the store opens.
     pub(super) fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
         self.writer.forget(&keyspaces);
-        let deleted = self.writer.library().delete(keyspaces);
+        let deleted = self.writer.library().delete(keyspaces, || {});
         deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).because(error))
     }
 
