@@ -24,7 +24,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::app::config::{LogConfig, LogFormat, TracesConfig};
 use crate::app::suggestions::meant;
-use crate::app::telemetry::repeated::{Repeated, Summary};
+use crate::app::telemetry::repeated::{Repeated, SUMMARY, Summary};
 
 /// The target of all spans that traces are made of.
 const TRACES: &str = "tallystone::traces";
@@ -62,8 +62,10 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
             return Err(format!("{word:?} is no level; {advice}"));
         }
     }
-    // The store library tells of every file it makes; what matters of it the adapter says itself. Spans are no lines.
-    let level = format!("fjall=warn,lsm_tree=warn,{level},{TRACES}=off");
+    // The store library tells of every file it makes; what matters of it the adapter says itself. Spans are no lines. What
+    // was left out is told wherever the lines themselves are shown.
+    let summary = if level.trim().eq_ignore_ascii_case("off") { "off" } else { "info" };
+    let level = format!("fjall=warn,lsm_tree=warn,{level},{SUMMARY}={summary},{TRACES}=off");
     EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
@@ -163,7 +165,9 @@ mod tests {
 
     #[test]
     fn spans_below_the_level_of_the_log_are_not_even_made() {
-        for (level, most) in [("info", LevelFilter::INFO), ("warn,tallystone=debug", LevelFilter::DEBUG)] {
+        let levels =
+            [("info", LevelFilter::INFO), ("warn,tallystone=debug", LevelFilter::DEBUG), ("off", LevelFilter::WARN)];
+        for (level, most) in levels {
             let (repeated, summary) = Repeated::start().expect("a thread");
             let both = filter(level).expect("a level").and(repeated);
             assert_eq!(Filter::<Registry>::max_level_hint(&both), Some(most), "{level}");

@@ -115,7 +115,9 @@ fn a_flood_of_refusals_is_a_line_a_second_and_a_full_disk_says_where_and_how_man
 fn lines_about_changes_that_callers_make_are_a_line_a_second_and_all_are_counted() {
     const MADE: u64 = 100;
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut server = start(folder.path());
+    let launch = Launch::dev(folder.path()).env("TALLYSTONE__LOG__FORMAT", "json");
+    // By module: what is said of these lines belongs to them, wherever else the level is higher.
+    let mut server = launch.env("TALLYSTONE__LOG__LEVEL", "error,tallystone::engine=info,tallystone::app=info").start();
     let began = Instant::now();
     for number in 1..MADE {
         let body = format!(r#"{{"namespace": {{"name": "n{number}"}}}}"#);

@@ -24,7 +24,7 @@ use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
 use crate::ports::Clock;
 
 /// The target of the lines that say what was left out; they are never left out themselves.
-const TARGET: &str = "tallystone::repeated";
+pub const SUMMARY: &str = "tallystone::repeated";
 /// How long one line stands for its kind.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -135,7 +135,7 @@ impl Repeated {
 
 /// All but lines for the search for defects and those that say what was left out.
 fn may_be_left_out(metadata: &Metadata<'_>) -> bool {
-    *metadata.level() <= Level::INFO && metadata.target() != TARGET
+    *metadata.level() <= Level::INFO && metadata.target() != SUMMARY
 }
 
 impl<S> Filter<S> for Repeated {
@@ -212,10 +212,12 @@ fn write(left_out: &LeftOut) {
     let LeftOut { level, lines, first } = left_out;
     // The level of a line is fixed where it is written.
     match *level {
-        Level::ERROR => tracing::error!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
-        Level::WARN => tracing::warn!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
+        Level::ERROR => {
+            tracing::error!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}")
+        }
+        Level::WARN => tracing::warn!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
         // Of lower levels nothing is left out.
-        _ => tracing::info!(target: TARGET, left_out = lines, "lines left out, the first of them: {first}"),
+        _ => tracing::info!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
     }
 }
 

@@ -192,12 +192,14 @@ impl Fleet {
         (is_member && is_known).then_some(others.live.len())
     }
 
-    /// Whether a secret is that of a member, as they were read last; of one that has lapsed it is not. Cost: O(members),
-    /// whichever of them it is.
+    /// Whether a secret is that of a member; of one that has lapsed it is not, and of nobody while the members could not
+    /// be read for longer than a store may be silent. Cost: O(members), whichever of them it is.
     pub fn is_of_member(&self, shown: &Secret) -> bool {
+        let now = self.clock.elapsed();
         let others = self.others.lock();
+        let is_known = others.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX);
         let secrets = others.live.iter().filter_map(|(_, beat)| beat.secret);
-        secrets.fold(false, |is_known, secret| is_known | (secret == *shown))
+        secrets.fold(false, |is_found, secret| is_found | (secret == *shown)) && is_known
     }
 
     /// What this process had closed of a dataset when the store was last told; nothing before the first time.
