@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::api::grpc::whole;
 use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::chosen::Verb;
+use crate::app::cli::dead_letters::chosen::{Letter, Verb};
 use crate::app::cli::operations::Following;
 use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
 use crate::proto::queue::v1 as pb;
@@ -127,20 +127,22 @@ impl Session {
 
     /// The messages of a signature, or of none: a call cannot say that, so they are read and then named.
     async fn redrive_signed(&self, args: &RedriveArgs, signature: &str) -> Result<(), Failure> {
-        let keys = self.errored_keys(&args.queue, signature, &args.meta).await?;
+        let chosen = self.chosen(&args.queue, signature, &args.meta).await?;
         if args.dry_run {
-            return self.would(REDRIVE, &args.queue, whole(keys.len()));
+            self.would(REDRIVE, &args.queue, whole(chosen.letters.len()))?;
+            return chosen.end();
         }
-        self.one_by_one(REDRIVE, &args.queue, &keys, async |key| {
+        let one = async |letter: &Letter| {
             let request = pb::RedriveMessagesRequest {
                 queue: args.queue.clone(),
-                message_id: key.to_owned(),
+                message_id: letter.key.clone(),
                 request_token: self.client.message_id(),
                 ..Default::default()
             };
-            self.redriven(&request).await
-        })
-        .await
+            self.redriven(&request).await.map(Some)
+        };
+        self.one_by_one(REDRIVE, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
+        chosen.end()
     }
 
     async fn redriven(&self, request: &pb::RedriveMessagesRequest) -> Result<pb::Operation, Failure> {

@@ -1,5 +1,9 @@
 //! `dlq` by error signatures, those without one too.
 
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use super::Desk;
@@ -53,4 +57,55 @@ fn a_redrive_by_signature_leaves_the_others() {
     assert_eq!(json(&desk, "dlq redrive -q orders --error-signature smtp")["done"], "0");
     let both = desk.shell("tallystone dlq redrive -q orders a --error-signature smtp");
     assert_eq!(both.code, 2, "{}", both.err);
+}
+
+/// Fails the only message that is ready, without a signature.
+fn fail_one(desk: &Desk) {
+    let lease = desk.run(&["msg", "pull", "-q", "orders", "--tokens"]).ok().trim().to_owned();
+    desk.run(&["msg", "fail", "-q", "orders", &lease, "--error", "again"]).ok();
+}
+
+#[test]
+fn a_message_that_failed_again_while_somebody_was_asked_is_not_thrown_away() {
+    let desk = with_dead_letters(&[("a", ""), ("b", ""), ("c", "io")]);
+    let binary = Path::new(env!("CARGO_BIN_EXE_tallystone"));
+    // A terminal of its own, as only a person is asked.
+    let mut asked = Command::new("script")
+        .args(["-qec", &format!("{} dlq rm -q orders --error-signature '' -o json", binary.display()), "/dev/null"])
+        .env("TALLYSTONE_SERVER", desk.server.address.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script, of util-linux, starts");
+    let (mut input, mut output) = (asked.stdin.take().expect("a pipe"), asked.stdout.take().expect("a pipe"));
+    let mut told = Vec::new();
+    while !String::from_utf8_lossy(&told).contains("[y/N]") {
+        let mut some = [0; 256];
+        let count = output.read(&mut some).expect("it prints");
+        assert!(count > 0, "it ended without a question: {}", String::from_utf8_lossy(&told));
+        told.extend(&some[..count]);
+    }
+    assert!(String::from_utf8_lossy(&told).contains("discard 2 messages"), "{}", String::from_utf8_lossy(&told));
+    desk.run(&["dlq", "redrive", "-q", "orders", "b"]).ok();
+    fail_one(&desk);
+    input.write_all(b"y\n").expect("it reads");
+    output.read_to_end(&mut told).expect("it ends");
+    let told = String::from_utf8_lossy(&told);
+    assert!(asked.wait().expect("it ends").success(), "{told}");
+    assert!(told.contains("1 message changed meanwhile"), "{told}");
+    let left = json(&desk, "dlq ls -q orders --messages");
+    let ids: Vec<_> = left["messages"].as_array().expect("a list").iter().map(|one| &one["messageId"]).collect();
+    assert_eq!(ids.len(), 2, "{left}");
+    assert!(ids.contains(&&"b".into()) && ids.contains(&&"c".into()), "{left}");
+}
+
+#[test]
+fn what_reads_first_does_not_go_on_without_its_command() {
+    let desk = with_dead_letters(&[("a", "")]);
+    for verb in ["rm --yes", "redrive"] {
+        let ran = desk.shell(&format!("tallystone dlq {verb} -q orders --error-signature '' --no-wait"));
+        assert_eq!(ran.code, 2, "{verb}: {}", ran.err);
+        assert!(ran.err.contains("--no-wait"), "{verb}: {}", ran.err);
+    }
+    assert_eq!(json(&desk, "queue depth orders")["errored"], "1");
 }

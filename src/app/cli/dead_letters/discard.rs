@@ -4,7 +4,7 @@ use clap::{ArgGroup, Args};
 
 use crate::api::grpc::whole;
 use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::chosen::Verb;
+use crate::app::cli::dead_letters::chosen::{Letter, Verb};
 use crate::app::cli::namespaces::{Confirmed, confirm};
 use crate::app::cli::operations::Following;
 use crate::app::cli::queue::messages;
@@ -41,7 +41,7 @@ pub struct RmArgs {
     /// Only count.
     #[arg(long)]
     dry_run: bool,
-    /// Do not follow it to its end.
+    /// Do not follow it to its end; not beside an empty --error-signature.
     #[arg(long, conflicts_with = "ids")]
     no_wait: bool,
 }
@@ -85,34 +85,43 @@ impl Session {
         if !args.dry_run && self.is_kept(&args, whole(args.ids.len()))? {
             return Ok(());
         }
-        self.discard_each(&args, &args.ids).await
+        let one = async |id: &String| self.discard_one(&args, id).await.map(Some);
+        self.one_by_one(DISCARD, &args.queue, &args.ids, String::as_str, one).await
     }
 
-    /// Those without a signature: a call cannot say that, so they are read and then named.
+    /// Those without a signature: a call cannot say that, so they are read and then named. Each is looked at again before it
+    /// goes: whoever is asked may take an hour, and one that was redriven and failed again meanwhile was not meant.
     async fn discard_unsigned(&self, args: RmArgs) -> Result<(), Failure> {
-        let keys = self.errored_keys(&args.queue, "", &args.meta).await?;
-        if args.dry_run {
-            return self.would(DISCARD, &args.queue, whole(keys.len()));
+        if args.no_wait {
+            return Err(Failure::usage("--no-wait cannot be used with --error-signature '', which reads and waits"));
         }
-        if self.is_kept(&args, whole(keys.len()))? {
+        let chosen = self.chosen(&args.queue, "", &args.meta).await?;
+        let count = whole(chosen.letters.len());
+        if args.dry_run {
+            self.would(DISCARD, &args.queue, count)?;
+            return chosen.end();
+        }
+        if self.is_kept(&args, count)? {
             return Ok(());
         }
-        self.discard_each(&args, &keys).await
+        let one = async |letter: &Letter| match self.is_still(&args.queue, letter).await? {
+            true => self.discard_one(&args, &letter.key).await.map(Some),
+            false => Ok(None),
+        };
+        self.one_by_one(DISCARD, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
+        chosen.end()
     }
 
-    async fn discard_each(&self, args: &RmArgs, ids: &[String]) -> Result<(), Failure> {
-        self.one_by_one(DISCARD, &args.queue, ids, async |id| {
-            let request = pb::DiscardMessagesRequest {
-                queue: args.queue.clone(),
-                message_id: id.to_owned(),
-                shard_key: args.shard_key.clone(),
-                dry_run: args.dry_run,
-                request_token: if args.dry_run { String::new() } else { self.client.message_id() },
-                ..Default::default()
-            };
-            self.discarded(&request).await
-        })
-        .await
+    async fn discard_one(&self, args: &RmArgs, id: &str) -> Result<pb::Operation, Failure> {
+        let request = pb::DiscardMessagesRequest {
+            queue: args.queue.clone(),
+            message_id: id.to_owned(),
+            shard_key: args.shard_key.clone(),
+            dry_run: args.dry_run,
+            request_token: if args.dry_run { String::new() } else { self.client.message_id() },
+            ..Default::default()
+        };
+        self.discarded(&request).await
     }
 
     /// Asks whether so many may go; true if not.

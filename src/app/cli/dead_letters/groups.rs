@@ -16,7 +16,7 @@ use crate::app::notices::note;
 use crate::proto::queue::v1 as pb;
 
 /// The messages that are looked at for groups unless `--limit` says otherwise.
-pub(super) const LOOKED_AT: usize = 100_000;
+const LOOKED_AT: usize = 100_000;
 /// The messages that are listed unless `--limit` says otherwise.
 const LISTED: usize = 100;
 
@@ -137,14 +137,21 @@ impl Session {
 
     /// The heads of errored messages, and the token of what is left.
     pub(super) async fn errored(&self, queue: &str, limit: usize) -> Result<(Vec<pb::Message>, String), Failure> {
-        pages::rows(limit, async |page_size, page_token| {
-            let state = pb::MessageState::Errored.into();
-            let (queue, without_payload) = (queue.to_owned(), true);
-            let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
-            let page = call!(ask self, queues.list_messages, &request)?;
-            Ok((page.messages, page.next_page_token))
-        })
-        .await
+        pages::rows(limit, async |page_size, page_token| self.errored_page(queue, page_size, page_token).await).await
+    }
+
+    /// One page of the heads of errored messages, and the token of the next.
+    pub(super) async fn errored_page(
+        &self,
+        queue: &str,
+        page_size: i32,
+        page_token: String,
+    ) -> Result<(Vec<pb::Message>, String), Failure> {
+        let state = pb::MessageState::Errored.into();
+        let (queue, without_payload) = (queue.to_owned(), true);
+        let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
+        let page = call!(ask self, queues.list_messages, &request)?;
+        Ok((page.messages, page.next_page_token))
     }
 }
 
