@@ -39,7 +39,7 @@ fn what_is_left_of_a_lease_is_readable_and_exact_for_programs() {
         !table.split_whitespace().any(is_raw)
     };
     let pulled = desk.run(&["msg", "pull", "-q", "orders", "--lease", "12h"]).ok();
-    assert!(is_readable(&pulled) && pulled.contains("12h") || pulled.contains("11h59m"), "{pulled}");
+    assert!(is_readable(&pulled) && (pulled.contains("12h") || pulled.contains("11h59m")), "{pulled}");
     let opened = desk.run(&["session", "open", "--label", "w", "--lease", "12h"]).ok();
     assert!(opened.contains("12h"), "{opened}");
     let listed = desk.run(&["session", "ls"]).ok();
