@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tallystone::domain::Reason;
+use tallystone::domain::reason::{Effect, Retry};
 
 use crate::harness::{Launch, Server, eventually};
 use crate::servers::free_port;
@@ -130,4 +132,60 @@ fn the_python_worker_settles_every_message_though_the_server_is_killed() {
     let depth = depth(&server);
     let states = ["completed", "errored", "pending", "running"].map(|state| depth[state].clone());
     assert_eq!(states, [json!((MESSAGES - 1).to_string()), json!("1"), json!("0"), json!("0")], "{depth}");
+}
+
+/// A worker whose handler first loses its lease and fails, then is refused by a call of its own, then works.
+const UNLUCKY: &str = r#"
+import sys
+import grpc
+from worker import Worker, pb
+
+tries = []
+
+def handle(message):
+    tries.append(message)
+    if len(tries) == 1:
+        worker.stub.CloseSession(pb.CloseSessionRequest(session_id=worker.session))
+        raise ValueError("\ud800 the lease is lost")
+    if len(tries) == 2:
+        worker.stub.GetMessage(pb.GetMessageRequest(queue="mail", message_id="nobody"))
+    print("done", len(tries), message.error.signature, flush=True)
+
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    worker = Worker(channel, "mail", handle)
+    worker.run(until_empty=True)
+"#;
+
+#[test]
+fn the_python_worker_goes_on_after_a_lost_lease_and_fails_what_its_handler_was_refused() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    let queue = json!({"queue": {"name": "mail", "retryPolicy": {"initial": "0.001s", "max": "0.001s"}}});
+    done(&server, "queue.v1.QueueService/CreateQueue", &queue);
+    done(&server, "queue.v1.QueueService/Enqueue", &json!({"queue": "mail", "message": {"payload": "Z29vZA=="}}));
+    let address = server.address.to_string();
+    let output = ended(start("-c", &[UNLUCKY, &address], &address));
+    assert_eq!(text(&output), "done 3 _InactiveRpcError\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("LEASE_LOST"), "{output:?}");
+    let depth = done(&server, "queue.v1.QueueService/GetDepth", &json!({"queue": "mail"}));
+    assert_eq!((&depth["completed"], &depth["errored"]), (&json!("1"), &json!("0")), "{depth}");
+}
+
+#[test]
+fn the_table_of_refusals_says_of_each_reason_what_the_reasons_say() {
+    let mut told = Vec::new();
+    for row in PAGE.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        for name in cells[1].split('`').skip(1).step_by(2) {
+            let reason = Reason::from_name(name).unwrap_or_else(|| panic!("there is no reason {name}"));
+            let info = reason.info();
+            assert_eq!(cells[3].starts_with("send the same token again"), info.retry == Retry::SameToken, "{row}");
+            assert_eq!(cells[2].starts_with("no"), info.effect == Effect::Nothing, "{row}");
+            told.push(info.name);
+        }
+    }
+    let is_told = |reason: &&Reason| told.contains(&reason.info().name);
+    let is_another = |reason: &&Reason| reason.info().retry == Retry::Never && reason.info().effect == Effect::Nothing;
+    let left_out: Vec<_> = Reason::ALL.iter().filter(|one| !is_told(one) && !is_another(one)).collect();
+    assert!(left_out.is_empty(), "these are not as any other: {left_out:?}");
 }
