@@ -130,6 +130,21 @@ fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profil
     }
 }
 
+#[test]
+fn the_metrics_of_each_server_are_read() {
+    let settings = yaml("docs/observability/prometheus.yml");
+    let found = &settings["scrape_configs"][0]["dns_sd_configs"][0];
+    let read: BTreeSet<String> = words(&found["names"]).into_iter().collect();
+    let servers = services().into_iter().filter(|(_, service)| service["build"].as_str() == Some("."));
+    let servers: BTreeMap<String, Yaml> = servers.collect();
+    assert_eq!(read, servers.keys().cloned().collect());
+    let port = found["port"].as_i64().expect("an address has no port");
+    for (name, server) in servers {
+        let published = words(&server["ports"]);
+        assert!(published.iter().all(|one| one.ends_with(&format!(":{port}"))), "{name} listens at {published:?}");
+    }
+}
+
 /// The arguments of an instruction of the Dockerfile in its list form.
 fn list(instruction: &str) -> Vec<String> {
     let begin = instruction.find('[').unwrap_or_else(|| panic!("{instruction} is no list"));

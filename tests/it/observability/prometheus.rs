@@ -55,8 +55,11 @@ fn plain(page: &str) -> String {
 /// A Prometheus with the shipped settings, on this server and in a hurry.
 fn prometheus_on(server: &Server, folder: &Path) -> Prometheus {
     let settings = text("docs/observability/prometheus.yml");
-    let settings = settings
-        .replace("tallystone:7450", &server.address.to_string())
+    // The names of its servers are those of Docker.
+    let (before, rest) = settings.split_once("    dns_sd_configs:").expect("names are looked up");
+    let (_, after) = rest.split_once("    relabel_configs:").expect("and relabelled");
+    let target = format!("    static_configs:\n      - targets: [\"{}\"]\n", server.address);
+    let settings = format!("{before}{target}    relabel_configs:{after}")
         .replace("scrape_interval: 5s", "scrape_interval: 1s")
         .replace("evaluation_interval: 15s", "evaluation_interval: 1s");
     assert!(settings.contains("evaluation_interval: 1s") && settings.contains("scrape_interval: 1s"), "{settings}");
