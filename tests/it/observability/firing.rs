@@ -225,6 +225,30 @@ fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
 }
 
 #[test]
+fn a_server_under_a_new_name_that_still_counts_the_one_it_replaces_raises_no_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let page = settled(&used_server(folder.path()));
+    let members = |count: u8| {
+        let lines = page.lines().map(|line| match line.starts_with("tallystone_fleet_members ") {
+            true => format!("tallystone_fleet_members {count}\n"),
+            false => format!("{line}\n"),
+        });
+        Some(lines.collect::<String>())
+    };
+    assert_ne!(members(3), members(2), "{page}");
+    let dead_life = Duration::from_secs(30);
+    let rest = |from: Duration| from - dead_life;
+    // The alerts are evaluated while its first samples are new, and once they are older than its five minutes.
+    for lasted in [TROUBLE, 3 * TROUBLE] {
+        let left =
+            Seen::well("a", members(2).expect("a page")).then(members(3), dead_life).then(members(2), rest(lasted));
+        let new = Seen { instance: "c", pages: vec![(None, BEFORE)] };
+        let new = new.then(members(3), dead_life).then(members(2), rest(lasted));
+        expect_firing(&[left, new], &[]);
+    }
+}
+
+#[test]
 fn a_stopped_store_raises_its_alerts() {
     let node = Cassandra::start(|settings| settings.survives_kills = false).unwrap_or_else(|why| panic!("{why}"));
     let server = on_cassandra(node.address(), "stopped");
