@@ -62,7 +62,8 @@ pub struct LsArgs {
 pub struct UpdateArgs {
     #[command(flatten)]
     which: WhichArgs,
-    /// The new priority.
+    /// The new priority, lower is served first. A small number such as 100 overtakes every message that has the default, which
+    /// is its time in milliseconds.
     #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "invisibility")]
     priority: Option<i64>,
     /// How long it is invisible from now on; 0s for not at all.
