@@ -50,11 +50,16 @@ pub fn bounds(config: &Config) -> Bounds {
             "the limit of descriptors bounds the connections; raise it (ulimit -Hn, LimitNOFILE) to take more"
         );
     }
-    let buffer_bytes = match config.server.buffer_bytes {
-        0 => memory_bytes().map_or(BUFFER_BYTES_DEFAULT, |memory| as_size(memory / BUFFERS_OF_MEMORY)),
-        set => as_size(set),
-    };
+    let buffer_bytes = buffer_bytes(config.server.buffer_bytes, memory_bytes());
     Bounds { connections, buffer_bytes, ..Bounds::default() }
+}
+
+/// The bytes of requests and answers under way: what is set, or with 0 a part of the memory if that is known.
+fn buffer_bytes(set: u64, memory: Option<u64>) -> usize {
+    match set {
+        0 => memory.map_or(BUFFER_BYTES_DEFAULT, |memory| as_size(memory / BUFFERS_OF_MEMORY)),
+        set => as_size(set),
+    }
 }
 
 fn as_size(bytes: u64) -> usize {
@@ -97,6 +102,23 @@ mod tests {
         assert_eq!(connections(Some(256), 20), 1, "one call at a time, rather than none");
         assert_eq!(connections(Some(1_048_576), 20), CONNECTIONS_MAX);
         assert_eq!(connections(None, 20), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn buffers_get_what_is_set_or_a_quarter_of_the_memory() {
+        const GIB: u64 = 1 << 30;
+        let cases = [
+            (0, Some(8 * GIB), as_size(2 * GIB)),
+            (0, Some(u64::MAX), as_size(u64::MAX / 4)),
+            (0, None, BUFFER_BYTES_DEFAULT),
+            (1, Some(8 * GIB), 1),
+            (GIB, None, as_size(GIB)),
+            (16 * GIB, Some(8 * GIB), as_size(16 * GIB)),
+            (u64::MAX, None, as_size(u64::MAX)),
+        ];
+        for (set, memory, expected) in cases {
+            assert_eq!(buffer_bytes(set, memory), expected, "{set} set, {memory:?} of memory");
+        }
     }
 
     #[test]
