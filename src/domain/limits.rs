@@ -158,7 +158,8 @@ pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
 pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// A commit of the embedded store is closed once it holds so many bytes.
 pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Of what fills a commit, settlements leave one part in so many to dequeues and adds, and these to enqueues and reads.
+/// Of what fills a commit, settlements leave one part in so many to dequeues and adds, and these to enqueues and reads; in
+/// what one store call brings to a shard as well.
 pub const COMMIT_LANE_PART: usize = 8;
 /// What the journals of the embedded store may take beside the one in use, in bytes; a start replays both.
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;

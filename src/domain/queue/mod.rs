@@ -42,6 +42,7 @@ pub mod state;
 mod tests;
 pub mod text;
 pub mod totals;
+mod urgency;
 mod values;
 
 pub use command::{Command, Invalid, Refusal, Reply, Transition};
@@ -52,3 +53,4 @@ pub use settings::Settings;
 pub use shard::{Applied, Shard};
 pub use spec::{Durability, Queue, QueueSpec};
 pub use state::{State, Trigger};
+pub use urgency::Urgency;

@@ -1,8 +1,9 @@
 //! The way to a shard: calls that come while others are out are put together into one call of the store.
 //!
 //! One store call of a shard is out at a time, and a second one when commands pile up; whoever comes meanwhile waits and
-//! travels with the next, settlements and heartbeats first, because work that is done should not be done again. The store calls
-//! run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
+//! travels with the next: settlements and heartbeats first, because work that is done should not be done again, enqueues
+//! last, because they only add to what others wait for. Of every lane that is not empty an eighth goes with each store call,
+//! so that none starves; a call that is larger waits until so many eighths are saved for it. The store calls run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
 //! but for those of a session, which may ask for them again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,9 +14,11 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED};
+use crate::domain::limits::{
+    COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
+};
 use crate::domain::queue::command::{Failure, Verb};
-use crate::domain::queue::{Command, Reply};
+use crate::domain::queue::{Command, Reply, Urgency};
 use crate::engine::queues::core::Shared;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
@@ -29,12 +32,57 @@ pub struct Calls {
 
 #[derive(Default)]
 struct Waiting {
-    settlements: VecDeque<Call>,
-    others: VecDeque<Call>,
+    lanes: [Lane; Urgency::COUNT],
     /// How many commands the calls that wait bring.
     commands: usize,
     out: usize,
 }
+
+/// Calls of one urgency, in the order of their arrival.
+#[derive(Default)]
+struct Lane {
+    calls: VecDeque<Call>,
+    /// How many commands they bring.
+    commands: usize,
+    /// The shares of earlier store calls that are saved for a large call.
+    saved: usize,
+}
+
+impl Lane {
+    fn push(&mut self, call: Call) {
+        self.commands += call.commands.len();
+        self.calls.push_back(call);
+    }
+
+    /// What is left to it of the next store call. A share in which its first call does not fit is saved, not used.
+    fn claim(&self) -> usize {
+        let share = LANE_SHARE + self.saved;
+        let fits = self.calls.front().is_some_and(|call| call.commands.len() <= share);
+        if fits { self.commands.min(share) } else { 0 }
+    }
+
+    /// Takes whole calls of so many commands at most; answers how many commands these bring.
+    fn take(&mut self, most: usize, taken: &mut Vec<Call>) -> usize {
+        let mut commands = 0;
+        while let Some(next) = self.calls.front()
+            && commands + next.commands.len() <= most
+        {
+            commands += next.commands.len();
+            taken.extend(self.calls.pop_front());
+        }
+        self.commands -= commands;
+        commands
+    }
+
+    /// Saves its share of a store call that goes without it.
+    fn passed(&mut self, took: usize) {
+        let saves = took == 0 && !self.calls.is_empty();
+        self.saved = if saves { (self.saved + LANE_SHARE).min(SHARD_COMMANDS_MAX - LANE_SHARE) } else { 0 };
+    }
+}
+
+/// What a lane may take of each store call.
+const LANE_SHARE: usize = SHARD_COMMANDS_MAX / COMMIT_LANE_PART;
 
 /// The answer to one command.
 pub type Answered = Result<ShardAnswer, StoreError>;
@@ -50,16 +98,15 @@ struct Call {
 impl Waiting {
     /// Whole calls, as many as one store call may bring; always one if there is one.
     fn take(&mut self) -> Vec<Call> {
-        let (mut taken, mut commands) = (Vec::with_capacity(self.settlements.len() + self.others.len()), 0);
-        for queue in [&mut self.settlements, &mut self.others] {
-            while let Some(next) = queue.front()
-                && (taken.is_empty() || commands + next.commands.len() <= SHARD_COMMANDS_MAX)
-            {
-                commands += next.commands.len();
-                taken.extend(queue.pop_front());
-            }
+        let mut taken = Vec::with_capacity(self.lanes.iter().map(|lane| lane.calls.len()).sum());
+        let mut left = SHARD_COMMANDS_MAX;
+        for number in 0..Urgency::COUNT {
+            let behind: usize = self.lanes[number + 1..].iter().map(Lane::claim).sum();
+            let took = self.lanes[number].take(left.saturating_sub(behind), &mut taken);
+            self.lanes[number].passed(took);
+            left -= took;
         }
-        self.commands -= commands;
+        self.commands -= SHARD_COMMANDS_MAX - left;
         taken
     }
 }
@@ -72,26 +119,14 @@ impl Calls {
         if waiting.commands >= SHARD_CALLS_WAITING_MAX {
             return Err(QueueError::RetryLater);
         }
-        let holds_on = commands.iter().any(|sent| {
-            matches!(
-                sent.command,
-                Command::Settle { .. }
-                    | Command::Extend { .. }
-                    | Command::Heartbeat { .. }
-                    | Command::EndSession { .. }
-            )
-        });
+        debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
+        let urgency = commands.iter().map(|sent| sent.command.urgency()).min().unwrap_or(Urgency::Bulk);
         let releases = commands.iter().any(|sent| match &sent.command {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
         });
         waiting.commands += commands.len();
-        let call = Call { commands, releases, answer };
-        if holds_on {
-            waiting.settlements.push_back(call);
-        } else {
-            waiting.others.push_back(call);
-        }
+        waiting.lanes[urgency as usize].push(Call { commands, releases, answer });
         // While few wait, larger and fewer store calls cost everybody less than an earlier one gains.
         let is_piled = waiting.commands >= SHARD_COMMANDS_PILED && waiting.out < SHARD_CALLS_OUT_MAX;
         let starts = waiting.out == 0 || is_piled;
@@ -250,7 +285,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::message::{Fence, LeaseToken, MessageKey};
+    use crate::domain::queue::command::{Dequeue, NewMessage};
+    use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {
         (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()
@@ -299,6 +335,76 @@ mod tests {
             "what does not fit whole waits, and nothing overtakes it"
         );
         assert_eq!(next(&calls), [2, 1]);
+    }
+
+    fn enqueue() -> Command {
+        Command::Enqueue(Box::new(NewMessage {
+            id: MessageId::new("m").expect("a valid id"),
+            token_time: None,
+            routing: None,
+            metadata: Metadata::default(),
+            payload_bytes: 0,
+            fingerprint: 1,
+            priority: None,
+            class: None,
+            invisibility: None,
+            lease_duration: None,
+            max_attempts: None,
+            ttl: None,
+        }))
+    }
+
+    fn dequeue() -> Command {
+        Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() })
+    }
+
+    fn of_kind(command: &Command, count: usize) -> Vec<ShardCommand> {
+        (0..count).map(|_| ShardCommand::of(command.clone())).collect()
+    }
+
+    #[test]
+    fn a_dequeue_behind_many_enqueues_goes_with_the_next_store_call_and_first() {
+        let calls = Calls::default();
+        for _ in 0..SHARD_COMMANDS_MAX * 2 {
+            starts(&calls, of_kind(&enqueue(), 1));
+        }
+        assert_eq!(next(&calls).len(), SHARD_COMMANDS_MAX);
+        starts(&calls, of_kind(&dequeue(), 2));
+        starts(&calls, settlement());
+        let taken = next(&calls);
+        assert_eq!((&taken[..3], taken.len()), (&[1, 2, 1][..], SHARD_COMMANDS_MAX - 1), "it is full");
+        assert_eq!(next(&calls), [1, 1, 1]);
+    }
+
+    #[test]
+    fn no_lane_starves_and_large_calls_get_their_turn() {
+        let calls = Calls::default();
+        let refill = || {
+            while calls.state.lock().lanes[Urgency::Settlement as usize].calls.len() < SHARD_COMMANDS_MAX {
+                starts(&calls, settlement());
+            }
+        };
+        for _ in 0..SHARD_COMMANDS_MAX {
+            starts(&calls, of_kind(&dequeue(), 1));
+            starts(&calls, of_kind(&enqueue(), 1));
+        }
+        refill();
+        next(&calls);
+        let left = || [0, 1, 2].map(|lane| calls.state.lock().lanes[lane].commands);
+        let rest = SHARD_COMMANDS_MAX - LANE_SHARE;
+        assert_eq!(left(), [2 * LANE_SHARE, rest, rest], "each has its share");
+        while left()[2] > 0 {
+            refill();
+            next(&calls);
+        }
+        starts(&calls, of_kind(&enqueue(), SHARD_COMMANDS_MAX));
+        let mut rounds = 0;
+        while left()[2] > 0 {
+            refill();
+            assert!(next(&calls).iter().sum::<usize>() <= SHARD_COMMANDS_MAX);
+            rounds += 1;
+        }
+        assert_eq!(rounds, COMMIT_LANE_PART, "as many store calls as its shares are");
     }
 
     #[test]

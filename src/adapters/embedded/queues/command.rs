@@ -9,7 +9,7 @@ use crate::domain::queue::explain::{Cause, Prospect};
 use crate::domain::queue::pace::StepTime;
 use crate::domain::queue::seal::LeaseKey;
 use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State};
+use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State, Urgency};
 use crate::domain::time::Timestamp;
 use crate::ports::{FilteredDepth, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, ShardTotals, StoreError};
 
@@ -133,10 +133,11 @@ impl Ask {
     pub fn lane(&self) -> Lane {
         match self {
             Self::Apply(apply) => {
-                let has = |is: fn(&Command) -> bool| apply.commands.iter().any(|sent| is(&sent.command));
-                if has(holds_on) {
+                let has = |urgency| apply.commands.iter().any(|sent| sent.command.urgency() == urgency);
+                let takes = || apply.commands.iter().any(|sent| matches!(sent.command, Command::Dequeue(_)));
+                if has(Urgency::Settlement) {
                     Lane::Settlements
-                } else if has(is_bulk) && !has(|command| matches!(command, Command::Dequeue(_))) {
+                } else if has(Urgency::Bulk) && !takes() {
                     Lane::Bulk
                 } else {
                     Lane::Takers
@@ -212,19 +213,6 @@ impl Ask {
 /// Whether a command takes a message in.
 pub fn is_intake(command: &Command) -> bool {
     matches!(command, Command::Enqueue(_))
-}
-
-/// Whether a command settles work that is done, or keeps or ends the right to it.
-fn holds_on(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Settle { .. } | Command::Extend { .. } | Command::Heartbeat { .. } | Command::EndSession { .. }
-    )
-}
-
-/// Whether a command adds work, or walks over what there is.
-fn is_bulk(command: &Command) -> bool {
-    matches!(command, Command::Enqueue(_) | Command::Purge(_) | Command::RedriveAll(_) | Command::DiscardAll(_))
 }
 
 /// What a head takes in memory while it waits, beside its texts.
