@@ -216,6 +216,9 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     by_dataset("tallystone_dataset_staleness_seconds", help, |d| Some(d.staleness.as_secs_f64()))?;
     let help = "How far what this server has closed, as the store knows, is behind the clock";
     by_dataset("tallystone_closed_lag_seconds", help, |d| Some(d.closed_lag.as_secs_f64()))?;
+    by_dataset("tallystone_accept_limit_seconds", "How old an event of the dataset may be: what both include", |d| {
+        Some(d.accept_limit.as_secs_f64())
+    })?;
     let help = "How far the slowest watermark is behind the limit; not there while this server does not know it";
     by_dataset("tallystone_watermark_lag_seconds", help, |d| d.watermark_lag.map(|lag| lag.as_secs_f64()))?;
     by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
@@ -229,14 +232,20 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
 const OTHER_DATASETS: &str = "_other";
 
 /// Bounds the labels: the oldest datasets one by one, the others as one, with their greatest lags and all they hold.
+/// Their accept limit is such that neither lag less it hides the dataset that is overdue most.
 fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets.sort_by_key(|dataset| dataset.id);
     let others = datasets.split_off(datasets.len().min(METRIC_DATASETS_MAX));
+    let greatest = |of: fn(&DatasetGauges) -> Duration| others.iter().map(of).max().unwrap_or_default();
+    let stale = greatest(|one| one.staleness) - greatest(DatasetGauges::overdue);
+    let closed = greatest(|one| one.closed_lag) - greatest(DatasetGauges::closed_overdue);
+    let accept_limit = stale.min(closed);
     datasets.extend(others.into_iter().reduce(|all, one| DatasetGauges {
         id: all.id,
         dataset: all.dataset,
         staleness: all.staleness.max(one.staleness),
         closed_lag: all.closed_lag.max(one.closed_lag),
+        accept_limit: all.accept_limit,
         watermark_lag: all.watermark_lag.max(one.watermark_lag),
         seal_lag: all.seal_lag.max(one.seal_lag),
         holds: all.holds + one.holds,
@@ -244,6 +253,7 @@ fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     }));
     if let Some(others) = datasets.get_mut(METRIC_DATASETS_MAX) {
         others.dataset = OTHER_DATASETS.to_owned();
+        others.accept_limit = accept_limit;
     }
     datasets
 }
@@ -278,6 +288,7 @@ mod tests {
             dataset: format!("d{id}"),
             staleness: Duration::from_secs(u64::from(id) + 1),
             closed_lag: Duration::from_secs(u64::from(id)),
+            accept_limit: Duration::from_secs(if id.is_multiple_of(2) { 90 } else { 5 }),
             holds: 1,
             watermark_lag: None,
             seal_lag: Duration::ZERO,
@@ -292,6 +303,8 @@ mod tests {
         assert_eq!((many.len(), others.dataset.as_str()), (METRIC_DATASETS_MAX + 1, OTHER_DATASETS));
         assert_eq!((others.holds, others.slices, others.closed_lag.as_secs()), (30, 60, u64::from(most) + 30));
         assert_eq!(others.staleness.as_secs(), u64::from(most) + 31);
+        // Of d130 with a limit of 90 s and d129 with one of 5 s, the second is overdue more: by 125 s and 124 s.
+        assert_eq!((most, others.overdue().as_secs(), others.closed_overdue().as_secs()), (100, 125, 124));
         assert!(crate::domain::counter::NamespaceName::new(OTHER_DATASETS).is_err(), "no dataset is called that");
     }
 }

@@ -118,7 +118,7 @@ impl StatusSource for ServerStatus {
     fn status(&self) -> pb::GetStatusResponse {
         let mut datasets = self.engine.datasets();
         let dataset_count = whole(datasets.len());
-        datasets.sort_by_key(|dataset| (Reverse(dataset.staleness), dataset.id));
+        datasets.sort_by_key(|dataset| (Reverse(dataset.overdue()), dataset.id));
         datasets.truncate(STATUS_ROWS_MAX);
         let (stores, memcached, stats) = (self.stores(), self.memcached(), self.engine.stats());
         let standing = self.readiness.standing();
@@ -128,7 +128,7 @@ impl StatusSource for ServerStatus {
         }
         problems.extend(standing.beside.iter().cloned());
         problems.extend(stores.iter().filter(|store| store.full).map(|store| self.full(store)));
-        problems.extend(datasets.iter().filter(|dataset| dataset.staleness > STATUS_STALENESS_MAX).map(stale));
+        problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
         pb::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -152,9 +152,11 @@ impl StatusSource for ServerStatus {
 
 fn stale(dataset: &DatasetGauges) -> String {
     format!(
-        "counts of the dataset {} are {} old: the store is away, or a server holds the limit back",
+        "counts of the dataset {} are {} old, where its accept_limit is {}: the store is away, or a server holds the \
+         limit back",
         dataset.dataset,
-        units::about(dataset.staleness)
+        units::about(dataset.staleness),
+        units::about(dataset.accept_limit)
     )
 }
 

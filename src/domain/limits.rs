@@ -28,7 +28,7 @@ pub const LOG_KINDS_MAX: usize = 4_096;
 pub const LOG_LINE_SHOWN_BYTES_MAX: usize = 1_024;
 /// The datasets, and the queues, that a status shows one by one.
 pub const STATUS_ROWS_MAX: usize = 20;
-/// A dataset that is staler is a problem in the status.
+/// A dataset that is staler than its accept limit and this together is a problem in the status.
 pub const STATUS_STALENESS_MAX: Duration = Duration::from_secs(30);
 
 /// The most items of one batch or stream message.

@@ -98,6 +98,8 @@ pub struct DatasetGauges {
     /// How far what this server has closed, as the store was told of it, is behind the clock: the accept limit, and more
     /// while an old write hangs or no heartbeat gets through.
     pub closed_lag: Duration,
+    /// How old an event may be when it arrives: neither lag is ever less for long.
+    pub accept_limit: Duration,
     /// Events that are held.
     pub holds: usize,
     /// How far the slowest watermark is behind the limit; nothing while this server does not know a watermark.
@@ -106,6 +108,18 @@ pub struct DatasetGauges {
     pub seal_lag: Duration,
     /// Known slices.
     pub slices: usize,
+}
+
+impl DatasetGauges {
+    /// How much staler it is than its accept limit alone makes it.
+    pub fn overdue(&self) -> Duration {
+        self.staleness.saturating_sub(self.accept_limit)
+    }
+
+    /// How much further behind what is closed is than the accept limit alone makes it.
+    pub fn closed_overdue(&self) -> Duration {
+        self.closed_lag.saturating_sub(self.accept_limit)
+    }
 }
 
 impl Engine {
@@ -206,6 +220,7 @@ impl Engine {
                 dataset: dataset.dataset.name.to_string(),
                 staleness: dataset.staleness(now),
                 closed_lag: now.since(told.unwrap_or_else(|| dataset.closing.closed(now))),
+                accept_limit: dataset.dataset.settings.accept_limit,
                 holds: dataset.closing.held(),
                 watermark_lag: (rolled_up_to > Timestamp::MIN).then(|| limit.since(rolled_up_to)),
                 seal_lag: dataset.seal_lag(),

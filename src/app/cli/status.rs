@@ -71,7 +71,7 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
     }));
     let more = status.dataset_count - i64::try_from(status.datasets.len()).unwrap_or(0);
     if more > 0 {
-        rows.push(row("dataset", "", format!("{more} more, less stale")));
+        rows.push(row("dataset", "", format!("{more} more, less overdue")));
     }
     if let Some(queues) = &status.queues {
         let pb::QueuesStatus { count, pending, running, errored, waiting_dequeues, sessions, .. } = *queues;

@@ -23,6 +23,23 @@ fn a_server_in_good_order_is_shown_at_one_glance() {
 }
 
 #[test]
+fn a_long_accept_limit_is_nothing_wrong() {
+    let desk = Desk::set();
+    desk.write("slow.toml", "name = \"slow\"\n\n[storage]\ndataset = \"slow\"\n\n[dataset]\naccept_limit = \"90s\"\n");
+    desk.run(&["apply", "-f", "slow.toml"]).ok();
+    desk.run(&["counter", "add", "-n", "slow", "views", "5"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&desk.run(&["status", "-o", "json"]).ok()).expect("JSON");
+    let datasets = status["datasets"].as_array().expect("datasets").iter();
+    let mut slow = datasets.filter(|set| set["dataset"] == "slow");
+    let staleness = slow.next().expect("it is shown")["staleness"].as_str().expect("a span").to_owned();
+    let seconds: f64 = staleness.trim_end_matches('s').parse().expect("seconds");
+    assert!(seconds > 85.0, "{status}");
+    assert_eq!(status["problems"], serde_json::json!([]), "{status}");
+    let shown = desk.run(&["status"]).ok();
+    assert!(shown.contains("slow"), "{shown}");
+}
+
+#[test]
 fn a_full_disk_is_a_problem_with_an_exit_code_and_the_server_is_still_shown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     assert!(Launch::dev(folder.path()).start().stop().success());

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::{alerts, metrics_in, root, use_it, used_server};
-use crate::fleet::{add_to, metric};
+use crate::fleet::{add_to, metric, metric_of};
 use crate::harness::{Launch, Server, eventually};
 use crate::servers::Memcached;
 use crate::servers::cassandra::{Cassandra, shared};
@@ -122,6 +122,24 @@ fn a_server_that_is_used_raises_no_alert() {
         seen = seen.then(Some(settled(&server)), TROUBLE);
     }
     expect_firing(&[seen], &[]);
+}
+
+#[test]
+fn a_dataset_with_a_long_accept_limit_raises_no_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let made = server.post(
+        "/tallystone.admin.v1.NamespaceService/CreateNamespace",
+        r#"{"namespace": {"name": "slow", "storage": {"dataset": "slow"}, "dataset": {"acceptLimit": "90s"}}}"#,
+    );
+    assert_eq!(made.status, 200, "{}", made.body);
+    add_to(&server, "slow", "views", 1);
+    settled(&server);
+    let of_slow = |name: &str| metric_of(&server, name, "dataset=\"slow\"");
+    let is_late = || of_slow("tallystone_dataset_staleness_seconds") > 85.0 && of_slow(CLOSED_LAG) > 85.0;
+    assert!(eventually(WITHIN, is_late), "{}", page(&server));
+    assert_eq!(of_slow("tallystone_accept_limit_seconds"), 90.0);
+    expect_firing(&[Seen::well("a", page(&server)).then(Some(page(&server)), TROUBLE)], &[]);
 }
 
 #[test]
@@ -273,7 +291,7 @@ fn a_stopped_store_raises_its_alerts() {
             last = Instant::now();
         }
         // The store is told of nothing, so what this server has closed stands still, long after its lease is over too.
-        metric(&server, "tallystone_leases_lapsed_total") > 0.0 && metric(&server, CLOSED_LAG) > 65.0
+        metric(&server, "tallystone_leases_lapsed_total") > 0.0 && metric(&server, CLOSED_LAG) > 70.0
     });
     assert!(is_over, "{}", page(&server));
     assert!(lags.len() > 5 && lags.windows(2).all(|two| two[0] < two[1]), "it only grows: {lags:?}");
