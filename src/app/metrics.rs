@@ -200,7 +200,7 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
     let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
     encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
-    encode_backlogs(encoder, &shown_queues(queues.backlogs()))?;
+    encode_backlogs(encoder, &shown_queues(&queues.overview()))?;
     let datasets = shown(engine.datasets());
     let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> Option<f64>| {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

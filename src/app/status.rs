@@ -95,22 +95,17 @@ impl ServerStatus {
 
     fn queues(&self) -> pb::QueuesStatus {
         let queues = self.engine.queues();
-        let mut backlogs = queues.backlogs();
-        let mut all = Backlog::default();
-        backlogs.iter().for_each(|one| all.take_in(one));
-        let pb::QueueBacklog { pending, running, errored, .. } = backlog(&all);
-        let status = pb::QueuesStatus {
+        let overview = queues.overview();
+        let pb::QueueBacklog { pending, running, errored, .. } = backlog(&overview.all);
+        pb::QueuesStatus {
             count: whole(queues.count()),
             pending,
             running,
             errored,
             waiting_dequeues: whole(queues.waiting()),
             sessions: whole(queues.open_sessions()),
-            oldest: Vec::new(),
-        };
-        backlogs.sort_by(|one, other| (other.oldest, &one.queue).cmp(&(one.oldest, &other.queue)));
-        backlogs.truncate(STATUS_ROWS_MAX);
-        pb::QueuesStatus { oldest: backlogs.iter().map(backlog).collect(), ..status }
+            oldest: overview.oldest.iter().map(backlog).collect(),
+        }
     }
 }
 

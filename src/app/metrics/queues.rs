@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::app::metrics::{NamedRow, encode_named};
 use crate::domain::limits::METRIC_QUEUES_MAX;
 use crate::domain::queue::State;
-use crate::engine::queues::Backlog;
+use crate::engine::queues::{Backlog, Overview};
 use crate::engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
 
 /// The label of all filters that are not shown one by one.
@@ -73,43 +73,28 @@ pub fn encode_counts(
 /// The label of all queues that are not shown one by one; no queue has a name like it.
 const OTHER_QUEUES: &str = "_other";
 
-/// Bounds the labels: the first queues by name one by one, the others as one, with all they hold and their greatest age.
-/// Without any queue, nothing waits.
-pub fn shown_queues(mut queues: Vec<Backlog>) -> Vec<Backlog> {
-    queues.sort_by(|one, other| one.queue.cmp(&other.queue));
-    let others = queues.split_off(queues.len().min(METRIC_QUEUES_MAX));
-    let mut all = Backlog { queue: OTHER_QUEUES.to_owned(), ..Backlog::default() };
-    others.iter().for_each(|other| all.take_in(other));
-    if queues.is_empty() || !others.is_empty() {
-        queues.push(all);
+/// The first queues by name one by one, the others as one, with all they hold and their greatest age. Without any queue,
+/// nothing waits.
+pub fn shown_queues(overview: &Overview) -> Vec<Backlog> {
+    let mut shown = overview.first.clone();
+    if shown.is_empty() || overview.others.is_some() {
+        let others = overview.others.clone().unwrap_or_default();
+        shown.push(Backlog { queue: OTHER_QUEUES.to_owned(), ..others });
     }
-    queues
+    shown
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn the_labels_of_queues_are_bounded_and_nothing_is_left_out() {
-        let queue = |number: usize| Backlog {
-            queue: format!("q{number:03}"),
-            messages: [2, 3, 0, 0, 0, 1],
-            oldest: Duration::from_secs(number as u64),
-            waiting: 1,
-        };
-        let few = shown_queues((0..METRIC_QUEUES_MAX).rev().map(queue).collect());
-        assert_eq!((few.len(), few[0].queue.as_str()), (METRIC_QUEUES_MAX, "q000"));
-        assert!(few.iter().all(|backlog| backlog.queue != OTHER_QUEUES));
-        let many = shown_queues((0..METRIC_QUEUES_MAX + 30).rev().map(queue).collect());
-        let others = many.last().expect("there are many");
-        let oldest = Duration::from_secs(METRIC_QUEUES_MAX as u64 + 29);
-        assert_eq!((many.len(), others.queue.as_str()), (METRIC_QUEUES_MAX + 1, OTHER_QUEUES));
-        assert_eq!((others.messages, others.oldest, others.waiting), ([60, 90, 0, 0, 0, 30], oldest, 30));
-        let none = shown_queues(Vec::new());
-        assert_eq!((none.len(), none[0].messages, none[0].oldest), (1, [0; 6], Duration::ZERO), "the metric is there");
+    fn other_queues_are_shown_as_one_and_without_any_queue_the_metric_is_there() {
+        let queue = |name: &str, waiting| Backlog { queue: name.to_owned(), waiting, ..Backlog::default() };
+        let named = |others| Overview { first: vec![queue("a", 1)], others, ..Overview::default() };
+        assert_eq!(shown_queues(&named(None)), [queue("a", 1)]);
+        assert_eq!(shown_queues(&named(Some(queue("", 2)))), [queue("a", 1), queue(OTHER_QUEUES, 2)]);
+        assert_eq!(shown_queues(&Overview::default()), [queue(OTHER_QUEUES, 0)]);
         assert!(crate::domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
     }
 }

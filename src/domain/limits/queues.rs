@@ -42,6 +42,8 @@ pub const SHARD_COMMANDS_MAX: usize = 512;
 pub const SHARD_COMMANDS_PILED: usize = 128;
 /// The store calls that are out for one shard at once.
 pub const SHARD_CALLS_OUT_MAX: usize = 2;
+/// How old what the status and the metrics page say of queues may be: one reading serves all who ask meanwhile.
+pub const OVERVIEW_AGE_MAX: Duration = Duration::from_secs(1);
 /// The shards that are swept in one round.
 pub const SWEEPS_OF_A_ROUND_MAX: usize = 1_024;
 /// The shards that are swept at once.

@@ -22,6 +22,7 @@ use crate::engine::queues::directory::Directory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::Operations;
+use crate::engine::queues::overview::LastOverview;
 use crate::engine::queues::registry::Registry;
 use crate::engine::queues::settle::CancelNews;
 use crate::engine::shares::Shares;
@@ -65,6 +66,8 @@ pub struct Shared {
     pub changes: Semaphore,
     /// The queues and templates that are served.
     pub directory: Directory,
+    /// What was read last of all queues together.
+    pub overview: LastOverview,
 }
 
 /// When shards have to be swept, by elapsed time.
@@ -145,6 +148,7 @@ impl Shared {
             cancels: broadcast::Sender::new(CANCEL_NEWS_MAX),
             changes: Semaphore::new(1),
             directory: Directory::default(),
+            overview: LastOverview::default(),
         }
     }
 

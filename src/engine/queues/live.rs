@@ -90,7 +90,7 @@ impl Walks {
 }
 
 /// What is in a queue.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Backlog {
     /// Its name.
     pub queue: String,
@@ -219,11 +219,19 @@ impl LiveQueue {
         self.shard(shard).seen.lock().due
     }
 
-    /// What waits in it. O(n shards).
-    pub fn backlog(&self, now: Duration) -> Backlog {
-        let queue = self.record.load().spec.name.to_string();
-        let waiting = self.waiters.len();
-        let mut backlog = Backlog { queue, messages: [0; State::ALL.len()], oldest: Duration::ZERO, waiting };
+    /// Whether it is a queue and no template.
+    pub fn is_served(&self) -> bool {
+        self.record.load().spec.template_for.is_none()
+    }
+
+    /// Its name, as a text of its own.
+    pub fn name(&self) -> String {
+        self.record.load().spec.name.to_string()
+    }
+
+    /// What waits in it, without its name. O(n shards).
+    pub fn numbers(&self, now: Duration) -> Backlog {
+        let mut backlog = Backlog { waiting: self.waiters.len(), ..Backlog::default() };
         for live in &self.shards {
             let seen = live.seen.lock();
             let age = seen.view.ready_for.map_or(Duration::ZERO, |age| age + now.saturating_sub(seen.at));

@@ -20,6 +20,7 @@ mod live;
 mod look;
 mod operations;
 mod outlook;
+mod overview;
 mod registry;
 mod session_list;
 mod sessions;
@@ -61,6 +62,7 @@ pub use explain::Explanation;
 pub use live::Backlog;
 pub use look::{Depth, Found, ListCursor, Payloads, Worker};
 pub use operations::{Discard, Operation, OperationState, Redrive};
+pub use overview::Overview;
 pub use session_list::LiveSession;
 pub use sessions::{Beat, CallOfSession, OpenedSession};
 pub use settle::{CancelNews, Extended, Handled, SentSettlement, SentUpdate, SentVerb};
@@ -125,12 +127,12 @@ impl Queues {
         self.shared.sessions.open_count(self.shared.clock.elapsed())
     }
 
-    /// What waits in each queue. O(shards).
+    /// What waits in each queue at this moment. O(shards), so `overview` is for whoever may ask often.
     pub fn backlogs(&self) -> Vec<Backlog> {
         let now = self.shared.clock.elapsed();
         let queues = self.shared.all();
-        let served = queues.iter().filter(|queue| queue.record.load().spec.template_for.is_none());
-        served.map(|queue| queue.backlog(now)).collect()
+        let served = queues.iter().filter(|queue| queue.is_served());
+        served.map(|queue| Backlog { queue: queue.name(), ..queue.numbers(now) }).collect()
     }
 
     /// How many queues and templates there are.

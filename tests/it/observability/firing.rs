@@ -203,9 +203,11 @@ fn messages_out_of_attempts_raise_their_alert() {
     let held = call("Dequeue", r#"{"queue": "mail"}"#);
     let token = held["leases"][0]["leaseToken"].as_str().expect("a lease");
     call("Fail", &format!(r#"{{"queue": "mail", "leaseToken": "{token}"}}"#));
+    // The page tells of queues by a reading of the last second.
+    let is_told = || page(&server).contains("\ntallystone_queue_messages{queue=\"mail\",state=\"errored\"} 1.0\n");
+    assert!(eventually(WITHIN, is_told), "{}", page(&server));
     let after = page(&server);
     assert!(after.contains("\ntallystone_queue_errored_total{queue=\"mail\"} 1\n"), "{after}");
-    assert!(after.contains("\ntallystone_queue_messages{queue=\"mail\",state=\"errored\"} 1.0\n"), "{after}");
     expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MessagesErrored", "a")]);
 }
 

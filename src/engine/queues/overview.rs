@@ -1,0 +1,131 @@
+//! What waits in all queues together, for the status and the metrics page: anybody may ask for these at any rate, so one
+//! reading is shared by all who ask within a second, and names are made only of the queues that are shown.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
+use crate::engine::queues::Queues;
+use crate::engine::queues::live::{Backlog, LiveQueue};
+
+/// What waits in all queues at one moment; templates hold nothing and are no queues here.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub struct Overview {
+    /// All of them as one, without a name.
+    pub all: Backlog,
+    /// Those with the oldest ready messages, the oldest first, and of equals the first by name.
+    pub oldest: Vec<Backlog>,
+    /// The first by name.
+    pub first: Vec<Backlog>,
+    /// All others as one, without a name; nothing if there are none.
+    pub others: Option<Backlog>,
+}
+
+/// The last overview, and when it was read by elapsed time.
+#[derive(Default)]
+pub struct LastOverview(Mutex<Option<(Duration, Arc<Overview>)>>);
+
+impl LastOverview {
+    /// The last one if it is young enough, else what is read now. Who comes meanwhile waits for that.
+    fn get(&self, now: Duration, read: impl FnOnce() -> Overview) -> Arc<Overview> {
+        let mut last = self.0.lock();
+        if let Some((at, overview)) = &*last
+            && now.saturating_sub(*at) < OVERVIEW_AGE_MAX
+        {
+            return Arc::clone(overview);
+        }
+        let overview = Arc::new(read());
+        *last = Some((now, Arc::clone(&overview)));
+        overview
+    }
+}
+
+impl Queues {
+    /// What waits in all queues, as of a second ago at most. O(shards) once a second.
+    pub fn overview(&self) -> Arc<Overview> {
+        let now = self.shared.clock.elapsed();
+        self.shared.overview.get(now, || {
+            let queues = self.shared.all();
+            let served: Vec<&LiveQueue> =
+                queues.iter().map(|queue| &**queue).filter(|queue| queue.is_served()).collect();
+            overview(served.len(), |place| served[place].numbers(now), |place| served[place].name())
+        })
+    }
+}
+
+/// Of so many queues in the order of their names, by their numbers and their names.
+fn overview(count: usize, numbers: impl Fn(usize) -> Backlog, name: impl Fn(usize) -> String) -> Overview {
+    let named = |place, numbers| Backlog { queue: name(place), ..numbers };
+    let mut overview = Overview::default();
+    let mut oldest = BinaryHeap::with_capacity(STATUS_ROWS_MAX + 1);
+    for place in 0..count {
+        let numbers = numbers(place);
+        overview.all.take_in(&numbers);
+        // Numbers without a name cost nothing to copy.
+        oldest.push(Reverse((numbers.oldest, Reverse(place), numbers.clone())));
+        if oldest.len() > STATUS_ROWS_MAX {
+            oldest.pop();
+        }
+        if place < METRIC_QUEUES_MAX {
+            overview.first.push(named(place, numbers));
+        } else {
+            overview.others.get_or_insert_default().take_in(&numbers);
+        }
+    }
+    let oldest = oldest.into_sorted_vec().into_iter();
+    overview.oldest = oldest.map(|Reverse((_, Reverse(place), numbers))| named(place, numbers)).collect();
+    overview
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn all_who_ask_within_a_second_share_one_reading() {
+        let (last, read) = (LastOverview::default(), Cell::new(0));
+        let ask = |millis| {
+            last.get(Duration::from_millis(millis), || {
+                read.set(read.get() + 1);
+                Overview::default()
+            });
+            read.get()
+        };
+        assert_eq!([100, 100, 1_099, 1_100, 2_000, 2_100].map(ask), [1, 1, 1, 2, 2, 3]);
+    }
+
+    #[test]
+    fn names_are_made_of_those_that_are_shown_and_nothing_is_left_out() {
+        let count = METRIC_QUEUES_MAX + 30;
+        let made = Cell::new(0);
+        let numbers = |place: usize| Backlog {
+            messages: [2, 3, 0, 0, 0, 1],
+            // The later by name, the older, but all of the last ten alike.
+            oldest: Duration::from_secs(place.min(count - 10) as u64),
+            waiting: 1,
+            ..Backlog::default()
+        };
+        let read = overview(count, numbers, |place| {
+            made.set(made.get() + 1);
+            format!("q{place:03}")
+        });
+        assert_eq!(made.get(), METRIC_QUEUES_MAX + STATUS_ROWS_MAX);
+        let names = |backlogs: &[Backlog]| backlogs.iter().map(|of| of.queue.clone()).collect::<Vec<_>>();
+        let named =
+            |places: &mut dyn Iterator<Item = usize>| places.map(|place| format!("q{place:03}")).collect::<Vec<_>>();
+        assert_eq!(names(&read.first), named(&mut (0..METRIC_QUEUES_MAX)));
+        let older = (count - STATUS_ROWS_MAX..count - 10).rev();
+        assert_eq!(names(&read.oldest), named(&mut (count - 10..count).chain(older)));
+        let others = read.others.expect("there are many");
+        assert_eq!((others.messages, others.waiting), ([60, 90, 0, 0, 0, 30], 30));
+        assert_eq!((others.oldest, read.all.oldest), (read.oldest[0].oldest, read.oldest[0].oldest));
+        assert_eq!((read.all.waiting, read.all.messages[1]), (count, 3 * count as u64));
+        assert_eq!(overview(1, numbers, |_| "a".to_owned()).others, None);
+    }
+}
