@@ -213,7 +213,7 @@ fn write(left_out: &LeftOut) {
     // The level of a line is fixed where it is written.
     match *level {
         Level::ERROR => {
-            tracing::error!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}")
+            tracing::error!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}");
         }
         Level::WARN => tracing::warn!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
         // Of lower levels nothing is left out.
