@@ -3,6 +3,7 @@
 //! arguments.
 
 pub mod capacity;
+pub mod compare;
 pub mod counter;
 pub mod fleet;
 pub mod limits;

@@ -18,6 +18,19 @@ fn start(data: &std::path::Path) -> Server {
     Launch::dev(data).env("TALLYSTONE__LOG__FORMAT", "json").start()
 }
 
+/// Expects that an ended server has written at most a line a second that says this, and told of all of them; answers these
+/// lines.
+fn a_line_a_second_and_all_counted(server: &Server, says: &str, all: u64, seconds: u64) -> Vec<Value> {
+    let printed = server.printed();
+    let lines = printed.lines().filter(|line| line.contains(says));
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: u64 = lines.iter().map(|line| line["left_out"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(told, all, "{printed}");
+    let most = usize::try_from(seconds).expect("a short time") + 3;
+    assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
+    lines
+}
+
 fn add(server: &Server, counter: &str) {
     let body = format!(r#"{{"namespace": "default", "counterName": "{counter}", "delta": 1}}"#);
     let answer = server.post("/tallystone.counter.v1.CounterService/AddCount", &body);
@@ -102,13 +115,7 @@ fn a_flood_of_refusals_is_a_line_a_second_and_a_full_disk_says_where_and_how_man
 
     full.signal(libc::SIGTERM);
     assert!(full.wait().success(), "{}", full.printed());
-    let printed = full.printed();
-    let lines = printed.lines().filter(|line| line.contains("STORAGE_FULL"));
-    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let told: u64 = lines.iter().map(|line| line["left_out"].as_u64().unwrap_or(1)).sum();
-    assert_eq!(told, REFUSED, "{printed}");
-    let most = usize::try_from(seconds).expect("a short time") + 3;
-    assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
+    a_line_a_second_and_all_counted(&full, "STORAGE_FULL", REFUSED, seconds);
 }
 
 #[test]
@@ -127,12 +134,7 @@ fn lines_about_changes_that_callers_make_are_a_line_a_second_and_all_are_counted
     let seconds = began.elapsed().as_secs();
     server.signal(libc::SIGTERM);
     assert!(server.wait().success(), "{}", server.printed());
-    let printed = server.printed();
-    let lines = printed.lines().filter(|line| line.contains("a namespace was changed"));
-    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let told: u64 = lines.iter().map(|line| line["left_out"].as_u64().unwrap_or(1)).sum();
-    assert_eq!(told, MADE, "with `default`: {printed}");
-    assert!(lines.iter().all(|line| line["level"] == "INFO"), "{printed}");
-    let most = usize::try_from(seconds).expect("a short time") + 3;
-    assert!(lines.len() <= most, "{} lines in {seconds} s:\n{printed}", lines.len());
+    // With `default`.
+    let lines = a_line_a_second_and_all_counted(&server, "a namespace was changed", MADE, seconds);
+    assert!(lines.iter().all(|line| line["level"] == "INFO"), "{}", server.printed());
 }

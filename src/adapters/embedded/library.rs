@@ -178,9 +178,11 @@ impl Library {
         shorter.write(&self.dir)?;
         *manifest = shorter;
         drop(manifest);
-        for keyspace in keyspaces {
+        for (place, keyspace) in keyspaces.into_iter().enumerate() {
+            if place > 0 {
+                between();
+            }
             self.db.delete_keyspace(keyspace)?;
-            between();
         }
         Ok(())
     }

@@ -69,16 +69,12 @@ impl Slices {
     /// The slice that takes rows of a time, unless it was dropped.
     pub fn place(&self, dataset: DatasetId, time: Timestamp) -> Option<Place> {
         let slices = self.slices.read();
-        let (_, slice) = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;
-        let covers = time < slice.row.end && slice.row.status != SliceStatus::Dropped;
-        covers.then(|| slice.place())
+        covering(&slices, dataset, time).filter(|slice| slice.takes_rows()).map(Slice::place)
     }
 
     /// Whether a slice is there, takes rows and has no keyspaces yet.
     pub fn lacks_spaces(&self, dataset: DatasetId, start: Timestamp) -> bool {
-        let slices = self.slices.read();
-        let slice = slices.get(&(dataset, start));
-        slice.is_some_and(|slice| slice.spaces.is_none() && slice.row.status != SliceStatus::Dropped)
+        self.slices.read().get(&(dataset, start)).is_some_and(Slice::lacks_spaces)
     }
 
     /// The starts of the slices that these times need and that have no keyspaces yet. Cost: one look for nearly all,
@@ -90,11 +86,9 @@ impl Slices {
             if last.is_some_and(|(start, end)| start <= time && time < end) {
                 continue;
             }
-            let slice = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back().map(|(_, slice)| slice);
-            let Some(slice) = slice.filter(|slice| time < slice.row.end) else { continue };
+            let Some(slice) = covering(&slices, dataset, time) else { continue };
             last = Some((slice.row.start, slice.row.end));
-            let wanted = slice.spaces.is_none() && slice.row.status != SliceStatus::Dropped;
-            if wanted && !found.contains(&slice.row.start) {
+            if slice.lacks_spaces() && !found.contains(&slice.row.start) {
                 found.push(slice.row.start);
             }
         }
@@ -140,7 +134,7 @@ impl Slices {
     pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) -> Option<Spaces> {
         let mut slices = self.slices.write();
         match slices.get_mut(&(dataset, start)) {
-            Some(slice) if slice.row.status != SliceStatus::Dropped => {
+            Some(slice) if slice.takes_rows() => {
                 slice.spaces = Some(spaces);
                 None
             }
@@ -157,7 +151,21 @@ impl Slices {
     }
 }
 
+/// The slice of a time, dropped or not.
+fn covering(slices: &BTreeMap<(DatasetId, Timestamp), Slice>, dataset: DatasetId, time: Timestamp) -> Option<&Slice> {
+    let (_, slice) = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;
+    (time < slice.row.end).then_some(slice)
+}
+
 impl Slice {
+    fn takes_rows(&self) -> bool {
+        self.row.status != SliceStatus::Dropped
+    }
+
+    fn lacks_spaces(&self) -> bool {
+        self.spaces.is_none() && self.takes_rows()
+    }
+
     fn place(&self) -> Place {
         let TimeSlice { dataset, start, end, .. } = self.row;
         Place { dataset, start, end, spaces: self.spaces.clone() }

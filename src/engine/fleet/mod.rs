@@ -97,6 +97,13 @@ struct Others {
     looked: Option<Duration>,
 }
 
+impl Others {
+    /// Whether the members are known: they could be read within the time that a store may be silent.
+    fn are_known(&self, now: Duration) -> bool {
+        self.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX)
+    }
+}
+
 impl Fleet {
     /// A process that is no member yet.
     pub fn new(
@@ -188,8 +195,7 @@ impl Fleet {
         let now = self.clock.elapsed();
         let is_member = !self.lease_left().is_zero();
         let others = self.others.lock();
-        let is_known = others.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX);
-        (is_member && is_known).then_some(others.live.len())
+        (is_member && others.are_known(now)).then_some(others.live.len())
     }
 
     /// Whether a secret is that of a member; of one that has lapsed it is not, and of nobody while the members could not
@@ -197,9 +203,8 @@ impl Fleet {
     pub fn is_of_member(&self, shown: &Secret) -> bool {
         let now = self.clock.elapsed();
         let others = self.others.lock();
-        let is_known = others.looked.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX);
         let secrets = others.live.iter().filter_map(|(_, beat)| beat.secret);
-        secrets.fold(false, |is_found, secret| is_found | (secret == *shown)) && is_known
+        secrets.fold(false, |is_found, secret| is_found | (secret == *shown)) && others.are_known(now)
     }
 
     /// What this process had closed of a dataset when the store was last told; nothing before the first time.
