@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::system::SystemClock;
-use tallystone::domain::queue::command::{Dequeue, Failure, NewMessage, Verb};
+use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage, SettleAction};
 use tallystone::domain::queue::message::{MessageId, Metadata};
-use tallystone::domain::queue::settings::{Retention, RetryPolicy};
+use tallystone::domain::queue::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use tallystone::ports::{MessageBody, QueueStores, ShardCommand};
 
@@ -99,7 +99,7 @@ fn settings() -> Settings {
         max_run_time: 12 * hour,
         default_invisibility: Duration::ZERO,
         default_attempts: 3,
-        retry: RetryPolicy { initial: hour, factor_percent: 100, max: hour, jitter_percent: 0 },
+        retry: MessageRetryPolicy { initial: hour, factor_percent: 100, max: hour, jitter_percent: 0 },
         default_ttl: None,
         retention: Retention { completed: Duration::ZERO, canceled: Duration::ZERO, errored: hour },
         dedupe_window: Duration::ZERO,
@@ -178,7 +178,11 @@ async fn cycles(stores: &QueueStores, plan: &Plan) -> anyhow::Result<()> {
                 slowest = slowest.max(began.elapsed());
                 let Ok(Reply::Leases { leases, .. }) = answer.reply else { bail!("no leases") };
                 let settle = |token| {
-                    ShardCommand::of(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() })
+                    ShardCommand::of(Command::Settle {
+                        token,
+                        verb: SettleAction::Complete,
+                        failure: FailureReport::default(),
+                    })
                 };
                 let mut sent: Vec<_> = leases.iter().map(|lease| settle(lease.token)).collect();
                 sent.push(ShardCommand::of(Command::Sweep { max: 2 * batch }));

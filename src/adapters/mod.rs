@@ -2,11 +2,11 @@
 
 pub mod by_dataset;
 pub mod cassandra;
+pub mod codec;
 pub mod embedded;
 pub mod files;
 pub mod manual;
 pub mod memcached;
 pub mod memory;
 pub mod rollup_rpc;
-pub mod stored;
 pub mod system;

@@ -25,7 +25,7 @@ pub const ERROR_DOMAIN: &str = "tallystone";
 
 /// Why a call is refused, with everything the answer shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub struct ApiError {
     /// Why.
     pub reason: Reason,
     /// What is wrong and what to do.
@@ -38,7 +38,7 @@ pub struct Refusal {
     pub metadata: Vec<(&'static str, String)>,
 }
 
-impl Refusal {
+impl ApiError {
     /// Refuses for a reason, in words; what to do is added where the words of the reason's kind leave it out.
     pub fn new(reason: Reason, what: impl Into<String>) -> Self {
         let mut message = what.into();
@@ -80,14 +80,14 @@ impl Refusal {
     }
 }
 
-impl From<Reject> for Refusal {
+impl From<Reject> for ApiError {
     fn from(reject: Reject) -> Self {
         let refusal = Self::new(reject.reason, reject.message);
         if reject.fields.is_empty() { refusal } else { Self { fields: reject.fields, ..refusal } }
     }
 }
 
-impl From<CountingError> for Refusal {
+impl From<CountingError> for ApiError {
     fn from(error: CountingError) -> Self {
         if let CountingError::Store(error) = &error {
             report(error);
@@ -102,7 +102,7 @@ impl From<CountingError> for Refusal {
     }
 }
 
-impl From<NamespaceError> for Refusal {
+impl From<NamespaceError> for ApiError {
     fn from(error: NamespaceError) -> Self {
         match error {
             NamespaceError::Reject(reject) => reject.into(),
@@ -111,7 +111,7 @@ impl From<NamespaceError> for Refusal {
     }
 }
 
-impl From<QueueError> for Refusal {
+impl From<QueueError> for ApiError {
     fn from(error: QueueError) -> Self {
         let error = match error {
             QueueError::Reject(reject) => return reject.into(),
@@ -132,7 +132,7 @@ impl From<QueueError> for Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         report(&error);
         Self::new(reason_of_store(&error), error.to_string())
@@ -156,8 +156,8 @@ fn report(error: &StoreError) {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<ApiError> for Status {
+    fn from(refusal: ApiError) -> Self {
         let code = refusal.code();
         let metadata: HashMap<String, String> =
             refusal.metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -182,13 +182,13 @@ pub fn with_reason(status: Status) -> Status {
     let what = status.message();
     let refusal = match status.code() {
         Code::OutOfRange | Code::ResourceExhausted => {
-            Refusal::new(Reason::InvalidBodyTooLarge, format!("the message is larger than {BODY_BYTES_MAX} bytes"))
+            ApiError::new(Reason::InvalidBodyTooLarge, format!("the message is larger than {BODY_BYTES_MAX} bytes"))
         }
-        Code::Unimplemented => Refusal::new(
+        Code::Unimplemented => ApiError::new(
             Reason::InvalidContentType,
             format!("the message cannot be read: {what}; send it uncompressed"),
         ),
-        Code::Internal => Refusal::new(
+        Code::Internal => ApiError::new(
             Reason::InvalidArgument,
             format!("the message cannot be read: {what}; send the request message of this method"),
         ),
@@ -205,14 +205,14 @@ pub fn with_reason(status: Status) -> Status {
         | Code::Unavailable
         | Code::DataLoss
         | Code::Unauthenticated => {
-            Refusal::new(Reason::InvalidArgument, format!("the message did not arrive in full: {what}; send it again"))
+            ApiError::new(Reason::InvalidArgument, format!("the message did not arrive in full: {what}; send it again"))
         }
     };
     refusal.into()
 }
 
-impl From<Refusal> for ItemError {
-    fn from(refusal: Refusal) -> Self {
+impl From<ApiError> for ItemError {
+    fn from(refusal: ApiError) -> Self {
         let mut metadata: HashMap<String, String> =
             refusal.metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         if let Some((field, _)) = refusal.fields.into_iter().next() {
@@ -383,11 +383,11 @@ mod tests {
     #[test]
     fn every_reason_travels_with_its_code_and_the_domain() {
         for &reason in Reason::ALL {
-            let status = Status::from(Refusal::new(reason, "what is wrong"));
+            let status = Status::from(ApiError::new(reason, "what is wrong"));
             assert_eq!(status.code() as i32, reason.info().code as i32, "{reason}");
             let info = status.get_details_error_info().expect("an ErrorInfo is there");
             assert_eq!((info.reason.as_str(), info.domain.as_str()), (reason.info().name, ERROR_DOMAIN));
-            let item = ItemError::from(Refusal::new(reason, "what is wrong"));
+            let item = ItemError::from(ApiError::new(reason, "what is wrong"));
             assert_eq!((item.code, item.reason.as_str()), (reason.info().code as i32, reason.info().name));
             assert!(!status.message().ends_with('.'), "{}", status.message());
         }
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_field_at_fault_is_a_violation() {
-        let status = Status::from(Refusal::new(Reason::InvalidRange, "from must lie before to").at("from"));
+        let status = Status::from(ApiError::new(Reason::InvalidRange, "from must lie before to").at("from"));
         let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
         assert_eq!(violations[0].field, "from");
         assert_eq!(violations[0].description, "from must lie before to");
@@ -404,32 +404,32 @@ mod tests {
     #[test]
     fn each_field_at_fault_is_a_violation_with_its_own_words() {
         let reject = Reject::new(Reason::InvalidSettings, "two are wrong").at("a", "a is 1").at("b", "b is 2");
-        let status = Status::from(Refusal::from(reject.clone()));
+        let status = Status::from(ApiError::from(reject.clone()));
         let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
         let told: Vec<_> = violations.iter().map(|one| (one.field.as_str(), one.description.as_str())).collect();
         assert_eq!(told, [("a", "a is 1"), ("b", "b is 2")]);
-        assert_eq!(ItemError::from(Refusal::from(reject)).metadata["field"], "a");
+        assert_eq!(ItemError::from(ApiError::from(reject)).metadata["field"], "a");
     }
 
     #[test]
     fn a_refusal_for_clocks_shows_the_servers_clock() {
         let server_time = Timestamp::from_millis(1_728_139_680_123);
-        let refusal = Refusal::from(CountingError::NotApplied { server_time });
+        let refusal = ApiError::from(CountingError::NotApplied { server_time });
         assert_eq!(refusal.metadata, [("server_time", "2024-10-05T14:48:00.123Z".to_owned())]);
     }
 
     #[test]
     fn a_delay_travels_as_retry_info() {
         let retry_after = Duration::from_millis(250);
-        let status = Status::from(Refusal::from(CountingError::Pending { retry_after }));
+        let status = Status::from(ApiError::from(CountingError::Pending { retry_after }));
         assert_eq!(status.get_details_retry_info().expect("a RetryInfo is there").retry_delay, Some(retry_after));
-        let item = ItemError::from(Refusal::from(CountingError::Pending { retry_after }));
+        let item = ItemError::from(ApiError::from(CountingError::Pending { retry_after }));
         assert_eq!(item.metadata["retry_after"], "0.25s");
     }
 
     #[test]
     fn a_long_message_is_cut_to_what_headers_hold() {
-        let refusal = Refusal::new(Reason::InvalidSettings, "ä".repeat(2_000));
+        let refusal = ApiError::new(Reason::InvalidSettings, "ä".repeat(2_000));
         assert!(refusal.message.len() <= ERROR_MESSAGE_BYTES_MAX && refusal.message.ends_with('…'));
     }
 
@@ -439,12 +439,12 @@ mod tests {
         assert_eq!(reason(Status::out_of_range("Error, decoded message length too large")), "INVALID_BODY_TOO_LARGE");
         assert_eq!(reason(Status::internal("failed to decode Protobuf message")), "INVALID_ARGUMENT");
         assert_eq!(reason(Status::unimplemented("Content is compressed with `br`")), "INVALID_CONTENT_TYPE");
-        assert_eq!(reason(Refusal::new(Reason::Internal, "a defect").into()), "INTERNAL");
+        assert_eq!(reason(ApiError::new(Reason::Internal, "a defect").into()), "INTERNAL");
     }
 
     #[test]
     fn an_unknown_outcome_is_said_to_be_unknown() {
-        let refusal = Refusal::from(StoreError::unknown(StoreErrorKind::Unavailable, "append"));
+        let refusal = ApiError::from(StoreError::unknown(StoreErrorKind::Unavailable, "append"));
         assert_eq!(refusal.reason, Reason::OutcomeUnknown);
         assert!(refusal.message.contains("may have been applied"), "{}", refusal.message);
     }

@@ -3,12 +3,12 @@
 //! Requests are decoded and validated once, here, into domain values; nothing below sees a wire type, and no answer
 //! leaves without passing `errors`. No backend is named in this layer.
 
+mod connection_limits;
 pub mod documents;
 pub mod errors;
-mod gathered;
 pub mod grpc;
 pub mod http;
 pub mod paging;
 pub mod serve;
-mod shares;
 pub mod time;
+mod yield_before_write;

@@ -20,9 +20,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::gathered::Gathered;
-use crate::api::http::{Buffers, Caller, Gateway, Refused, Streams, Watched};
-use crate::api::shares::Shares;
+use crate::api::connection_limits::ConnectionLimits;
+use crate::api::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, StallGuard};
+use crate::api::yield_before_write::YieldBeforeWrite;
 use crate::domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
     HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, SPARE_CONNECTION_TIME,
@@ -34,24 +34,24 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the connections of a server may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bounds {
+pub struct ServeLimits {
     /// The connections.
     pub connections: usize,
     /// The bytes of requests and answers under way, half each.
     pub buffer_bytes: usize,
     /// How long a large answer may go untaken, and a message unfinished.
-    pub untaken_max: Duration,
+    pub stall_max: Duration,
 }
 
-impl Default for Bounds {
+impl Default for ServeLimits {
     fn default() -> Self {
-        Self { connections: CONNECTIONS_MAX, buffer_bytes: BUFFER_BYTES_DEFAULT, untaken_max: ANSWER_UNTAKEN_MAX }
+        Self { connections: CONNECTIONS_MAX, buffer_bytes: BUFFER_BYTES_DEFAULT, stall_max: ANSWER_UNTAKEN_MAX }
     }
 }
 
 /// How the connections ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ended {
+pub struct ConnectionDrainSummary {
     /// Connections that were open at the stop.
     pub open: usize,
     /// Connections that were cut off at the deadline.
@@ -64,11 +64,11 @@ pub async fn serve(
     gateway: Arc<Gateway>,
     stop: CancellationToken,
     deadline: Duration,
-    bounds: Bounds,
-) -> Ended {
+    bounds: ServeLimits,
+) -> ConnectionDrainSummary {
     let resets = gateway.metrics().answers_reset.clone();
     let buffers = Arc::new(Buffers::new(bounds.buffer_bytes, gateway.metrics()));
-    let shares = Arc::new(Shares::new(bounds.connections));
+    let shares = Arc::new(ConnectionLimits::new(bounds.connections));
     let spare = Arc::new(Semaphore::new(SPARE_CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -86,14 +86,15 @@ pub async fn serve(
                 continue;
             }
         };
-        match shares.seat(peer.ip()) {
+        match shares.acquire(peer.ip()) {
             Ok(seat) => {
                 let open = gateway.metrics().connections_open.clone();
                 gateway.metrics().connections.inc();
                 open.inc();
-                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers), bounds.untaken_max));
-                let (gateway, untaken_max, resets) = (Arc::clone(&gateway), bounds.untaken_max, resets.clone());
-                let connection = connect(stream, Served { gateway, caller, untaken_max, resets }, stop.clone());
+                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers), bounds.stall_max));
+                let (gateway, untaken_max, resets) = (Arc::clone(&gateway), bounds.stall_max, resets.clone());
+                let connection =
+                    serve_connection(stream, ConnectionContext { gateway, caller, untaken_max, resets }, stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     open.dec();
@@ -103,7 +104,7 @@ pub async fn serve(
             // Health checks often come from the address of the clients.
             Err(full) => match Arc::clone(&spare).try_acquire_owned() {
                 Ok(place) => {
-                    let caller = Caller::new(peer, Arc::clone(&buffers), bounds.untaken_max);
+                    let caller = Caller::new(peer, Arc::clone(&buffers), bounds.stall_max);
                     let gateway = Arc::clone(&gateway);
                     connections.spawn(async move {
                         if !serve_page(stream, &gateway, Arc::new(caller)).await {
@@ -117,15 +118,15 @@ pub async fn serve(
         }
     }
     drop(listener);
-    end(connections, deadline).await
+    drain_connections(connections, deadline).await
 }
 
-fn refuse(gateway: &Gateway, peer: SocketAddr, full: Refused) {
+fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
     gateway.metrics().refused(full);
     let address = peer.ip();
     match full {
-        Refused::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
-        Refused::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
+        ConnectionRefusal::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
+        ConnectionRefusal::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
     }
 }
 
@@ -154,17 +155,17 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((stream, peer))
 }
 
-async fn end(mut connections: JoinSet<()>, deadline: Duration) -> Ended {
+async fn drain_connections(mut connections: JoinSet<()>, deadline: Duration) -> ConnectionDrainSummary {
     while connections.try_join_next().is_some() {}
     let open = connections.len();
     let all = async { while connections.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(deadline, all).await.is_ok();
     let cut_off = if in_time { 0 } else { connections.len() };
     connections.shutdown().await;
-    Ended { open, cut_off }
+    ConnectionDrainSummary { open, cut_off }
 }
 
-fn builder(streams: Streams) -> Builder<Streams> {
+fn builder(streams: CallExecutor) -> Builder<CallExecutor> {
     let mut builder = Builder::new(streams);
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     builder
@@ -180,14 +181,14 @@ fn builder(streams: Streams) -> Builder<Streams> {
 }
 
 /// What a connection is served with.
-struct Served {
+struct ConnectionContext {
     gateway: Arc<Gateway>,
     caller: Arc<Caller>,
     untaken_max: Duration,
     resets: Counter,
 }
 
-async fn connect(stream: TcpStream, served: Served, stop: CancellationToken) {
+async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: CancellationToken) {
     let first_byte = tokio::time::timeout(HEADERS_TIMEOUT, stream.readable());
     tokio::select! {
         readable = first_byte => if !matches!(readable, Ok(Ok(()))) {
@@ -195,18 +196,18 @@ async fn connect(stream: TcpStream, served: Served, stop: CancellationToken) {
         },
         () = stop.cancelled() => return,
     }
-    let Served { gateway, caller, untaken_max, resets } = served;
+    let ConnectionContext { gateway, caller, untaken_max, resets } = served;
     let peer = caller.peer;
     let service = service_fn(move |request| {
         let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
         // Boxed, because the libraries move the tasks of calls around, and a large task is slow to make.
         Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, caller).await) })
     });
-    let builder = builder(Streams::new(untaken_max, resets.clone()));
+    let builder = builder(CallExecutor::new(untaken_max, resets.clone()));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     // An HTTP/1.1 connection is the task of its one answer; those of HTTP/2 have tasks of their own.
-    let connection = Watched::new(connection, untaken_max, resets);
-    let mut connection = Gathered::new(connection);
+    let connection = StallGuard::new(connection, untaken_max, resets);
+    let mut connection = YieldBeforeWrite::new(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = stop.cancelled() => {

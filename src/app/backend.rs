@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::join_all;
 
-use crate::adapters::cassandra::{Cassandra, OpenError, Patience, no_queues};
+use crate::adapters::cassandra::{Cassandra, OpenError, StartupDeadline, no_queues};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
@@ -16,9 +16,9 @@ use crate::adapters::rollup_rpc::RollupRpc;
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
 use crate::app::keyspace::Keyspaces;
-use crate::app::readiness::{Asked, Keeps};
+use crate::app::readiness::{ProbedStore, ServicesOfStore};
 use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::{SECRET_BYTES, Secret};
+use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
     Backups, CacheCluster, Clock, CountCache, Entropy as _, ExportSink, FastCounts, QueueStores, RollupSignal,
     StoreError, StoreErrorKind, Stores,
@@ -36,7 +36,7 @@ pub struct Backend {
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The memcached clusters that the settings list, by their names.
-    pub memcached: Memcached,
+    pub memcached: MemcachedClusters,
     embedded: Option<Arc<Embedded>>,
     shared: Option<SharedStore>,
     clock: Arc<dyn Clock>,
@@ -46,11 +46,11 @@ pub struct Backend {
 struct SharedStore {
     keyspaces: Keyspaces,
     signals: Arc<RollupRpc>,
-    secret: Secret,
+    secret: FleetSecret,
 }
 
 /// Opened memcached clusters by their names.
-pub type Memcached = BTreeMap<String, Arc<Cluster>>;
+pub type MemcachedClusters = BTreeMap<String, Arc<Cluster>>;
 
 /// No server of a memcached cluster can be used.
 #[derive(Debug, thiserror::Error)]
@@ -58,20 +58,27 @@ pub type Memcached = BTreeMap<String, Arc<Cluster>>;
     "no memcached server of cluster {cluster} can be used: {servers}; start one, correct clusters.{cluster}.servers, or \
      take [clusters.{cluster}] and what names it out of the settings"
 )]
-pub struct Absent {
+pub struct MemcachedUnreachable {
     cluster: String,
     servers: String,
 }
 
 /// Finds the memcached clusters that the settings list.
-pub async fn open_memcached(config: &Config, clock: &Arc<dyn Clock>) -> Result<Memcached, Absent> {
+pub async fn open_memcached(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+) -> Result<MemcachedClusters, MemcachedUnreachable> {
     let listed = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
     let opening = listed
         .map(|(name, cluster)| async { Ok((name.clone(), open_cluster(name, cluster, Arc::clone(clock)).await?)) });
     join_all(opening).await.into_iter().collect()
 }
 
-async fn open_cluster(name: &str, cluster: &ClusterConfig, clock: Arc<dyn Clock>) -> Result<Arc<Cluster>, Absent> {
+async fn open_cluster(
+    name: &str,
+    cluster: &ClusterConfig,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<Cluster>, MemcachedUnreachable> {
     let options = memcached::Options {
         replicas: cluster.servers.replicas().to_vec(),
         key_prefix: cluster.key_prefix.clone(),
@@ -87,15 +94,15 @@ async fn open_cluster(name: &str, cluster: &ClusterConfig, clock: Arc<dyn Clock>
         }
         Err(absent) => {
             let servers: Vec<String> = absent.into_iter().map(|(server, why)| format!("{server}: {why}")).collect();
-            Err(Absent { cluster: name.to_owned(), servers: servers.join(", ") })
+            Err(MemcachedUnreachable { cluster: name.to_owned(), servers: servers.join(", ") })
         }
     }
 }
 
 impl Backend {
     /// Opens the stores of this process; on `embedded` this recovers whatever a kill left behind.
-    pub fn open(config: &Config, memcached: Memcached, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
-        let (fast, caches) = beside_the_store(config, &memcached, &clock);
+    pub fn open(config: &Config, memcached: MemcachedClusters, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
+        let (fast, caches) = fast_counts_and_caches(config, &memcached, &clock);
         let export = export_sink(config);
         match config.storage.kind {
             StorageKind::Memory => {
@@ -126,11 +133,16 @@ impl Backend {
     }
 
     /// The stores of opened keyspaces.
-    pub fn of_keyspaces(config: &Config, keyspaces: Keyspaces, memcached: Memcached, clock: Arc<dyn Clock>) -> Self {
-        let (fast, caches) = beside_the_store(config, &memcached, &clock);
+    pub fn of_keyspaces(
+        config: &Config,
+        keyspaces: Keyspaces,
+        memcached: MemcachedClusters,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (fast, caches) = fast_counts_and_caches(config, &memcached, &clock);
         let stores = Stores { caches, ..keyspaces.stores(&fast) };
         let (queue_stores, export) = (no_queues(), export_sink(config));
-        let mut secret = Secret([0; SECRET_BYTES]);
+        let mut secret = FleetSecret([0; SECRET_BYTES]);
         SystemEntropy.fill(&mut secret.0);
         let signals = Arc::new(RollupRpc::start(Arc::clone(&clock), secret));
         let shared = Some(SharedStore { keyspaces, signals, secret });
@@ -143,7 +155,7 @@ impl Backend {
     }
 
     /// What this process shows the others with its signals, where the store is shared.
-    pub fn secret(&self) -> Option<Secret> {
+    pub fn secret(&self) -> Option<FleetSecret> {
         self.shared.as_ref().map(|shared| shared.secret)
     }
 
@@ -164,28 +176,30 @@ impl Backend {
 
     /// Whom to ask whether the stores answer, and what is not served while one is away. A keyspace beside that of the catalog
     /// takes only its datasets with it; on keyspaces there are no queues, and that is answered without asking one.
-    pub fn asked(&self) -> Vec<(Asked, Keeps)> {
+    pub fn readiness_probes(&self) -> Vec<(ProbedStore, ServicesOfStore)> {
         if let Some(embedded) = self.embedded() {
-            return vec![(Asked::Embedded(embedded), Keeps { counters: true, queues: true })];
+            return vec![(ProbedStore::Embedded(embedded), ServicesOfStore { counters: true, queues: true })];
         }
         let keyspaces = self.keyspaces().into_iter().enumerate();
         let mut asked: Vec<_> = keyspaces
-            .map(|(at, keyspace)| (Asked::Keyspace(keyspace), Keeps { counters: at == 0, queues: false }))
+            .map(|(at, keyspace)| {
+                (ProbedStore::Keyspace(keyspace), ServicesOfStore { counters: at == 0, queues: false })
+            })
             .collect();
         if asked.is_empty() {
-            asked.push((Asked::Memory, Keeps { counters: true, queues: true }));
+            asked.push((ProbedStore::Memory, ServicesOfStore { counters: true, queues: true }));
         }
         asked
     }
 
     /// The last step of a start on keyspaces, within what is left of it.
-    pub async fn answered<T>(
+    pub async fn finish_startup<T>(
         &self,
-        patience: &Patience,
+        patience: &StartupDeadline,
         step: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
-        let why = match patience.wait(step).await {
-            Some(Err(error)) if is_silence(&error) => format!("{error:#}"),
+        let why = match patience.run(step).await {
+            Some(Err(error)) if is_unavailable(&error) => format!("{error:#}"),
             Some(ended) => return ended,
             None => "no answer in time".to_owned(),
         };
@@ -222,14 +236,14 @@ impl Backend {
 }
 
 /// Whether a store did not answer, as against an answer that nobody likes.
-fn is_silence(error: &anyhow::Error) -> bool {
+fn is_unavailable(error: &anyhow::Error) -> bool {
     error.downcast_ref::<StoreError>().is_some_and(|error| error.kind == StoreErrorKind::Unavailable)
 }
 
 /// What keeps best-effort counters, memcached servers or this process, and the caches that namespaces may name.
-fn beside_the_store(
+fn fast_counts_and_caches(
     config: &Config,
-    memcached: &Memcached,
+    memcached: &MemcachedClusters,
     clock: &Arc<dyn Clock>,
 ) -> (Arc<dyn FastCounts>, Arc<BTreeMap<NamespaceName, CacheCluster>>) {
     let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);

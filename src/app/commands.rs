@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::adapters::cassandra::OpenError;
-use crate::app::backend::Absent;
-use crate::app::cli::output::{Output, Parts, Rows};
-use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
-use crate::app::config::{self, ClusterKind, ENVIRONMENT_PREFIX, ListenAddress, Loaded, Servers, Sources};
-use crate::app::keyspace::Unusable;
+use crate::app::backend::MemcachedUnreachable;
+use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
+use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
+use crate::app::config::{self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers};
+use crate::app::keyspace::UnusableSetting;
 use crate::app::migrate::exit_of;
 use crate::app::run::{self, Preset};
 use crate::app::telemetry;
@@ -137,7 +137,7 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
 }
 
 /// Runs a server until it is told to stop, or shows its settings.
-pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failure> {
+pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failure> {
     match command {
         ServerCommand::Start(args) => run(complete(args)?, Preset::Server),
         ServerCommand::CheckConfig(args) => {
@@ -153,15 +153,15 @@ pub fn server(command: &ServerCommand, given: &OutputGiven) -> Result<(), Failur
     }
 }
 
-fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
+fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     let telemetry = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
     let outcome = run::until_stopped(loaded.config, preset);
     telemetry.finish();
     outcome.map_err(|error| {
         let exit = match error.downcast_ref::<OpenError>() {
             Some(error) => exit_of(error),
-            None if error.is::<Absent>() => Exit::Unavailable,
-            None if error.is::<Unusable>() => Exit::Usage,
+            None if error.is::<MemcachedUnreachable>() => Exit::Unavailable,
+            None if error.is::<UnusableSetting>() => Exit::Usage,
             None => Exit::Failure,
         };
         Failure::new(exit, format!("{error:#}"))
@@ -169,11 +169,11 @@ fn run(loaded: Loaded, preset: Preset) -> Result<(), Failure> {
 }
 
 /// Settings without a place to listen or to keep data, as for `migrate`.
-pub fn load_settings(args: &SettingsArgs) -> Result<Loaded, Failure> {
+pub fn load_settings(args: &SettingsArgs) -> Result<LoadedConfig, Failure> {
     config::load(&sources(args, None, None)?).map_err(unusable)
 }
 
-fn load(args: &StartArgs) -> Result<Loaded, Failure> {
+fn load(args: &StartArgs) -> Result<LoadedConfig, Failure> {
     let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
     sources.flags.extend(of_roles(args.roles.as_ref()));
     config::load(&sources).map_err(unusable)
@@ -184,7 +184,7 @@ fn of_roles(roles: Option<&String>) -> Option<(String, &'static str, String)> {
 }
 
 /// Settings that a server can start with.
-fn complete(args: &StartArgs) -> Result<Loaded, Failure> {
+fn complete(args: &StartArgs) -> Result<LoadedConfig, Failure> {
     let loaded = load(args)?;
     let storage = &loaded.config.storage;
     if storage.kind == config::StorageKind::Embedded && storage.data_dir.as_os_str().is_empty() {
@@ -199,7 +199,7 @@ fn unusable(error: config::ConfigError) -> Failure {
     Failure::usage(format!("{:#}", anyhow::Error::new(error)).trim_end())
 }
 
-fn print(loaded: &Loaded, output: Output) -> Result<(), Failure> {
+fn print(loaded: &LoadedConfig, output: Output) -> Result<(), Failure> {
     let key_width = loaded.settings.keys().map(String::len).max().unwrap_or(0);
     let value_width = loaded.settings.values().map(|setting| setting.value.to_string().len()).max().unwrap_or(0);
     if output.is_for_people() {
@@ -209,24 +209,28 @@ fn print(loaded: &Loaded, output: Output) -> Result<(), Failure> {
         });
         return output.bytes(lines.collect::<String>().as_bytes());
     }
-    let row = |(key, setting): (&String, &config::Setting)| {
+    let row = |(key, setting): (&String, &config::ResolvedSetting)| {
         let value = match &setting.value {
             toml::Value::String(text) => text.clone(),
             value => value.to_string(), // every other value is written as in the file
         };
         vec![key.clone(), value, setting.origin.to_string()]
     };
-    let rows = Rows { columns: &["key", "value", "origin"], cells: loaded.settings.iter().map(row).collect() };
+    let rows = TableRows { columns: &["key", "value", "origin"], cells: loaded.settings.iter().map(row).collect() };
     let items = loaded.settings.iter().map(|(key, setting)| {
         let value = serde_json::to_value(&setting.value).expect("a value of TOML has a JSON form");
         json!({ "key": key, "value": value, "origin": setting.origin.to_string() })
     });
-    let mut parts = Parts::list(output);
+    let mut parts = IncrementalPrinter::list(output);
     parts.print(&items.collect::<Vec<_>>(), &rows)?;
     parts.end(rows.columns)
 }
 
-fn sources(settings: &SettingsArgs, listen: Option<&ListenAddress>, data: Option<&Path>) -> Result<Sources, Failure> {
+fn sources(
+    settings: &SettingsArgs,
+    listen: Option<&ListenAddress>,
+    data: Option<&Path>,
+) -> Result<ConfigSources, Failure> {
     let named = || std::env::var_os(CONFIG_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     let file = match settings.config.clone().or_else(named) {
         Some(path) => {
@@ -249,7 +253,7 @@ fn sources(settings: &SettingsArgs, listen: Option<&ListenAddress>, data: Option
         let data = data.to_str().ok_or_else(|| Failure::usage("the data directory's name is not valid UTF-8"))?;
         flags.push(("storage.data_dir".to_owned(), "--data", data.to_owned()));
     }
-    Ok(Sources { file, environment: settings_of(std::env::vars_os())?, flags })
+    Ok(ConfigSources { file, environment: settings_of(std::env::vars_os())?, flags })
 }
 
 /// The variables that are settings. What else is in the environment is none of ours, whatever its bytes.

@@ -20,17 +20,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::app::suggestions::meant;
+use crate::app::suggestions::closest_name;
 use crate::app::telemetry;
 use crate::domain::counter::NamespaceName;
-use crate::engine::namespaces::{ClusterUse, Clusters, Unlisted};
+use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 
 use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
-pub use cassandra::{Copies, clusters_beside, options as cassandra_options, storage_cluster};
+pub use cassandra::{ReplicasByDataCenter, attached_clusters, options as cassandra_options, storage_cluster};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
-pub use roles::{Advertised, ServerRoles};
+pub use roles::{AdvertisedAddress, ServerRoles};
 pub use traces::TracesConfig;
 
 /// The compiled-in defaults, which are also the documentation.
@@ -69,7 +69,7 @@ pub struct ServerConfig {
     /// Host names under which the development server answers.
     pub hosts: String,
     /// Where the other servers of a fleet reach this one.
-    pub advertise: Advertised,
+    pub advertise: AdvertisedAddress,
     /// How long a stop may take.
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
@@ -145,7 +145,7 @@ pub enum LogFormat {
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The compiled-in file.
     Default,
     /// The operator's file.
@@ -171,7 +171,7 @@ pub enum ConfigError {
     #[error("{origin}: there is no setting {key}; {advice}")]
     UnknownKey {
         /// Where it was written.
-        origin: Origin,
+        origin: SettingOrigin,
         /// The key.
         key: String,
         /// The setting that was meant, or those there are.
@@ -181,7 +181,7 @@ pub enum ConfigError {
     #[error("{origin}: {key} {what}")]
     BadValue {
         /// Where it was written.
-        origin: Origin,
+        origin: SettingOrigin,
         /// The key.
         key: String,
         /// What is wrong.
@@ -191,7 +191,7 @@ pub enum ConfigError {
 
 /// What settings are made of.
 #[derive(Debug, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The operator's file: its path and text.
     pub file: Option<(PathBuf, String)>,
     /// The environment.
@@ -202,39 +202,39 @@ pub struct Sources {
 
 /// Settings with the origin of each value.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings.
     pub config: Config,
     /// Every setting in the order of keys.
-    pub settings: BTreeMap<String, Setting>,
+    pub settings: BTreeMap<String, ResolvedSetting>,
 }
 
 /// One setting, as it may be shown.
 #[derive(Debug)]
-pub struct Setting {
+pub struct ResolvedSetting {
     /// The value; secrets are masked.
     pub value: Value,
     /// Where it came from.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
-struct Layers {
+struct ConfigLayers {
     defaults: Table,
     table: Table,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, SettingOrigin>,
 }
 
 /// Puts settings together.
-pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
     let defaults: Table = DEFAULT_FILE.parse().expect("the compiled-in file is TOML, as a test says");
-    let mut layers = Layers { origins: BTreeMap::new(), table: defaults.clone(), defaults };
+    let mut layers = ConfigLayers { origins: BTreeMap::new(), table: defaults.clone(), defaults };
     let mut keys = Vec::new();
     leaves(&layers.table, "", &mut keys);
-    layers.origins.extend(keys.into_iter().map(|(key, _)| (key, Origin::Default)));
+    layers.origins.extend(keys.into_iter().map(|(key, _)| (key, SettingOrigin::Default)));
     if let Some((path, text)) = &sources.file {
         let table: Table =
             text.parse().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
-        let origin = Origin::File(path.clone());
+        let origin = SettingOrigin::File(path.clone());
         layers.declare(&table, "", &origin)?;
         let mut keys = Vec::new();
         leaves(&table, "", &mut keys);
@@ -245,17 +245,17 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     for (name, text) in &sources.environment {
         if let Some(path) = name.strip_prefix(ENVIRONMENT_PREFIX) {
             let key = path.to_lowercase().replace("__", ".");
-            layers.set_text(&key, text, &Origin::Environment(name.clone()))?;
+            layers.set_text(&key, text, &SettingOrigin::Environment(name.clone()))?;
         }
     }
     for (key, flag, text) in &sources.flags {
-        layers.set_text(key, text, &Origin::Flag(flag))?;
+        layers.set_text(key, text, &SettingOrigin::Flag(flag))?;
     }
     layers.finish()
 }
 
-impl Layers {
-    fn set_text(&mut self, key: &str, text: &str, origin: &Origin) -> Result<(), ConfigError> {
+impl ConfigLayers {
+    fn set_text(&mut self, key: &str, text: &str, origin: &SettingOrigin) -> Result<(), ConfigError> {
         let value = match self.known(key, origin)? {
             Value::Integer(_) => {
                 let number = text.parse().ok().or_else(|| number_of(key, text)).map(Value::Integer);
@@ -272,7 +272,7 @@ impl Layers {
     }
 
     /// Takes in the sections of a table, also those without any value: a cluster may be nothing but a name.
-    fn declare(&mut self, table: &Table, prefix: &str, origin: &Origin) -> Result<(), ConfigError> {
+    fn declare(&mut self, table: &Table, prefix: &str, origin: &SettingOrigin) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
             let Some(section) = value.as_table() else { continue };
@@ -292,7 +292,7 @@ impl Layers {
     }
 
     /// Sets a value, after it was tried alone on top of the defaults: so the one that cannot be used is the one blamed.
-    fn set(&mut self, key: &str, value: Value, origin: &Origin) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &str, value: Value, origin: &SettingOrigin) -> Result<(), ConfigError> {
         let known = self.known(key, origin)?;
         let with_unit = value.as_str().filter(|_| known.is_integer()).and_then(|text| number_of(key, text));
         let value = with_unit.map_or(value, Value::Integer);
@@ -315,7 +315,7 @@ impl Layers {
     }
 
     /// The default of a key, or of its like: clusters have any name.
-    fn known(&self, key: &str, origin: &Origin) -> Result<Value, ConfigError> {
+    fn known(&self, key: &str, origin: &SettingOrigin) -> Result<Value, ConfigError> {
         let value = find(&self.defaults, &like(key)).filter(|value| !value.is_table()).cloned();
         value.ok_or_else(|| ConfigError::UnknownKey {
             origin: origin.clone(),
@@ -333,14 +333,14 @@ impl Layers {
         }
         let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
         if let Some(known) = section_of(section) {
-            return match meant(name, known.keys().map(String::as_str)) {
+            return match closest_name(name, known.keys().map(String::as_str)) {
                 Some(name) => format!("did you mean {section}.{name}?"),
                 None => format!("the settings of {section} are {}", names(known)),
             };
         }
-        let known = meant(section, self.defaults.keys().map(String::as_str));
+        let known = closest_name(section, self.defaults.keys().map(String::as_str));
         let alike = known.and_then(|section| {
-            let name = meant(name, section_of(section)?.keys().map(String::as_str))?;
+            let name = closest_name(name, section_of(section)?.keys().map(String::as_str))?;
             Some(format!("{section}.{name}"))
         });
         let same_name = || self.origins.keys().find(|known| known.rsplit('.').next() == Some(name)).cloned();
@@ -350,8 +350,8 @@ impl Layers {
         }
     }
 
-    fn finish(mut self) -> Result<Loaded, ConfigError> {
-        if self.origins.get(CLUSTER_KIND) == Some(&Origin::Default)
+    fn finish(mut self) -> Result<LoadedConfig, ConfigError> {
+        if self.origins.get(CLUSTER_KIND) == Some(&SettingOrigin::Default)
             && let Some(kind) = find(&self.table, "storage.kind").cloned()
             && kind.as_str() != Some("cassandra")
         {
@@ -364,21 +364,21 @@ impl Layers {
         let mut keys = Vec::new();
         leaves(&self.table, "", &mut keys);
         let settings = keys.into_iter().map(|(key, value)| {
-            let origin = self.origins.get(&key).cloned().unwrap_or(Origin::Default);
+            let origin = self.origins.get(&key).cloned().unwrap_or(SettingOrigin::Default);
             let value = if is_secret(&key) { Value::String("***".to_owned()) } else { value };
-            (key, Setting { value, origin })
+            (key, ResolvedSetting { value, origin })
         });
-        let loaded = Loaded { config, settings: settings.collect() };
+        let loaded = LoadedConfig { config, settings: settings.collect() };
         loaded.check()?;
         Ok(loaded)
     }
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Checks what the type of a value does not say.
     fn check(&self) -> Result<(), ConfigError> {
         let fault = |key: &str, what: &str| {
-            Err(bad(key, self.settings.get(key).map_or(&Origin::Default, |setting| &setting.origin), what))
+            Err(bad(key, self.settings.get(key).map_or(&SettingOrigin::Default, |setting| &setting.origin), what))
         };
         if self.config.server.drain_deadline_ms == 0 {
             return fault("server.drain_deadline_ms", "must be at least 1");
@@ -444,9 +444,9 @@ impl fmt::Display for ListenAddress {
 
 impl Config {
     /// The clusters that namespaces may name.
-    pub fn cluster_names(&self, unlisted: Unlisted) -> Clusters {
+    pub fn cluster_names(&self, unlisted: UnlistedClusters) -> Clusters {
         let usage = |name: &str, kind| match kind {
-            ClusterKind::Cassandra if name != self.storage.cluster => ClusterUse::Beside,
+            ClusterKind::Cassandra if name != self.storage.cluster => ClusterUse::Attached,
             ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => ClusterUse::Store,
             ClusterKind::Memcached => ClusterUse::Cache,
         };
@@ -463,7 +463,7 @@ impl Config {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -474,7 +474,7 @@ impl fmt::Display for Origin {
     }
 }
 
-fn bad(key: &str, origin: &Origin, what: &str) -> ConfigError {
+fn bad(key: &str, origin: &SettingOrigin, what: &str) -> ConfigError {
     ConfigError::BadValue { origin: origin.clone(), key: key.to_owned(), what: what.to_owned() }
 }
 
@@ -486,21 +486,21 @@ fn is_secret(key: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> Sources {
-        Sources { file: Some((PathBuf::from("my.toml"), text.to_owned())), ..Sources::default() }
+    fn file(text: &str) -> ConfigSources {
+        ConfigSources { file: Some((PathBuf::from("my.toml"), text.to_owned())), ..ConfigSources::default() }
     }
 
     #[test]
     fn the_default_file_is_complete() {
-        let loaded = load(&Sources::default()).expect("the defaults are valid");
+        let loaded = load(&ConfigSources::default()).expect("the defaults are valid");
         assert_eq!(loaded.config.server.listen.as_str(), "127.0.0.1:7450");
-        assert!(loaded.settings.values().all(|setting| setting.origin == Origin::Default));
+        assert!(loaded.settings.values().all(|setting| setting.origin == SettingOrigin::Default));
     }
 
     #[test]
     fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         let mut sources = file("[server]\ndrain_deadline_ms = 2\n");
-        let value = |sources: &Sources| load(sources).expect("valid settings").config.server.drain_deadline_ms;
+        let value = |sources: &ConfigSources| load(sources).expect("valid settings").config.server.drain_deadline_ms;
         assert_eq!(value(&sources), 2);
         sources.environment.push(("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS".to_owned(), "3".to_owned()));
         assert_eq!(value(&sources), 3);
@@ -515,7 +515,7 @@ mod tests {
             error,
             "file my.toml: there is no setting storage.reserve_byte; did you mean storage.reserve_bytes?"
         );
-        let mut sources = Sources::default();
+        let mut sources = ConfigSources::default();
         sources.environment.push(("TALLYSTONE__LOG__LEVLE".to_owned(), "debug".to_owned()));
         let error = load(&sources).expect_err("no such key").to_string();
         assert!(error.contains("did you mean log.level?"), "{error}");
@@ -591,7 +591,7 @@ mod tests {
 
     #[test]
     fn the_value_that_cannot_be_used_is_the_one_that_is_blamed() {
-        let blamed = |sources: &Sources| load(sources).expect_err("one value is bad").to_string();
+        let blamed = |sources: &ConfigSources| load(sources).expect_err("one value is bad").to_string();
         let flag = |key: &str, value: &str| (key.to_owned(), "--set", value.to_owned());
         let mut sources = file("[server]\nlisten = \"1.2.3.4\"\n");
         sources.flags.push(flag("storage.data_dir", "x"));
@@ -599,7 +599,7 @@ mod tests {
             blamed(&sources).starts_with("file my.toml: server.listen cannot be used: no HOST:PORT"),
             "{sources:?}"
         );
-        let mut sources = Sources { flags: vec![flag("storage.data_dir", "x")], ..Sources::default() };
+        let mut sources = ConfigSources { flags: vec![flag("storage.data_dir", "x")], ..ConfigSources::default() };
         sources.environment.push(("TALLYSTONE__LOG__FORMAT".to_owned(), "xml".to_owned()));
         assert!(
             blamed(&sources).starts_with("environment TALLYSTONE__LOG__FORMAT: log.format "),
@@ -615,8 +615,10 @@ mod tests {
             ("log.level", "tallystone", "flag --set: log.level cannot be used: \"tallystone\" is no level; the levels"),
             ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the kind of [storage]"),
         ] {
-            let sources =
-                Sources { flags: vec![flag("storage.data_dir", "x"), flag(key, value)], ..Sources::default() };
+            let sources = ConfigSources {
+                flags: vec![flag("storage.data_dir", "x"), flag(key, value)],
+                ..ConfigSources::default()
+            };
             assert!(blamed(&sources).starts_with(words), "{}", blamed(&sources));
         }
     }
@@ -646,7 +648,7 @@ mod tests {
             ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage, traces"),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
-            let error = load(&Sources { flags, ..Sources::default() }).expect_err(key).to_string();
+            let error = load(&ConfigSources { flags, ..ConfigSources::default() }).expect_err(key).to_string();
             assert_eq!(error, format!("flag --set: there is no setting {key}; {advice}"));
         }
         assert!(load(&file("server = 3\n")).expect_err("a section").to_string().contains("server is a section"));

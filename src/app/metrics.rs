@@ -19,43 +19,43 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
-use crate::engine::stats::{CountsBy, Level, NamespaceCounts, Stats};
+use crate::engine::stats::{CountsBy, GaugeValue, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
 
-pub use process::Process;
+pub use process::ProcessMetrics;
 
 /// Something whose numbers stand on the page.
-pub trait Measured: Send + Sync + 'static {
+pub trait MetricSource: Send + Sync + 'static {
     /// Lists its series with what they are at this moment.
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>;
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>;
 }
 
 /// Reads the numbers of one of them whenever the page is read.
-pub struct Measures<T>(T);
+pub struct MetricCollector<T>(T);
 
-impl<T: Measured> Measures<T> {
+impl<T: MetricSource> MetricCollector<T> {
     /// Reads these, for the page.
     pub fn of(measured: T) -> Box<dyn Collector> {
         Box::new(Self(measured))
     }
 }
 
-impl<T> fmt::Debug for Measures<T> {
+impl<T> fmt::Debug for MetricCollector<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Measures").field(&type_name::<T>()).finish()
     }
 }
 
-impl<T: Measured> Collector for Measures<T> {
+impl<T: MetricSource> Collector for MetricCollector<T> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        self.0.list(&mut encoder)
+        self.0.encode_metrics(&mut encoder)
     }
 }
 
-type Row = (&'static str, &'static str, fn(&Stats) -> u64);
+type StatsMetric = (&'static str, &'static str, fn(&Stats) -> u64);
 
 /// Growing counts: name without `_total`, help, value.
-const COUNTS: &[Row] = &[
+const COUNTS: &[StatsMetric] = &[
     ("tallystone_writes_applied", "Adds, clears and totals that were applied", |s| s.writes_applied.get()),
     ("tallystone_writes_repeated", "Writes whose token had been applied before", |s| s.writes_repeated.get()),
     ("tallystone_verdicts", "Verdicts that were given", |s| s.verdicts.get()),
@@ -116,8 +116,8 @@ const COUNTS: &[Row] = &[
     ),
 ];
 
-impl Measured for Arc<Engine> {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+impl MetricSource for Arc<Engine> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let stats = self.stats();
         for (name, help, value) in COUNTS {
             encode_count(encoder, name, help, value(stats))?;
@@ -143,13 +143,13 @@ impl Measured for Arc<Engine> {
 }
 
 /// A growing count of each name: name of the metric without `_total`, help, value.
-type NamedRow<T> = (&'static str, &'static str, fn(&T) -> u64);
+type NamedMetric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 /// Counts by name, under a label; and all that are not counted one by one, under the other name.
 fn encode_named<T: Default, const MOST: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     (label, other): (&'static str, &'static str),
-    rows: &[NamedRow<T>],
+    rows: &[NamedMetric<T>],
     by_name: &CountsBy<T, MOST>,
 ) -> Result<(), fmt::Error> {
     let (names, others) = by_name.get();
@@ -163,7 +163,7 @@ fn encode_named<T: Default, const MOST: usize>(
     Ok(())
 }
 
-const NAMESPACE_COUNTS: &[NamedRow<NamespaceCounts>] = &[
+const NAMESPACE_COUNTS: &[NamedMetric<NamespaceCounts>] = &[
     ("tallystone_namespace_writes_applied", "Adds, clears and totals that were applied, by namespace", |c| {
         c.writes_applied.get()
     }),
@@ -194,14 +194,14 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
     encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
     encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
-    let seconds = |level: &Level| ConstGauge::new(level.get() as f64 / 1e6);
+    let seconds = |level: &GaugeValue| ConstGauge::new(level.get() as f64 / 1e6);
     let stats = engine.stats();
     let help = "How far the time of queues is ahead of this machine's clock; negative if it is behind";
     encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
     let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
     encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
     encode_backlogs(encoder, &shown_queues(&queues.overview()))?;
-    let datasets = shown(engine.datasets());
+    let datasets = bounded_datasets(engine.datasets());
     let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> Option<f64>| {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for dataset in &datasets {
@@ -233,7 +233,7 @@ const OTHER_DATASETS: &str = "_other";
 
 /// Bounds the labels: the oldest datasets one by one, the others as one, with their greatest lags and all they hold.
 /// Their accept limit is such that neither lag less it hides the dataset that is overdue most.
-fn shown(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
+fn bounded_datasets(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets.sort_by_key(|dataset| dataset.id);
     let others = datasets.split_off(datasets.len().min(METRIC_DATASETS_MAX));
     let greatest = |of: fn(&DatasetGauges) -> Duration| others.iter().map(of).max().unwrap_or_default();
@@ -295,10 +295,10 @@ mod tests {
             slices: 2,
         };
         let most = u32::try_from(METRIC_DATASETS_MAX).expect("a small number");
-        let few = shown((1..=most).rev().map(dataset).collect());
+        let few = bounded_datasets((1..=most).rev().map(dataset).collect());
         assert_eq!((few.len(), few[0].dataset.as_str()), (METRIC_DATASETS_MAX, "d1"));
         assert!(few.iter().all(|dataset| dataset.dataset != OTHER_DATASETS));
-        let many = shown((1..=most + 30).rev().map(dataset).collect());
+        let many = bounded_datasets((1..=most + 30).rev().map(dataset).collect());
         let others = many.last().expect("there are many");
         assert_eq!((many.len(), others.dataset.as_str()), (METRIC_DATASETS_MAX + 1, OTHER_DATASETS));
         assert_eq!((others.holds, others.slices, others.closed_lag.as_secs()), (30, 60, u64::from(most) + 30));

@@ -7,11 +7,11 @@ use scylla::client::session::Session;
 use serde_json::json;
 
 use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
-use crate::adapters::cassandra::{self, OpenError, Options, Patience};
+use crate::adapters::cassandra::{self, OpenError, Options, StartupDeadline};
 use crate::adapters::system::SystemClock;
-use crate::api::grpc::whole;
-use crate::app::cli::output::{Output, Parts, Rows};
-use crate::app::cli::{Exit, Failure, OutputArgs, OutputGiven};
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
+use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
 use crate::app::commands::{SettingsArgs, load_settings};
 use crate::app::config::{ClusterConfig, ClusterKind, storage_cluster};
 use crate::app::units::counted;
@@ -21,18 +21,18 @@ use crate::app::units::counted;
 pub enum MigrateCommand {
     /// Print the statements that `apply` would send; changes nothing.
     #[command(after_help = "Example:\n  tallystone migrate plan --config tallystone.toml")]
-    Plan(MigrateArgs),
+    Plan(MigrateTargetArgs),
     /// Make the keyspace if it is missing, and apply what it lacks.
     #[command(after_help = "Example:\n  tallystone migrate apply --config tallystone.toml")]
-    Apply(MigrateArgs),
+    Apply(MigrateTargetArgs),
     /// Say which migrations are applied; exits with 4 unless a server of this release could start.
     #[command(after_help = "Example:\n  tallystone migrate status --config tallystone.toml")]
-    Status(StatusArgs),
+    Status(MigrateStatusArgs),
 }
 
 /// Whose schema.
 #[derive(Clone, Debug, Args)]
-pub struct MigrateArgs {
+pub struct MigrateTargetArgs {
     #[command(flatten)]
     settings: SettingsArgs,
     /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of storage.cluster]
@@ -42,15 +42,15 @@ pub struct MigrateArgs {
 
 /// Whose schema, and how it is printed.
 #[derive(Clone, Debug, Args)]
-pub struct StatusArgs {
+pub struct MigrateStatusArgs {
     #[command(flatten)]
-    migrate: MigrateArgs,
+    migrate: MigrateTargetArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 /// A keyspace that was looked at.
-struct Target {
+struct MigrateTarget {
     /// The name of the cluster in the settings.
     name: String,
     cluster: ClusterConfig,
@@ -60,11 +60,11 @@ struct Target {
 }
 
 /// Runs a command.
-pub async fn run(command: &MigrateCommand, given: &OutputGiven) -> Result<(), Failure> {
+pub async fn run(command: &MigrateCommand, given: &GlobalFormat) -> Result<(), Failure> {
     match command {
-        MigrateCommand::Plan(args) => plan(&look(args).await?),
-        MigrateCommand::Apply(args) => apply(&look(args).await?).await,
-        MigrateCommand::Status(args) => status(&look(&args.migrate).await?, args.output.or(given)),
+        MigrateCommand::Plan(args) => plan(&inspect(args).await?),
+        MigrateCommand::Apply(args) => apply(&inspect(args).await?).await,
+        MigrateCommand::Status(args) => status(&inspect(&args.migrate).await?, args.output.or(given)),
     }
 }
 
@@ -98,7 +98,7 @@ fn wrong_data_center(error: OpenError, cluster: &str) -> Failure {
     if is_about_it { failure.hint(format!("the setting is clusters.{cluster}.data_center")) } else { failure }
 }
 
-async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
+async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
     let loaded = load_settings(&args.settings)?;
     let Some((home, _)) = storage_cluster(&loaded.config) else {
         let what = "storage.kind is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
@@ -112,17 +112,17 @@ async fn look(args: &MigrateArgs) -> Result<Target, Failure> {
         return Err(Failure::usage(what));
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
-    let patience = Patience::begun(Arc::new(SystemClock));
+    let patience = StartupDeadline::start(Arc::new(SystemClock));
     let session = cassandra::connect(&options, &patience).await.map_err(|error| wrong_data_center(error, named))?;
     let looking = async {
         let state = schema::state(&session, &options.keyspace, &SystemClock).await;
         state.map_err(|fault| OpenError::of(fault, &options.keyspace))
     };
-    let state = cassandra::in_time(&patience, &options.keyspace, looking).await.map_err(refused)?;
-    Ok(Target { name: named.to_owned(), cluster: cluster.clone(), options, session, state })
+    let state = cassandra::within_deadline(&patience, &options.keyspace, looking).await.map_err(refused)?;
+    Ok(MigrateTarget { name: named.to_owned(), cluster: cluster.clone(), options, session, state })
 }
 
-impl Target {
+impl MigrateTarget {
     /// What is missing, where that can be applied.
     fn missing(&self) -> Result<Vec<Migration>, Failure> {
         let keyspace = &self.options.keyspace;
@@ -168,7 +168,7 @@ impl Target {
     }
 }
 
-fn plan(target: &Target) -> Result<(), Failure> {
+fn plan(target: &MigrateTarget) -> Result<(), Failure> {
     let missing = target.missing()?;
     let mut text = String::new();
     let keyspace = &target.options.keyspace;
@@ -187,7 +187,7 @@ fn plan(target: &Target) -> Result<(), Failure> {
     Output::plain().bytes(text.as_bytes())
 }
 
-async fn apply(target: &Target) -> Result<(), Failure> {
+async fn apply(target: &MigrateTarget) -> Result<(), Failure> {
     let missing = target.missing()?;
     let keyspace = &target.options.keyspace;
     let failed = |fault| refused(OpenError::of(fault, keyspace));
@@ -204,7 +204,7 @@ async fn apply(target: &Target) -> Result<(), Failure> {
     Output::plain().bytes(text.as_bytes())
 }
 
-fn status(target: &Target, output: Output) -> Result<(), Failure> {
+fn status(target: &MigrateTarget, output: Output) -> Result<(), Failure> {
     let missing = match &target.state {
         SchemaState::NoKeyspace => MIGRATIONS.to_vec(),
         SchemaState::Behind(missing) => missing.clone(),
@@ -215,7 +215,7 @@ fn status(target: &Target, output: Output) -> Result<(), Failure> {
         _ if missing.contains(migration) => "missing", // whatever else is wrong with the keyspace
         _ => "applied",                                // the rest
     };
-    let rows = Rows {
+    let rows = TableRows {
         columns: &["number", "name", "state"],
         cells: MIGRATIONS
             .iter()
@@ -223,7 +223,7 @@ fn status(target: &Target, output: Output) -> Result<(), Failure> {
             .collect(),
     };
     let items = MIGRATIONS.iter().map(|one| json!({"number": one.number, "name": one.name, "state": state_of(one)}));
-    let mut parts = Parts::list(output);
+    let mut parts = IncrementalPrinter::list(output);
     parts.print(&items.collect::<Vec<_>>(), &rows)?;
     parts.end(rows.columns)?;
     let keyspace = &target.options.keyspace;
@@ -238,5 +238,5 @@ fn status(target: &Target, output: Output) -> Result<(), Failure> {
 
 /// So many migrations, in words.
 fn migrations(count: usize) -> String {
-    counted(whole(count), "migration", "migrations")
+    counted(saturating_i64(count), "migration", "migrations")
 }

@@ -8,17 +8,17 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// Says a line on stdout.
-pub fn say(text: &str) {
+pub fn print_line(text: &str) {
     put(io::stdout().lock(), format!("{}\n", visible(text)));
 }
 
 /// Says a line on stderr.
-pub fn note(text: &str) {
+pub fn print_notice(text: &str) {
     put(io::stderr().lock(), format!("{}\n", visible(text)));
 }
 
 /// Asks on stderr; the answer follows on the same line.
-pub fn ask(text: &str) {
+pub fn print_prompt(text: &str) {
     put(io::stderr().lock(), format!("{} ", visible(text)));
 }
 
@@ -29,7 +29,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 
 /// The same for what stands on a line with other things: the ends of lines are written out too, so that nobody's text looks
 /// like a line of ours.
-pub fn on_one_line(text: &str) -> Cow<'_, str> {
+pub fn single_line(text: &str) -> Cow<'_, str> {
     written_out(text, char::is_control)
 }
 
@@ -49,7 +49,7 @@ fn written_out(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// A word as a shell takes it, for commands that people copy.
-pub fn for_shell(word: &str) -> Cow<'_, str> {
+pub fn shell_quoted(word: &str) -> Cow<'_, str> {
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+@%:".contains(character);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => Cow::Borrowed(word),
@@ -69,12 +69,12 @@ mod tests {
     #[test]
     fn a_word_that_a_shell_would_take_apart_is_quoted() {
         for plain in ["0192f5a0-1c2b", "/opt/tally@1", "a:b"] {
-            assert_eq!(for_shell(plain), plain);
+            assert_eq!(shell_quoted(plain), plain);
         }
         for (word, quoted) in
             [("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("$(x)", "'$(x)'"), ("a=b", "'a=b'")]
         {
-            assert_eq!(for_shell(word), quoted);
+            assert_eq!(shell_quoted(word), quoted);
         }
     }
 
@@ -82,6 +82,6 @@ mod tests {
     fn control_characters_are_shown_and_not_sent() {
         assert!(matches!(visible("plain, ä and\ntwo lines"), Cow::Borrowed(_)));
         assert_eq!(visible("a\u{1b}[31mred\u{7}\tb\u{9b}"), "a\\u{1b}[31mred\\u{7}\\tb\\u{9b}");
-        assert_eq!(on_one_line("a\nb\r\u{85}c"), "a\\nb\\r\\u{85}c");
+        assert_eq!(single_line("a\nb\r\u{85}c"), "a\\nb\\r\\u{85}c");
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::api::serve::Bounds;
+use crate::api::serve::ServeLimits;
 use crate::app::config::Config;
 use crate::domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
 
@@ -41,7 +41,7 @@ pub fn name_of(address: SocketAddr) -> String {
 }
 
 /// What the connections of this process may take.
-pub fn bounds(config: &Config) -> Bounds {
+pub fn bounds(config: &Config) -> ServeLimits {
     let connections = connections(getrlimit(Resource::Nofile).current, open_descriptors());
     if connections < CONNECTIONS_MAX {
         tracing::info!(
@@ -51,7 +51,7 @@ pub fn bounds(config: &Config) -> Bounds {
         );
     }
     let buffer_bytes = buffer_bytes(config.server.buffer_bytes, memory_bytes());
-    Bounds { connections, buffer_bytes, ..Bounds::default() }
+    ServeLimits { connections, buffer_bytes, ..ServeLimits::default() }
 }
 
 /// The bytes of requests and answers under way: what is set, or with 0 a part of the memory if that is known.

@@ -19,30 +19,32 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::cassandra::Patience;
+use crate::adapters::cassandra::StartupDeadline;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
-use crate::api::grpc::whole;
-use crate::api::http::{Gateway, Hosts, Phase};
-use crate::api::serve::Ended;
+use crate::api::grpc::saturating_i64;
+use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
+use crate::api::serve::ConnectionDrainSummary;
 use crate::app::backend::{Backend, open_memcached};
 use crate::app::cli::SERVER_DEFAULT;
 use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
 use crate::app::keyspace;
-use crate::app::metrics::{Measures, Process};
-use crate::app::notices::{for_shell, say};
+use crate::app::metrics::{MetricCollector, ProcessMetrics};
+use crate::app::notices::{print_line, shell_quoted};
 use crate::app::readiness::Readiness;
 use crate::app::resources;
 use crate::app::status::ServerStatus;
 use crate::app::units::counted;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::Rules;
+use crate::domain::fleet::ProtocolRules;
 use crate::domain::queue::QueueName;
-use crate::engine::loops::Progress;
-use crate::engine::namespaces::{Author, Defaults, NamespaceDraft, NamespaceError, Namespaces, Unlisted};
+use crate::engine::loops::StartupProgress;
+use crate::engine::namespaces::{
+    Author, NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
+};
 use crate::engine::queues::QueueDraft;
-use crate::engine::{Engine, Parts, Profile};
+use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
 
 /// What kind of server it is.
@@ -56,16 +58,16 @@ pub enum Preset {
 
 impl Preset {
     /// What the name of a cluster stands for that the settings do not list.
-    fn unlisted(self) -> Unlisted {
+    fn unlisted(self) -> UnlistedClusters {
         match self {
-            Self::Dev => Unlisted::OwnStore,
-            Self::Server => Unlisted::Refused,
+            Self::Dev => UnlistedClusters::OwnStore,
+            Self::Server => UnlistedClusters::Refused,
         }
     }
 }
 
 /// How long the runtime waits at the end for what did not end in time.
-const STRAGGLERS_WITHIN: Duration = Duration::from_millis(100);
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How soon `dev` rolls counters up.
 const DEV_COALESCE_MS: u32 = 1_000;
 /// How old an event may be when it arrives at `dev`.
@@ -92,11 +94,11 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     let runtime = builder.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
         // Before the port is open, so that a stop that comes early is a stop like any other.
-        let mut signals = Signals::listen()?;
+        let mut signals = StopSignals::listen()?;
         serve(config, preset, signals.next()).await
     });
     // What did not end in time, such as a store that is still being opened, does not hold the process up.
-    runtime.shutdown_timeout(STRAGGLERS_WITHIN);
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     outcome
 }
 
@@ -119,9 +121,9 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
     let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
-    let gateway = Arc::new(gateway.under(hosts(&config, preset)));
-    gateway.measure(Measures::of(Process));
-    gateway.set_phase(Phase::Starting).await;
+    let gateway = Arc::new(gateway.with_hosts(hosts(&config, preset)));
+    gateway.register_collector(MetricCollector::of(ProcessMetrics));
+    gateway.set_phase(ServerPhase::Starting).await;
     // The health checks answer from here on; calls are told that the store is not open yet.
     let deadline = config.drain_deadline();
     let bounds = resources::bounds(&config);
@@ -134,7 +136,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         biased;
         why = told.as_mut() => {
             tracing::info!(why, "stopping before the store is open");
-            gateway.set_phase(Phase::Draining).await;
+            gateway.set_phase(ServerPhase::Draining).await;
             stop.cancel();
             let stopped = clock.elapsed();
             // A store that is half open cannot be closed: it is opened to its end first.
@@ -142,21 +144,21 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         }
         opened = opening.as_mut() => {
             let (backend, engine) = opened?;
-            let readiness = Readiness::new(backend.asked(), Arc::clone(&engine), Arc::clone(&clock));
+            let readiness = Readiness::new(backend.readiness_probes(), Arc::clone(&engine), Arc::clone(&clock));
             measure(&gateway, &backend, &engine, &readiness);
             gateway.open(&engine);
             gateway.open_backups(backend.backups());
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
-            gateway.set_phase(Phase::Ready).await;
+            gateway.set_phase(ServerPhase::Ready).await;
             tracing::info!("ready");
             announce(&config, preset, address);
             let why = tokio::select! {
                 why = told => why.to_owned(),
                 fault = backend.failed() => format!("the store failed: {fault}"),
-                never = readiness.keep_judging(&gateway) => match never {},
+                never = readiness.run(&gateway) => match never {},
             };
             tracing::info!(why, "stopping");
-            gateway.set_phase(Phase::Draining).await;
+            gateway.set_phase(ServerPhase::Draining).await;
             engine.queues().stop_leasing();
             stop.cancel();
             (why, clock.elapsed(), Some((backend, engine)))
@@ -165,7 +167,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let ended = serving.await.context("serving panicked")?;
     drop(gateway);
     let Some((backend, engine)) = opened else {
-        say(&format!("stopped: {why}; the store was not open yet"));
+        print_line(&format!("stopped: {why}; the store was not open yet"));
         anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start begins anew");
     };
     // What the connections left of the time goes to the rollups.
@@ -174,17 +176,23 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
 }
 
 /// The names that the server answers browsers under. A development server has no other guard against pages of strangers.
-fn hosts(config: &Config, preset: Preset) -> Hosts {
+fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     let listen = config.server.listen.as_str();
     let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
     match preset {
-        Preset::Dev => Hosts::only(config.server.hosts.split(',').chain([own]).map(str::to_owned)),
-        Preset::Server => Hosts::default(),
+        Preset::Dev => AllowedHosts::only(config.server.hosts.split(',').chain([own]).map(str::to_owned)),
+        Preset::Server => AllowedHosts::default(),
     }
 }
 
 /// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.
-async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine: Arc<Engine>) -> anyhow::Result<()> {
+async fn close(
+    why: &str,
+    ended: ConnectionDrainSummary,
+    left: Duration,
+    backend: Backend,
+    engine: Arc<Engine>,
+) -> anyhow::Result<()> {
     let drained = match backend.fault() {
         None => engine.drain(left).await,
         // A store that takes nothing any more publishes no limit that the last rolls could wait for.
@@ -194,7 +202,7 @@ async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine
         }
     };
     let fault = backend.fault();
-    let done = Done::by(&engine);
+    let done = RunSummary::by(&engine);
     drop(engine);
     backend.close().await;
     tracing::info!(
@@ -208,7 +216,7 @@ async fn close(why: &str, ended: Ended, left: Duration, backend: Backend, engine
         counters_left = done.counters_left,
         "stopped"
     );
-    say(&format!("stopped: {why}; {} of {} connections cut off; {done}", ended.cut_off, ended.open));
+    print_line(&format!("stopped: {why}; {} of {} connections cut off; {done}", ended.cut_off, ended.open));
     if let Some(fault) = fault {
         anyhow::bail!("the store failed: {fault}");
     }
@@ -242,14 +250,14 @@ async fn open(
     (advertised, name): (Option<String>, String),
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
-    let patience = Arc::new(Patience::begun(Arc::clone(&clock)));
+    let patience = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
     let backend = open_backend(config, preset, &clock, &patience).await?;
     let goes_on = Arc::clone(&patience);
-    let progress = Arc::new(move || goes_on.renew());
-    let profile = Profile { secret: backend.secret(), ..profile(config, advertised, name) };
+    let progress = Arc::new(move || goes_on.extend());
+    let profile = MemberProfile { secret: backend.secret(), ..profile(config, advertised, name) };
     let starting = start_engine(config, preset, (profile, progress), &backend, clock);
     let engine = match config.storage.kind {
-        StorageKind::Cassandra => backend.answered(&patience, Box::pin(starting)).await?,
+        StorageKind::Cassandra => backend.finish_startup(&patience, Box::pin(starting)).await?,
         // A store of this process answers; it takes its time after a kill.
         StorageKind::Embedded | StorageKind::Memory => starting.await?,
     };
@@ -261,7 +269,7 @@ async fn open_backend(
     config: &Config,
     preset: Preset,
     clock: &Arc<dyn Clock>,
-    patience: &Arc<Patience>,
+    patience: &Arc<StartupDeadline>,
 ) -> anyhow::Result<Backend> {
     // First, because it is quick and leaves nothing to close when it fails.
     let memcached = open_memcached(config, clock).await?;
@@ -285,17 +293,17 @@ async fn open_backend(
 
 /// Shows on the metrics page what the engine and the store do.
 fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
-    gateway.measure(Measures::of(Arc::clone(engine)));
-    gateway.measure(Measures::of(Arc::clone(readiness)));
-    gateway.measure(Measures::of(backend.memcached.clone()));
-    gateway.measure(Measures::of(backend.keyspaces()));
+    gateway.register_collector(MetricCollector::of(Arc::clone(engine)));
+    gateway.register_collector(MetricCollector::of(Arc::clone(readiness)));
+    gateway.register_collector(MetricCollector::of(backend.memcached.clone()));
+    gateway.register_collector(MetricCollector::of(backend.keyspaces()));
     if let Some(embedded) = backend.embedded() {
-        gateway.measure(Measures::of(embedded));
+        gateway.register_collector(MetricCollector::of(embedded));
     }
 }
 
 /// What this server is in its fleet.
-fn profile(config: &Config, advertised: Option<String>, name: String) -> Profile {
+fn profile(config: &Config, advertised: Option<String>, name: String) -> MemberProfile {
     let roles = config.server.roles.0;
     if config.storage.kind == StorageKind::Cassandra && roles.roller && advertised.is_none() {
         tracing::warn!(
@@ -303,17 +311,18 @@ fn profile(config: &Config, advertised: Option<String>, name: String) -> Profile
              they reach it; until then those counters follow some ten seconds later"
         );
     }
-    Profile { roles, address: advertised.unwrap_or_default(), name, secret: None }
+    MemberProfile { roles, address: advertised.unwrap_or_default(), name, secret: None }
 }
 
 async fn start_engine(
     config: &Config,
     preset: Preset,
-    (profile, progress): (Profile, Progress),
+    (profile, progress): (MemberProfile, StartupProgress),
     backend: &Backend,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
-    let mut defaults = Defaults { clusters: config.cluster_names(preset.unlisted()), ..Defaults::default() };
+    let mut defaults =
+        NamespaceDefaults { clusters: config.cluster_names(preset.unlisted()), ..NamespaceDefaults::default() };
     if let Ok(cluster) = NamespaceName::new(&config.storage.cache_cluster) {
         defaults.cache_cluster = cluster;
     }
@@ -324,7 +333,7 @@ async fn start_engine(
         // A store over a network needs the time that the defaults give it.
         defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;
     }
-    let namespaces = Namespaces::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
+    let namespaces = NamespaceCatalog::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
         .await
         .context("cannot read the catalog")?;
     if preset == Preset::Dev {
@@ -338,7 +347,7 @@ async fn start_engine(
             cause(error).context(format!("cannot make namespace default{advice}"))
         })?;
     }
-    let parts = Parts {
+    let parts = EngineParts {
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),
         clock,
@@ -348,7 +357,7 @@ async fn start_engine(
         profile,
         signals: backend.signals(),
         seal_delay: Some(Duration::from_secs(config.storage.seal_delay_seconds)).filter(|delay| !delay.is_zero()),
-        rules: Rules::default(),
+        rules: ProtocolRules::default(),
         progress,
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
@@ -381,40 +390,40 @@ async fn ensure_timed_tasks(engine: &Engine) {
 
 /// Says where the server is and what to try first.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
-    say(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
+    print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
         tracing::warn!(%address, "{OPEN_TO_ALL}");
-        say(&format!("warning: {OPEN_TO_ALL}"));
+        print_line(&format!("warning: {OPEN_TO_ALL}"));
     }
     match config.storage.kind {
-        StorageKind::Embedded => say(&format!("data:  {}", config.storage.data_dir.display())),
-        StorageKind::Memory => say("data:  in memory only; it is gone when the process ends"),
+        StorageKind::Embedded => print_line(&format!("data:  {}", config.storage.data_dir.display())),
+        StorageKind::Memory => print_line("data:  in memory only; it is gone when the process ends"),
         StorageKind::Cassandra => {
             if let Some((_, cluster)) = storage_cluster(config) {
-                say(&format!("data:  keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers));
+                print_line(&format!("data:  keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers));
             }
         }
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
-        say(&format!("best-effort counters: memcached at {}", cluster.servers));
+        print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
     }
     if preset == Preset::Dev {
-        say(&format!(
+        print_line(&format!(
             "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
              -H 'content-type: application/json' \\\n         \
              -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
         ));
-        let server = if is_found_unnamed(address) { String::new() } else { format!(" --server {address}") };
+        let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
         let program = this_program(std::env::args_os().next());
-        say(&format!("then:  {program} counter get views --fresh{server}"));
+        print_line(&format!("then:  {program} counter get views --fresh{server}"));
         if config.storage.kind != StorageKind::Cassandra {
-            say(&format!("queue: {program} msg push -q timed/hello hello{server}"));
+            print_line(&format!("queue: {program} msg push -q timed/hello hello{server}"));
         }
     }
 }
 
 /// Whether the command line finds a server there by itself.
-fn is_found_unnamed(address: SocketAddr) -> bool {
+fn is_default_server(address: SocketAddr) -> bool {
     let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is an address, as a test says");
     address == default || (address.ip().is_unspecified() && address.port() == default.port())
 }
@@ -422,16 +431,16 @@ fn is_found_unnamed(address: SocketAddr) -> bool {
 /// How this program was called, for a shell; its name alone if nobody knows.
 fn this_program(called: Option<OsString>) -> String {
     let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
-    for_shell(called.as_deref().unwrap_or("tallystone")).into_owned()
+    shell_quoted(called.as_deref().unwrap_or("tallystone")).into_owned()
 }
 
 /// The signals that stop a server. From `listen` on none of them ends the process by itself.
-struct Signals {
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
+impl StopSignals {
     fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
@@ -446,7 +455,7 @@ impl Signals {
 }
 
 /// What the server did.
-struct Done {
+struct RunSummary {
     writes_applied: u64,
     writes_repeated: u64,
     rollups_written: u64,
@@ -455,7 +464,7 @@ struct Done {
     counters_left: usize,
 }
 
-impl Done {
+impl RunSummary {
     fn by(engine: &Engine) -> Self {
         let stats = engine.stats();
         Self {
@@ -469,9 +478,9 @@ impl Done {
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for RunSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = |count: u64, one: &str, many: &str| counted(whole(count), one, many);
+        let told = |count: u64, one: &str, many: &str| counted(saturating_i64(count), one, many);
         write!(
             f,
             "{}, {}, {}, {}, {} completed, {} left to the next start",
@@ -488,12 +497,12 @@ impl fmt::Display for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{Sources, load};
+    use crate::app::config::{ConfigSources, load};
 
     fn in_memory() -> Config {
         let flags = [("server.listen", "localhost:0"), ("storage.kind", "memory")];
         let flags = flags.map(|(key, value)| (key.to_owned(), "--set", value.to_owned()));
-        load(&Sources { flags: flags.into(), ..Sources::default() }).expect("valid settings").config
+        load(&ConfigSources { flags: flags.into(), ..ConfigSources::default() }).expect("valid settings").config
     }
 
     #[tokio::test]
@@ -503,7 +512,7 @@ mod tests {
 
     #[test]
     fn what_to_try_next_names_a_server_that_is_not_found_by_itself() {
-        let is_found = |text: &str| is_found_unnamed(text.parse().expect("an address"));
+        let is_found = |text: &str| is_default_server(text.parse().expect("an address"));
         assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
         assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
         assert!(!is_found("[::1]:7450"), "the default is of the other family");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::embedded::Embedded;
+use crate::api::grpc::saturating_i64;
 use crate::api::grpc::status::StatusSource;
-use crate::api::grpc::whole;
 use crate::api::time::{write, write_duration};
-use crate::app::backend::{Backend, Memcached};
+use crate::app::backend::{Backend, MemcachedClusters};
 use crate::app::readiness::Readiness;
 use crate::app::units;
 use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
-use crate::domain::queue::State;
+use crate::domain::queue::MessageState;
 use crate::engine::queues::Backlog;
 use crate::engine::{DatasetGauges, Engine};
 use crate::ports::Clock;
@@ -23,7 +23,7 @@ pub struct ServerStatus {
     engine: Arc<Engine>,
     readiness: Arc<Readiness>,
     embedded: Option<Arc<Embedded>>,
-    memcached: Memcached,
+    memcached: MemcachedClusters,
     clock: Arc<dyn Clock>,
     ready_since: Duration,
 }
@@ -43,7 +43,7 @@ impl ServerStatus {
 
     fn stores(&self) -> Vec<pb::StoreStatus> {
         let health = self.embedded.as_ref().map(|embedded| embedded.health());
-        let silences = self.readiness.silences().into_iter();
+        let silences = self.readiness.store_downtimes().into_iter();
         let mut stores: Vec<_> = silences
             .map(|(store, silent, failure)| pb::StoreStatus {
                 store,
@@ -54,8 +54,8 @@ impl ServerStatus {
             .collect();
         if let (Some(health), Some(store)) = (health, stores.first_mut()) {
             store.full = health.full;
-            store.disk_bytes = whole(health.disk_bytes);
-            store.free_bytes = whole(health.free_bytes.unwrap_or(0));
+            store.disk_bytes = saturating_i64(health.disk_bytes);
+            store.free_bytes = saturating_i64(health.free_bytes.unwrap_or(0));
         }
         stores
     }
@@ -75,7 +75,7 @@ impl ServerStatus {
 
     fn fleet(&self) -> Option<pb::FleetStatus> {
         let fleet = self.engine.fleet()?;
-        let members = whole(fleet.members.unwrap_or(0));
+        let members = saturating_i64(fleet.members.unwrap_or(0));
         Some(pb::FleetStatus { members, lease_left: Some(write_duration(fleet.lease_left)) })
     }
 
@@ -84,10 +84,10 @@ impl ServerStatus {
             let health = cluster.health();
             pb::MemcachedStatus {
                 cluster: name.clone(),
-                servers: whole(health.servers),
-                servers_down: whole(health.servers_down),
-                calls: whole(health.calls),
-                calls_failed: whole(health.failed),
+                servers: saturating_i64(health.servers),
+                servers_down: saturating_i64(health.servers_down),
+                calls: saturating_i64(health.calls),
+                calls_failed: saturating_i64(health.failed),
             }
         });
         clusters.collect()
@@ -98,12 +98,12 @@ impl ServerStatus {
         let overview = queues.overview();
         let pb::QueueBacklog { pending, running, errored, .. } = backlog(&overview.all);
         pb::QueuesStatus {
-            count: whole(queues.count()),
+            count: saturating_i64(queues.count()),
             pending,
             running,
             errored,
-            waiting_dequeues: whole(queues.waiting()),
-            sessions: whole(queues.open_sessions()),
+            waiting_dequeues: saturating_i64(queues.waiting()),
+            sessions: saturating_i64(queues.open_sessions()),
             oldest: overview.oldest.iter().map(backlog).collect(),
         }
     }
@@ -112,16 +112,16 @@ impl ServerStatus {
 impl StatusSource for ServerStatus {
     fn status(&self) -> pb::GetStatusResponse {
         let mut datasets = self.engine.datasets();
-        let dataset_count = whole(datasets.len());
+        let dataset_count = saturating_i64(datasets.len());
         datasets.sort_by_key(|dataset| (Reverse(dataset.overdue()), dataset.id));
         datasets.truncate(STATUS_ROWS_MAX);
         let (stores, memcached, stats) = (self.stores(), self.memcached(), self.engine.stats());
-        let standing = self.readiness.standing();
+        let standing = self.readiness.outages();
         let mut problems = Vec::new();
         for (what, why) in standing.unserved() {
             problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
         }
-        problems.extend(standing.beside.iter().cloned());
+        problems.extend(standing.degraded.iter().cloned());
         problems.extend(stores.iter().filter(|store| store.full).map(|store| self.full(store)));
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
@@ -137,8 +137,8 @@ impl StatusSource for ServerStatus {
             dataset_count,
             queues: Some(self.queues()),
             count_cache: Some(pb::CountCacheStatus {
-                hits: whole(stats.cache_hits.get()),
-                misses: whole(stats.cache_misses.get()),
+                hits: saturating_i64(stats.cache_hits.get()),
+                misses: saturating_i64(stats.cache_misses.get()),
             }),
             memcached,
         }
@@ -166,18 +166,18 @@ fn dataset(dataset: &DatasetGauges) -> pb::DatasetStatus {
         staleness: Some(write_duration(dataset.staleness)),
         closed_lag: Some(write_duration(dataset.closed_lag)),
         watermark_lag: dataset.watermark_lag.map(write_duration),
-        holds: whole(dataset.holds),
+        holds: saturating_i64(dataset.holds),
     }
 }
 
 fn backlog(backlog: &Backlog) -> pb::QueueBacklog {
-    let of = |state| whole(backlog.messages[state as usize]);
+    let of = |state| saturating_i64(backlog.messages[state as usize]);
     pb::QueueBacklog {
         queue: backlog.queue.clone(),
-        pending: of(State::Pending),
-        running: of(State::Running),
-        errored: of(State::Errored),
+        pending: of(MessageState::Pending),
+        running: of(MessageState::Running),
+        errored: of(MessageState::Errored),
         oldest_ready_age: Some(write_duration(backlog.oldest)),
-        waiting_dequeues: whole(backlog.waiting),
+        waiting_dequeues: saturating_i64(backlog.waiting),
     }
 }

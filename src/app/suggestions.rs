@@ -6,7 +6,7 @@
 use crate::domain::limits::SIMILAR_NAME_BYTES_MAX;
 
 /// The one of these names that was most likely meant, if any was.
-pub fn meant<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest_name<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = folded(written);
     // The comparison takes the product of both lengths.
     if written.is_empty() || written.len() > SIMILAR_NAME_BYTES_MAX {
@@ -49,7 +49,7 @@ mod tests {
             ("", None),
             (&"listen".repeat(1_000_000), None),
         ] {
-            assert_eq!(meant(written, names), name, "{written}");
+            assert_eq!(closest_name(written, names), name, "{written}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Spans of traces have a target of their own, `TRACES`, so that they cost a comparison where nobody collects them, and no
 //! log line is changed by them.
 
-mod repeated;
+mod repeated_lines;
 
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
@@ -23,8 +23,8 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::app::config::{LogConfig, LogFormat, TracesConfig};
-use crate::app::suggestions::meant;
-use crate::app::telemetry::repeated::{Repeated, SUMMARY, Summary};
+use crate::app::suggestions::closest_name;
+use crate::app::telemetry::repeated_lines::{RepeatedLineFilter, SUMMARY, SuppressionReporter};
 
 /// The target of all spans that traces are made of.
 const TRACES: &str = "tallystone::traces";
@@ -36,12 +36,12 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// The log and the traces of this process. `finish` writes and sends what is left.
 #[must_use = "what was not written or sent yet is lost"]
 pub struct Telemetry {
-    summary: Summary,
+    summary: SuppressionReporter,
     /// Without a collector there are no traces.
-    exporting: Option<Exporting>,
+    exporting: Option<TraceExporter>,
 }
 
-struct Exporting {
+struct TraceExporter {
     provider: SdkTracerProvider,
     /// Where the exporter's connection lives; it outlives the runtime of the server, so that the last spans are sent.
     runtime: Runtime,
@@ -55,7 +55,7 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
         let word = directive.rsplit_once('=').map_or(directive, |(_, word)| word);
         if !LEVELS.contains(&word.to_ascii_lowercase().as_str()) {
             let levels = LEVELS.join(", ");
-            let advice = match meant(word, LEVELS) {
+            let advice = match closest_name(word, LEVELS) {
                 Some(level) => format!("did you mean {level}?"),
                 None => format!("the levels are {levels}; for one module write it as in tallystone::engine=debug"),
             };
@@ -73,9 +73,9 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
 /// process changes nothing.
 pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Telemetry, String> {
     let filter = filter(&log.level).map_err(|error| format!("log.level cannot be used: {error}"))?;
-    let exporting = Exporting::start(traces)?;
+    let exporting = TraceExporter::start(traces)?;
     let (repeated, summary) =
-        Repeated::start().map_err(|error| format!("cannot start the thread of the log: {error}"))?;
+        RepeatedLineFilter::start().map_err(|error| format!("cannot start the thread of the log: {error}"))?;
     let spans = exporting.as_ref().map(|exporting| {
         let tracer = exporting.provider.tracer("tallystone");
         let only_traces = Targets::new().with_target(TRACES, Level::TRACE);
@@ -102,7 +102,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     }
 }
 
-impl Exporting {
+impl TraceExporter {
     fn start(config: &TracesConfig) -> Result<Option<Self>, String> {
         if config.otlp_endpoint.is_empty() {
             return Ok(None);
@@ -168,7 +168,7 @@ mod tests {
         let levels =
             [("info", LevelFilter::INFO), ("warn,tallystone=debug", LevelFilter::DEBUG), ("off", LevelFilter::WARN)];
         for (level, most) in levels {
-            let (repeated, summary) = Repeated::start().expect("a thread");
+            let (repeated, summary) = RepeatedLineFilter::start().expect("a thread");
             let both = filter(level).expect("a level").and(repeated);
             assert_eq!(Filter::<Registry>::max_level_hint(&both), Some(most), "{level}");
             summary.finish();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::client::call::Hedge;
 use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, may_be_applied, status_of};
-use crate::client::retry::{Pause, Progress, Work};
+use crate::client::retry::{CallKind, Pause, RetryProgress};
 use crate::client::{Client, counters_on};
 use crate::proto::counter::v1::{AddItem, AddResult, BatchAddCountsRequest};
 use crate::proto::error::v1::ItemError;
@@ -16,7 +16,7 @@ use crate::proto::error::v1::ItemError;
 pub(super) const BATCH_ITEMS_MAX: usize = 1_000;
 
 /// An item whose last word is not said.
-struct Open {
+struct UnsettledItem {
     /// Its place in the part.
     at: usize,
     /// Whether its token was made here and was not replaced yet.
@@ -56,17 +56,17 @@ impl Client {
     async fn batch_part(&self, part: &mut BatchAddCountsRequest) -> Result<Vec<AddResult>, CallError> {
         let call = |channel, request| async move { counters_on(channel).batch_add_counts(request).await };
         // Made here, so that those of a long batch are no older than the call that carries them.
-        let mut open = self.opened(part);
+        let mut open = self.assign_tokens(part);
         let mut results = vec![AddResult::default(); open.len()];
         let mut is_answered = false;
-        let mut progress = Progress::begin(self.policy, Work::Change);
+        let mut progress = RetryProgress::begin(self.policy, CallKind::Change);
         loop {
             match self.attempt(&mut progress, Hedge::Never, &*part, call).await {
                 Ok(answer) => {
                     is_answered = true;
-                    let refusal = self.take_in(answer.results, part, &mut open, &mut results);
+                    let refusal = self.apply_results(answer.results, part, &mut open, &mut results);
                     if open.iter().any(|one| one.may_be_applied) && !self.idempotent.has(&part.namespace) {
-                        self.keep_repeatable(part, &mut open, progress.time_left()).await;
+                        self.drop_unsafe_retries(part, &mut open, progress.time_left()).await;
                         if open.is_empty() {
                             return Ok(results);
                         }
@@ -78,7 +78,7 @@ impl Client {
                         }
                         continue;
                     };
-                    if progress.go_on_after(status_of(refusal), Pause::Usual, &self.budget).await.is_err() {
+                    if progress.wait_for_retry(status_of(refusal), Pause::Usual, &self.budget).await.is_err() {
                         return Ok(results);
                     }
                 }
@@ -87,7 +87,7 @@ impl Client {
                     open.iter_mut().for_each(|one| one.may_be_applied |= is_lost);
                     let error = match self.may_repeat(&part.namespace, &status, progress.time_left()).await {
                         false => progress.give_up(status),
-                        true => match progress.go_on_after(status, pause, &self.budget).await {
+                        true => match progress.wait_for_retry(status, pause, &self.budget).await {
                             Ok(()) => continue,
                             Err(error) => error,
                         },
@@ -97,7 +97,7 @@ impl Client {
                     }
                     // What is known of the others stays known; of these nobody knows any more.
                     for (item, one) in part.items.iter().zip(&open).filter(|(_, one)| one.may_be_applied) {
-                        results[one.at] = left_open(item, error.status.message());
+                        results[one.at] = unknown_outcome_result(item, error.status.message());
                     }
                     return Ok(results);
                 }
@@ -106,7 +106,12 @@ impl Client {
     }
 
     /// Leaves those items out of the next try that an earlier one may have applied, where a repeat would count twice.
-    async fn keep_repeatable(&self, part: &mut BatchAddCountsRequest, open: &mut Vec<Open>, within: Duration) {
+    async fn drop_unsafe_retries(
+        &self,
+        part: &mut BatchAddCountsRequest,
+        open: &mut Vec<UnsettledItem>,
+        within: Duration,
+    ) {
         if self.recognises_repeats_within(&part.namespace, within).await == Some(true) {
             return;
         }
@@ -116,36 +121,37 @@ impl Client {
     }
 
     /// Gives tokens to the items that have none; none of them has been sent.
-    fn opened(&self, part: &mut BatchAddCountsRequest) -> Vec<Open> {
+    fn assign_tokens(&self, part: &mut BatchAddCountsRequest) -> Vec<UnsettledItem> {
         let open = |(at, item): (usize, &mut AddItem)| {
             let is_ours = item.idempotency_token.is_none();
             item.idempotency_token.get_or_insert_with(|| self.tokens.make());
-            Open { at, is_ours, may_be_applied: false }
+            UnsettledItem { at, is_ours, may_be_applied: false }
         };
         part.items.iter_mut().enumerate().map(open).collect()
     }
 
     /// Takes in what one try answered, and leaves those items in the part that are worth another; says for what the first
     /// of them was refused that has to wait.
-    fn take_in(
+    fn apply_results(
         &self,
         answered: Vec<AddResult>,
         part: &mut BatchAddCountsRequest,
-        open: &mut Vec<Open>,
+        open: &mut Vec<UnsettledItem>,
         results: &mut [AddResult],
     ) -> Option<ItemError> {
         let mut refusal = None;
         let mut answered = answered.into_iter();
         let mut again = Vec::with_capacity(open.len());
         for (item, one) in part.items.iter_mut().zip(open.iter_mut()) {
-            let result =
-                answered.next().unwrap_or_else(|| left_open(item, "the server left this item out of its answer"));
-            one.may_be_applied = !settles(&result) && (one.may_be_applied || leaves_it_open(&result));
+            let result = answered
+                .next()
+                .unwrap_or_else(|| unknown_outcome_result(item, "the server left this item out of its answer"));
+            one.may_be_applied = !is_final(&result) && (one.may_be_applied || is_outcome_unknown(&result));
             let is_worth_it = result.error.as_ref().is_some_and(|error| RETRYABLE.contains(&error.reason.as_str()));
             if is_worth_it && refusal.is_none() {
                 refusal.clone_from(&result.error);
             }
-            let told = one.told(item, &result);
+            let told = one.unknown_outcome(item, &result);
             again.push(is_worth_it || self.replace(&result, item, one));
             results[one.at] = told.unwrap_or(result);
         }
@@ -157,7 +163,7 @@ impl Client {
     }
 
     /// Gives an item a new token if the one it had was ours and was finally not applied; once.
-    fn replace(&self, result: &AddResult, item: &mut AddItem, one: &mut Open) -> bool {
+    fn replace(&self, result: &AddResult, item: &mut AddItem, one: &mut UnsettledItem) -> bool {
         let Some(error) = result.error.as_ref().filter(|_| one.is_ours) else { return false };
         let server_time = error.metadata.get("server_time").map(String::as_str);
         if !self.tokens.learn(&error.reason, server_time, one.may_be_applied) {
@@ -169,11 +175,11 @@ impl Client {
     }
 }
 
-impl Open {
+impl UnsettledItem {
     /// What is told instead of a result that speaks of its own try alone.
-    fn told(&self, item: &AddItem, result: &AddResult) -> Option<AddResult> {
-        let error = result.error.as_ref().filter(|_| self.may_be_applied && !leaves_it_open(result))?;
-        Some(left_open(item, &error.message))
+    fn unknown_outcome(&self, item: &AddItem, result: &AddResult) -> Option<AddResult> {
+        let error = result.error.as_ref().filter(|_| self.may_be_applied && !is_outcome_unknown(result))?;
+        Some(unknown_outcome_result(item, &error.message))
     }
 }
 
@@ -197,7 +203,7 @@ impl std::fmt::Display for BatchError {
 impl std::error::Error for BatchError {}
 
 /// The result of an item that an unanswered try may have applied; with what the last try met.
-fn left_open(item: &AddItem, met: &str) -> AddResult {
+fn unknown_outcome_result(item: &AddItem, met: &str) -> AddResult {
     let refusal = ItemError {
         code: tonic::Code::Unknown.into(),
         reason: "OUTCOME_UNKNOWN".to_owned(),
@@ -208,12 +214,12 @@ fn left_open(item: &AddItem, met: &str) -> AddResult {
 }
 
 /// Whether an item may have been applied although it was refused.
-fn leaves_it_open(result: &AddResult) -> bool {
+fn is_outcome_unknown(result: &AddResult) -> bool {
     result.error.as_ref().is_some_and(|error| EFFECT_UNKNOWN.contains(&error.reason.as_str()))
 }
 
 /// Whether a try has said for good what became of an item, whatever was unknown before.
-fn settles(result: &AddResult) -> bool {
+fn is_final(result: &AddResult) -> bool {
     let Some(error) = &result.error else { return true };
     match error.reason.as_str() {
         "NOT_APPLIED" | "ALREADY_EXISTS" => true,

@@ -7,8 +7,10 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use crate::client::error::{CallError, is_retryable, leaves_the_server, may_be_applied, no_time_left, was_never_sent};
-use crate::client::retry::{Pause, Progress, Work};
+use crate::client::error::{
+    CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent,
+};
+use crate::client::retry::{CallKind, Pause, RetryProgress};
 use crate::client::{ACTOR_METADATA, Client, late};
 
 /// A call with less time than this is not sent: servers refuse it. `domain::limits` has the same; a test compares the two.
@@ -31,7 +33,7 @@ impl Client {
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        self.repeated(Work::Read, request, |_, request| call(request)).await
+        self.call_with_retries(CallKind::Read, request, |_, request| call(request)).await
     }
 
     /// Makes a call that changes the same thing however often it is made, until it succeeds, is refused for good, or the
@@ -41,13 +43,13 @@ impl Client {
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        self.repeated(Work::Change, request, |_, request| call(request)).await
+        self.call_with_retries(CallKind::Change, request, |_, request| call(request)).await
     }
 
     /// Makes a call on one server after another.
-    pub(super) async fn repeated<Q, A, F>(
+    pub(super) async fn call_with_retries<Q, A, F>(
         &self,
-        work: Work,
+        work: CallKind,
         request: &Q,
         call: impl Fn(Channel, Request<Q>) -> F,
     ) -> Result<A, CallError>
@@ -55,14 +57,14 @@ impl Client {
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let hedge = if work == Work::Read { Hedge::May } else { Hedge::Never };
-        self.repeated_with(Progress::begin(self.policy, work), hedge, request, call).await
+        let hedge = if work == CallKind::Read { Hedge::May } else { Hedge::Never };
+        self.call_with_progress(RetryProgress::begin(self.policy, work), hedge, request, call).await
     }
 
     /// The same within a budget of its own.
-    pub(super) async fn repeated_with<Q, A, F>(
+    pub(super) async fn call_with_progress<Q, A, F>(
         &self,
-        mut progress: Progress,
+        mut progress: RetryProgress,
         hedge: Hedge,
         request: &Q,
         call: impl Fn(Channel, Request<Q>) -> F,
@@ -74,7 +76,7 @@ impl Client {
         loop {
             match self.attempt(&mut progress, hedge, request, &call).await {
                 Ok(answer) => return Ok(answer),
-                Err((status, pause)) => progress.go_on_after(status, pause, &self.budget).await?,
+                Err((status, pause)) => progress.wait_for_retry(status, pause, &self.budget).await?,
             }
         }
     }
@@ -82,7 +84,7 @@ impl Client {
     /// One attempt; a failure says how soon the next may begin.
     pub(super) async fn attempt<Q, A, F>(
         &self,
-        progress: &mut Progress,
+        progress: &mut RetryProgress,
         hedge: Hedge,
         message: &Q,
         call: impl Fn(Channel, Request<Q>) -> F,
@@ -95,7 +97,7 @@ impl Client {
         let time = progress.time_left().min(self.policy.attempt_max);
         let answer = match (hedge, self.policy.hedge_after) {
             (Hedge::May, Some(after)) => self.hedged(at, time, after, message, &call).await,
-            (Hedge::May, None) | (Hedge::Never, _) => self.sent(at, time, message, &call).await,
+            (Hedge::May, None) | (Hedge::Never, _) => self.send_once(at, time, message, &call).await,
         };
         match answer {
             Ok(answer) => {
@@ -104,8 +106,8 @@ impl Client {
             }
             Err(status) => {
                 // Where the caller's deadline is too near for any server, this one is not to blame.
-                if time >= DEADLINE_LEAST && leaves_the_server(&status) {
-                    self.endpoints.leave(at);
+                if time >= DEADLINE_LEAST && should_switch_server(&status) {
+                    self.endpoints.switch_from(at);
                 }
                 // Nobody was asked: the next server is asked at once, each once.
                 let is_free = was_never_sent(&status) && progress.note_unreached(self.endpoints.len());
@@ -127,7 +129,7 @@ impl Client {
         Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let first = std::pin::pin!(self.sent(at, time, message, &call));
+        let first = std::pin::pin!(self.send_once(at, time, message, &call));
         let first = match futures_util::future::select(first, std::pin::pin!(tokio::time::sleep(after))).await {
             futures_util::future::Either::Left((answer, _)) => return answer,
             futures_util::future::Either::Right(((), first)) => first,
@@ -135,15 +137,15 @@ impl Client {
         if after >= time || !self.budget.spend() {
             return first.await;
         }
-        let second = std::pin::pin!(self.sent(self.endpoints.after(at), time - after, message, &call));
+        let second = std::pin::pin!(self.send_once(self.endpoints.after(at), time - after, message, &call));
         match futures_util::future::select(first, second).await {
-            futures_util::future::Either::Left((answer, second)) => settled(answer, second).await,
-            futures_util::future::Either::Right((answer, first)) => settled(answer, first).await,
+            futures_util::future::Either::Left((answer, second)) => better_of(answer, second).await,
+            futures_util::future::Either::Right((answer, first)) => better_of(answer, first).await,
         }
     }
 
     /// One attempt on one server.
-    pub(super) async fn sent<Q, A, F>(
+    pub(super) async fn send_once<Q, A, F>(
         &self,
         at: usize,
         time: Duration,
@@ -173,7 +175,7 @@ impl Client {
 }
 
 /// The better of two answers, one of which is there: a success, else what is final, else what may have had an effect.
-async fn settled<A>(answer: Result<A, Status>, other: impl Future<Output = Result<A, Status>>) -> Result<A, Status> {
+async fn better_of<A>(answer: Result<A, Status>, other: impl Future<Output = Result<A, Status>>) -> Result<A, Status> {
     let one = match answer {
         Ok(answer) => return Ok(answer),
         Err(status) => status,

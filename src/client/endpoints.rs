@@ -41,7 +41,7 @@ impl Endpoints {
     }
 
     /// Prefers the next server, unless another call did so already.
-    pub fn leave(&self, at: usize) {
+    pub fn switch_from(&self, at: usize) {
         // It may have moved on meanwhile: then the one that is preferred now was not found wanting.
         let _ = self.preferred.compare_exchange(at, self.after(at), Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -57,11 +57,11 @@ mod tests {
         let channel = || Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
         let endpoints = Endpoints::new(vec![channel(), channel(), channel()]);
         assert_eq!((endpoints.len(), endpoints.preferred()), (3, 0));
-        endpoints.leave(0);
-        endpoints.clone().leave(0);
+        endpoints.switch_from(0);
+        endpoints.clone().switch_from(0);
         assert_eq!(endpoints.preferred(), 1, "the second call found out nothing new");
-        endpoints.leave(1);
-        endpoints.leave(2);
+        endpoints.switch_from(1);
+        endpoints.switch_from(2);
         assert_eq!(endpoints.preferred(), 0);
     }
 }

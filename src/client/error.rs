@@ -29,7 +29,7 @@ pub const RETRYABLE: [&str; 9] = [
 pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL"];
 
 /// Reasons that another server of the same service may not have.
-const LEAVES_THE_SERVER: [&str; 6] =
+const SWITCH_SERVER_REASONS: [&str; 6] =
     ["OUTCOME_UNKNOWN", "RETRY_LATER", "STORAGE_FULL", "STORE_UNAVAILABLE", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"];
 
 /// An address that no connection can be made of.
@@ -76,7 +76,7 @@ impl CallError {
 
     /// Whether the failure came of the way to the service: it answered nothing, or somebody between answered for it.
     pub fn got_no_answer(&self) -> bool {
-        self.reason().is_none() && is_of_the_way(self.status.code())
+        self.reason().is_none() && is_transport_code(self.status.code())
     }
 
     /// Whether no connection to the server could be made.
@@ -144,7 +144,7 @@ pub(super) fn no_time_left(time: Duration) -> Status {
 pub(super) fn is_retryable(status: &Status) -> bool {
     match reason_of(status) {
         Some(reason) => RETRYABLE.contains(&reason.as_str()),
-        None => is_of_the_way(status.code()),
+        None => is_transport_code(status.code()),
     }
 }
 
@@ -152,7 +152,7 @@ pub(super) fn is_retryable(status: &Status) -> bool {
 pub(super) fn may_be_applied(status: &Status) -> bool {
     match reason_of(status) {
         Some(reason) => EFFECT_UNKNOWN.contains(&reason.as_str()) && !says_no_effect(status),
-        None => is_of_the_way(status.code()) && !was_never_sent(status),
+        None => is_transport_code(status.code()) && !was_never_sent(status),
     }
 }
 
@@ -162,15 +162,15 @@ fn says_no_effect(status: &Status) -> bool {
 }
 
 /// Whether another server should be asked: this one did not answer, is stopping, or cannot do its work.
-pub(super) fn leaves_the_server(status: &Status) -> bool {
+pub(super) fn should_switch_server(status: &Status) -> bool {
     match reason_of(status) {
-        Some(reason) => LEAVES_THE_SERVER.contains(&reason.as_str()),
-        None => is_of_the_way(status.code()),
+        Some(reason) => SWITCH_SERVER_REASONS.contains(&reason.as_str()),
+        None => is_transport_code(status.code()),
     }
 }
 
 /// Whether a status without a reason comes from the way to the service and not from the service.
-fn is_of_the_way(code: Code) -> bool {
+fn is_transport_code(code: Code) -> bool {
     matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded)
 }
 
@@ -204,6 +204,6 @@ mod tests {
         assert!(is_retryable(&status) && !may_be_applied(&status));
         let details = ErrorDetails::with_error_info("DEADLINE_EXCEEDED", "tallystone", [("effect".into(), "?".into())]);
         let status = Status::with_error_details(Code::DeadlineExceeded, "the deadline passed", details);
-        assert!(may_be_applied(&status) && leaves_the_server(&status));
+        assert!(may_be_applied(&status) && should_switch_server(&status));
     }
 }

@@ -29,54 +29,54 @@ const WAITING_MAX: usize = 100 * BATCH_ITEMS_MAX;
 pub struct Gathering {
     client: Client,
     namespace: String,
-    turns: Arc<Mutex<Turns>>,
+    slots: Arc<Mutex<CallSlots>>,
 }
 
 #[derive(Default)]
-struct Turns {
-    taken: usize,
-    waiting: VecDeque<Waiting>,
+struct CallSlots {
+    in_flight: usize,
+    waiting: VecDeque<PendingAdd>,
 }
 
 /// An add that waits for a call.
-struct Waiting {
+struct PendingAdd {
     item: AddItem,
-    told: oneshot::Sender<Told>,
-    fate: Fate,
+    notice_tx: oneshot::Sender<WaiterNotice>,
+    dispatch: DispatchFlag,
 }
 
 /// Whether an add that waits is sent or given up, whichever is first; its caller and the call that takes it share this.
 #[derive(Clone, Default)]
-struct Fate(Arc<AtomicBool>);
+struct DispatchFlag(Arc<AtomicBool>);
 
 /// The place of an add that waits, as its caller holds it.
-struct Place {
-    answer: oneshot::Receiver<Told>,
-    fate: Fate,
+struct AddWaiter {
+    answer: oneshot::Receiver<WaiterNotice>,
+    dispatch: DispatchFlag,
 }
 
 /// How waiting ended.
-enum Waited {
-    Told(Told),
+enum WaitOutcome {
+    Notified(WaiterNotice),
     /// Whoever sent it went away in the middle of the call.
-    Lost,
+    CallLost,
     /// It was not sent and will not be.
-    GivenUp,
+    TimedOut,
 }
 
-enum Told {
+enum WaiterNotice {
     /// It was in a call of another one; this came of it.
     Answered(Result<AddResult, CallError>),
     /// A turn is free: send these, and your own.
-    Lead(Turn),
+    Lead(CallSlot),
 }
 
 /// The right to make a call; ends by handing it on. It travels to whoever is next, so that it is not lost with one who goes
 /// away before taking it up.
-struct Turn {
+struct CallSlot {
     /// None once it was given back.
-    turns: Option<Arc<Mutex<Turns>>>,
-    others: Vec<Waiting>,
+    slots: Option<Arc<Mutex<CallSlots>>>,
+    others: Vec<PendingAdd>,
 }
 
 impl Client {
@@ -94,7 +94,7 @@ impl Client {
     /// # }
     /// ```
     pub fn gathering(&self, namespace: &str) -> Gathering {
-        Gathering { client: self.clone(), namespace: namespace.to_owned(), turns: Arc::default() }
+        Gathering { client: self.clone(), namespace: namespace.to_owned(), slots: Arc::default() }
     }
 }
 
@@ -112,17 +112,17 @@ impl Gathering {
         let mut may_be_applied = false;
         let answer = loop {
             let turn = match self.enter(&item) {
-                Entered::Leads(turn) => turn,
-                Entered::Full => break Err(kept_back("too many adds wait for a call")),
-                Entered::Waits(place) => match place.told_within(patience.saturating_sub(began.elapsed())).await {
-                    Waited::Told(Told::Answered(answer)) => break answer,
-                    Waited::Told(Told::Lead(turn)) => turn,
+                EntryOutcome::Leads(turn) => turn,
+                EntryOutcome::Full => break Err(local_refusal("too many adds wait for a call")),
+                EntryOutcome::Waits(place) => match place.wait_within(patience.saturating_sub(began.elapsed())).await {
+                    WaitOutcome::Notified(WaiterNotice::Answered(answer)) => break answer,
+                    WaitOutcome::Notified(WaiterNotice::Lead(turn)) => turn,
                     // The same token again.
-                    Waited::Lost => {
+                    WaitOutcome::CallLost => {
                         may_be_applied = true;
                         continue;
                     }
-                    Waited::GivenUp => break Err(kept_back("no call was free in time")),
+                    WaitOutcome::TimedOut => break Err(local_refusal("no call was free in time")),
                 },
             };
             break self.lead(turn, &item).await;
@@ -141,30 +141,30 @@ impl Gathering {
     }
 
     /// Takes a turn if one is free, else a place in the queue.
-    fn enter(&self, item: &AddItem) -> Entered {
-        let mut turns = locked(&self.turns);
-        if turns.taken < CALLS_AT_ONCE_MAX {
-            turns.taken += 1;
-            return Entered::Leads(Turn { turns: Some(Arc::clone(&self.turns)), others: Vec::new() });
+    fn enter(&self, item: &AddItem) -> EntryOutcome {
+        let mut turns = locked(&self.slots);
+        if turns.in_flight < CALLS_AT_ONCE_MAX {
+            turns.in_flight += 1;
+            return EntryOutcome::Leads(CallSlot { slots: Some(Arc::clone(&self.slots)), others: Vec::new() });
         }
         if turns.waiting.len() >= WAITING_MAX {
             // The oldest are those that gave up.
-            while turns.waiting.front().is_some_and(Waiting::is_gone) {
+            while turns.waiting.front().is_some_and(PendingAdd::is_abandoned) {
                 turns.waiting.pop_front();
             }
             if turns.waiting.len() >= WAITING_MAX {
-                return Entered::Full;
+                return EntryOutcome::Full;
             }
         }
-        let ((told, answer), fate) = (oneshot::channel(), Fate::default());
-        turns.waiting.push_back(Waiting { item: item.clone(), told, fate: fate.clone() });
-        Entered::Waits(Place { answer, fate })
+        let ((told, answer), fate) = (oneshot::channel(), DispatchFlag::default());
+        turns.waiting.push_back(PendingAdd { item: item.clone(), notice_tx: told, dispatch: fate.clone() });
+        EntryOutcome::Waits(AddWaiter { answer, dispatch: fate })
     }
 
     /// Sends an add and those that came with the turn; answers the others and returns what came of its own.
-    async fn lead(&self, mut turn: Turn, item: &AddItem) -> Result<AddResult, CallError> {
+    async fn lead(&self, mut turn: CallSlot, item: &AddItem) -> Result<AddResult, CallError> {
         let mut others = std::mem::take(&mut turn.others);
-        others.retain(|waiting| !waiting.is_gone() && waiting.fate.seal());
+        others.retain(|waiting| !waiting.is_abandoned() && waiting.dispatch.claim());
         let items = std::iter::once(item).chain(others.iter().map(|waiting| &waiting.item)).cloned().collect();
         let request = BatchAddCountsRequest { namespace: self.namespace.clone(), items };
         let sent = self.client.batch_add_counts(request).await;
@@ -175,13 +175,13 @@ impl Gathering {
                 let own = results.next().ok_or_else(unanswered);
                 for waiting in others {
                     // Whoever waited may have gone.
-                    let _ = waiting.told.send(Told::Answered(results.next().ok_or_else(unanswered)));
+                    let _ = waiting.notice_tx.send(WaiterNotice::Answered(results.next().ok_or_else(unanswered)));
                 }
                 own
             }
             Err(BatchError { error, .. }) => {
                 for waiting in others {
-                    let _ = waiting.told.send(Told::Answered(Err(copy_of(&error)))); // as above
+                    let _ = waiting.notice_tx.send(WaiterNotice::Answered(Err(copy_of(&error)))); // as above
                 }
                 Err(error)
             }
@@ -201,74 +201,74 @@ impl Gathering {
 }
 
 /// How an add begins.
-enum Entered {
-    Leads(Turn),
-    Waits(Place),
+enum EntryOutcome {
+    Leads(CallSlot),
+    Waits(AddWaiter),
     Full,
 }
 
-impl Fate {
+impl DispatchFlag {
     /// Decides it, if it is open.
-    fn seal(&self) -> bool {
+    fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
-impl Waiting {
+impl PendingAdd {
     /// Whether nobody waits for its answer any more.
-    fn is_gone(&self) -> bool {
-        self.told.is_closed()
+    fn is_abandoned(&self) -> bool {
+        self.notice_tx.is_closed()
     }
 }
 
-impl Place {
+impl AddWaiter {
     /// Waits to be told; past that time only for the answer of a call that has taken the add along.
-    async fn told_within(mut self, time: Duration) -> Waited {
+    async fn wait_within(mut self, time: Duration) -> WaitOutcome {
         let told = match tokio::time::timeout(time, &mut self.answer).await {
             Ok(told) => told,
-            Err(_) if self.fate.seal() => return Waited::GivenUp,
+            Err(_) if self.dispatch.claim() => return WaitOutcome::TimedOut,
             Err(_) => self.answer.await,
         };
-        told.map_or(Waited::Lost, Waited::Told)
+        told.map_or(WaitOutcome::CallLost, WaitOutcome::Notified)
     }
 }
 
-impl Turns {
+impl CallSlots {
     /// Takes out those that come first and still wait.
-    fn next_waiting(&mut self, most: usize) -> Vec<Waiting> {
+    fn next_waiting(&mut self, most: usize) -> Vec<PendingAdd> {
         let waiting = std::iter::from_fn(|| self.waiting.pop_front());
-        waiting.filter(|waiting| !waiting.is_gone()).take(most).collect()
+        waiting.filter(|waiting| !waiting.is_abandoned()).take(most).collect()
     }
 }
 
-impl Drop for Turn {
+impl Drop for CallSlot {
     fn drop(&mut self) {
-        let Some(shared) = self.turns.take() else { return };
+        let Some(shared) = self.slots.take() else { return };
         let mut turns = locked(&shared);
         // Before what came later; they are there only if whoever was given the turn went away.
         let given = std::mem::take(&mut self.others);
         given.into_iter().rev().for_each(|waiting| turns.waiting.push_front(waiting));
         while let Some(next) = turns.waiting.pop_front() {
-            if next.is_gone() {
+            if next.is_abandoned() {
                 continue;
             }
             let others = turns.next_waiting(BATCH_ITEMS_MAX - 1);
-            match next.told.send(Told::Lead(Self { turns: Some(Arc::clone(&shared)), others })) {
+            match next.notice_tx.send(WaiterNotice::Lead(Self { slots: Some(Arc::clone(&shared)), others })) {
                 Ok(()) => return,
                 // It went away; the one behind it leads.
-                Err(Told::Lead(mut turn)) => {
-                    turn.turns = None;
+                Err(WaiterNotice::Lead(mut turn)) => {
+                    turn.slots = None;
                     let kept = std::mem::take(&mut turn.others);
                     kept.into_iter().rev().for_each(|waiting| turns.waiting.push_front(waiting));
                 }
-                Err(Told::Answered(_)) => unreachable!("a lead was sent"),
+                Err(WaiterNotice::Answered(_)) => unreachable!("a lead was sent"),
             }
         }
-        turns.taken -= 1;
+        turns.in_flight -= 1;
     }
 }
 
-fn locked(turns: &Mutex<Turns>) -> std::sync::MutexGuard<'_, Turns> {
+fn locked(turns: &Mutex<CallSlots>) -> std::sync::MutexGuard<'_, CallSlots> {
     // Nothing is ever half-done under the lock.
     turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -294,7 +294,7 @@ fn unanswered() -> CallError {
 }
 
 /// The refusal of an add that was kept back here. A call before may have carried it.
-fn kept_back(why: &str) -> CallError {
+fn local_refusal(why: &str) -> CallError {
     CallError {
         status: Box::new(busy(&format!("{why}; retry later, under the same token"))),
         attempts: 0,
@@ -320,24 +320,24 @@ mod tests {
         gathering(Duration::from_hours(1))
     }
 
-    fn waits(gathering: &Gathering) -> Place {
+    fn waits(gathering: &Gathering) -> AddWaiter {
         match gathering.enter(&AddItem::default()) {
-            Entered::Waits(place) => place,
-            Entered::Leads(_) | Entered::Full => panic!("all turns are taken and there is room"),
+            EntryOutcome::Waits(place) => place,
+            EntryOutcome::Leads(_) | EntryOutcome::Full => panic!("all turns are taken and there is room"),
         }
     }
 
-    fn leads(place: &mut Place) -> Turn {
+    fn leads(place: &mut AddWaiter) -> CallSlot {
         match place.answer.try_recv() {
-            Ok(Told::Lead(turn)) => turn,
-            Ok(Told::Answered(_)) | Err(_) => panic!("it is its turn"),
+            Ok(WaiterNotice::Lead(turn)) => turn,
+            Ok(WaiterNotice::Answered(_)) | Err(_) => panic!("it is its turn"),
         }
     }
 
-    fn all_turns(gathering: &Gathering) -> Vec<Turn> {
+    fn all_turns(gathering: &Gathering) -> Vec<CallSlot> {
         let turn = |_| match gathering.enter(&AddItem::default()) {
-            Entered::Leads(turn) => turn,
-            Entered::Waits(_) | Entered::Full => panic!("a turn is free"),
+            EntryOutcome::Leads(turn) => turn,
+            EntryOutcome::Waits(_) | EntryOutcome::Full => panic!("a turn is free"),
         };
         (0..CALLS_AT_ONCE_MAX).map(turn).collect()
     }
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(leads(&mut waiting[0]).others.len(), BATCH_ITEMS_MAX - 1, "a call is full");
         drop(turns);
         drop(waiting);
-        assert_eq!(locked(&gathering.turns).taken, 0);
+        assert_eq!(locked(&gathering.slots).in_flight, 0);
     }
 
     #[tokio::test]
@@ -375,9 +375,9 @@ mod tests {
         turns.pop();
         let turn = leads(&mut first);
         assert_eq!(turn.others.len(), 1);
-        assert!(!turn.others[0].is_gone());
+        assert!(!turn.others[0].is_abandoned());
         drop(third);
-        assert!(turn.others[0].is_gone(), "it is left out when the call is made");
+        assert!(turn.others[0].is_abandoned(), "it is left out when the call is made");
     }
 
     #[tokio::test]
@@ -387,7 +387,7 @@ mod tests {
         let refused = gathering.add(AddItem::default()).await.expect_err("no call is free");
         assert_eq!(refused.error.reason().as_deref(), Some("RETRY_LATER"));
         assert!(!refused.error.may_be_applied && !refused.token.token.is_empty());
-        assert!(locked(&gathering.turns).next_waiting(1).is_empty(), "it would be left out");
+        assert!(locked(&gathering.slots).next_waiting(1).is_empty(), "it would be left out");
         drop(turns);
     }
 
@@ -396,13 +396,13 @@ mod tests {
         let gathering = patient();
         let _turns = all_turns(&gathering);
         let (sent, given_up) = (waits(&gathering), waits(&gathering));
-        let mut waiting = locked(&gathering.turns).next_waiting(2);
-        assert!(waiting[0].fate.seal(), "a call takes it along");
-        let answer = waiting.remove(0).told.send(Told::Answered(Ok(AddResult::default())));
+        let mut waiting = locked(&gathering.slots).next_waiting(2);
+        assert!(waiting[0].dispatch.claim(), "a call takes it along");
+        let answer = waiting.remove(0).notice_tx.send(WaiterNotice::Answered(Ok(AddResult::default())));
         assert!(answer.is_ok());
-        assert!(matches!(sent.told_within(Duration::ZERO).await, Waited::Told(Told::Answered(Ok(_)))));
-        assert!(matches!(given_up.told_within(Duration::ZERO).await, Waited::GivenUp));
-        assert!(!waiting[0].fate.seal(), "no call takes it any more");
+        assert!(matches!(sent.wait_within(Duration::ZERO).await, WaitOutcome::Notified(WaiterNotice::Answered(Ok(_)))));
+        assert!(matches!(given_up.wait_within(Duration::ZERO).await, WaitOutcome::TimedOut));
+        assert!(!waiting[0].dispatch.claim(), "no call takes it any more");
     }
 
     #[tokio::test]
@@ -415,6 +415,6 @@ mod tests {
         assert!(!refused.error.may_be_applied);
         places.pop_front();
         places.push_back(waits(&gathering));
-        assert!(matches!(gathering.enter(&AddItem::default()), Entered::Full));
+        assert!(matches!(gathering.enter(&AddItem::default()), EntryOutcome::Full));
     }
 }

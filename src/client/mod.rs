@@ -10,6 +10,7 @@
 //! of one budget for all calls of the client and its clones.
 //! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
 
+mod as_of_cache;
 mod batches;
 mod budget;
 mod call;
@@ -18,9 +19,8 @@ mod error;
 mod gather;
 pub mod queues;
 mod reads;
-mod repeats;
 mod retry;
-mod seen;
+mod retry_safety;
 mod tokens;
 mod writes;
 
@@ -42,9 +42,9 @@ pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
 pub use retry::RetryPolicy;
 
+use as_of_cache::{IdempotentNamespaces, NewestAsOfCache};
 use budget::RetryBudget;
 use endpoints::Endpoints;
-use seen::{Namespaces, Seen};
 use tokens::TokenMaker;
 
 /// The largest message that is taken, in bytes; the service sends no larger one.
@@ -61,9 +61,9 @@ pub struct Client {
     policy: RetryPolicy,
     budget: RetryBudget,
     tokens: TokenMaker,
-    seen: Seen,
+    newest_as_of: NewestAsOfCache,
     /// Namespaces whose answers said that a repeat under a token is known.
-    idempotent: Namespaces,
+    idempotent: IdempotentNamespaces,
     actor: Option<MetadataValue<Ascii>>,
 }
 
@@ -87,8 +87,8 @@ impl Client {
             policy,
             budget: RetryBudget::default(),
             tokens: TokenMaker::default(),
-            seen: Seen::default(),
-            idempotent: Namespaces::default(),
+            newest_as_of: NewestAsOfCache::default(),
+            idempotent: IdempotentNamespaces::default(),
             actor: None,
         })
     }

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::retry::Work;
-use crate::client::seen::{is_before, newest};
+use crate::client::as_of_cache::{is_before, newest};
+use crate::client::retry::CallKind;
 use crate::client::{CallError, Client, counters_on};
 use crate::proto::counter::v1::{
     BatchGetCountsRequest, BatchGetCountsResponse, CheckTokenRequest, CheckTokenResponse, GetCountRequest,
@@ -18,11 +18,11 @@ use crate::proto::counter::v1::{
 impl Client {
     /// Reads a count, at least as new as what this client or its clones saw of the counter before.
     pub async fn get_count(&self, mut request: GetCountRequest) -> Result<GetCountResponse, CallError> {
-        let seen = self.seen.as_of(&request.namespace, &request.counter_name);
+        let seen = self.newest_as_of.as_of(&request.namespace, &request.counter_name);
         request.at_least_as_of = newest(request.at_least_as_of, seen);
         let call = |channel, request| async move { counters_on(channel).get_count(request).await };
-        let reading = self.repeated(Work::Read, &request, call).await?;
-        self.seen.note(&request.namespace, &request.counter_name, reading.as_of);
+        let reading = self.call_with_retries(CallKind::Read, &request, call).await?;
+        self.newest_as_of.note(&request.namespace, &request.counter_name, reading.as_of);
         Ok(reading)
     }
 
@@ -35,13 +35,14 @@ impl Client {
         let older: Vec<usize> = (0..answer.results.len())
             .filter(|at| {
                 let (name, as_of) = read_of(&answer.results[*at]);
-                as_of.is_some() && is_before(as_of.as_ref(), self.seen.as_of(&request.namespace, name).as_ref())
+                as_of.is_some() && is_before(as_of.as_ref(), self.newest_as_of.as_of(&request.namespace, name).as_ref())
             })
             .collect();
         if !older.is_empty() {
             request.counter_names = older.iter().map(|at| answer.results[*at].counter_name.clone()).collect();
             for name in &request.counter_names {
-                request.at_least_as_of = newest(request.at_least_as_of, self.seen.as_of(&request.namespace, name));
+                request.at_least_as_of =
+                    newest(request.at_least_as_of, self.newest_as_of.as_of(&request.namespace, name));
             }
             let again = self.batch_get_once(&request).await?;
             for (at, result) in older.into_iter().zip(again.results) {
@@ -50,14 +51,14 @@ impl Client {
         }
         for result in &answer.results {
             let (name, as_of) = read_of(result);
-            self.seen.note(&request.namespace, name, as_of);
+            self.newest_as_of.note(&request.namespace, name, as_of);
         }
         Ok(answer)
     }
 
     async fn batch_get_once(&self, request: &BatchGetCountsRequest) -> Result<BatchGetCountsResponse, CallError> {
         let call = |channel, request| async move { counters_on(channel).batch_get_counts(request).await };
-        self.repeated(Work::Read, request, call).await
+        self.call_with_retries(CallKind::Read, request, call).await
     }
 
     /// Settles what became of a token, for ever: asks until the answer is known or the time is over, and answers PENDING
@@ -66,7 +67,7 @@ impl Client {
         let call = |channel, request| async move { counters_on(channel).check_token(request).await };
         let deadline = Instant::now() + self.policy.total;
         loop {
-            let answer = self.repeated(Work::Read, &request, call).await?;
+            let answer = self.call_with_retries(CallKind::Read, &request, call).await?;
             let wait = answer.retry_after.and_then(|wait| Duration::try_from(wait).ok());
             let wait = wait.unwrap_or(self.policy.pause_first);
             if answer.verdict() != Verdict::Pending || Instant::now() + wait > deadline {

@@ -54,7 +54,7 @@ pub(super) enum Pause {
 
 /// What a call is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
+pub(super) enum CallKind {
     /// To be told something.
     Read,
     /// To change something.
@@ -64,9 +64,9 @@ pub(super) enum Work {
 }
 
 /// How far a call has come.
-pub(super) struct Progress {
+pub(super) struct RetryProgress {
     policy: RetryPolicy,
-    work: Work,
+    kind: CallKind,
     began: Instant,
     attempts: u32,
     /// The servers in a row that could not be reached.
@@ -76,9 +76,17 @@ pub(super) struct Progress {
     refused: Option<Status>,
 }
 
-impl Progress {
-    pub fn begin(policy: RetryPolicy, work: Work) -> Self {
-        Self { policy, work, began: Instant::now(), attempts: 0, unreached: 0, may_be_applied: false, refused: None }
+impl RetryProgress {
+    pub fn begin(policy: RetryPolicy, work: CallKind) -> Self {
+        Self {
+            policy,
+            kind: work,
+            began: Instant::now(),
+            attempts: 0,
+            unreached: 0,
+            may_be_applied: false,
+            refused: None,
+        }
     }
 
     /// The time that is left for the next attempt.
@@ -92,7 +100,7 @@ impl Progress {
     }
 
     /// Forgets that earlier attempts may have been applied, because the server settled that they were not.
-    pub fn forget_effects(&mut self) {
+    pub fn clear_effects(&mut self) {
         self.attempts += 1;
         self.may_be_applied = false;
     }
@@ -104,7 +112,12 @@ impl Progress {
     }
 
     /// Waits for the next attempt, or says that there is none.
-    pub async fn go_on_after(&mut self, status: Status, pause: Pause, budget: &RetryBudget) -> Result<(), CallError> {
+    pub async fn wait_for_retry(
+        &mut self,
+        status: Status,
+        pause: Pause,
+        budget: &RetryBudget,
+    ) -> Result<(), CallError> {
         if pause == Pause::None {
             return Ok(());
         }
@@ -134,20 +147,20 @@ impl Progress {
     }
 
     fn failure(&self, status: Status) -> CallError {
-        let may_be_applied = self.may_be_applied && !is_settled(&status);
+        let may_be_applied = self.may_be_applied && !is_not_applied(&status);
         CallError { status: Box::new(status), attempts: self.attempts, may_be_applied }
     }
 
     /// Notes what an attempt may have done, and answers what the call fails with if it was the last one.
     fn note(&mut self, status: Status) -> Status {
-        if self.work == Work::NewChange && !self.may_be_applied && is_about_time(&status) {
+        if self.kind == CallKind::NewChange && !self.may_be_applied && is_token_time_refusal(&status) {
             // Refusals outlasted the token's time. Nobody else has the token and no attempt did anything, so nothing was
             // applied, and what to tell is why it was refused.
             if let Some(refused) = &self.refused {
                 return refused.clone();
             }
         }
-        self.may_be_applied |= self.work != Work::Read && may_be_applied(&status);
+        self.may_be_applied |= self.kind != CallKind::Read && may_be_applied(&status);
         let did_nothing = !self.may_be_applied && reason_of(&status).is_some();
         self.refused = (did_nothing && is_retryable(&status)).then(|| status.clone());
         status
@@ -163,12 +176,12 @@ impl Progress {
 }
 
 /// Whether the server has said for good that the token was not applied, whatever was unknown before.
-fn is_settled(status: &Status) -> bool {
+fn is_not_applied(status: &Status) -> bool {
     reason_of(status).is_some_and(|reason| reason == "NOT_APPLIED")
 }
 
 /// Whether a write is refused because the time of its token is over.
-fn is_about_time(status: &Status) -> bool {
+fn is_token_time_refusal(status: &Status) -> bool {
     reason_of(status).is_some_and(|reason| reason == "PENDING" || reason == "NOT_APPLIED")
 }
 
@@ -186,15 +199,15 @@ mod tests {
 
     #[tokio::test]
     async fn attempts_are_bounded() {
-        let mut progress = Progress::begin(policy(), Work::Change);
+        let mut progress = RetryProgress::begin(policy(), CallKind::Change);
         for _ in 1..5 {
             progress
-                .go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
+                .wait_for_retry(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
                 .await
                 .expect("one more attempt");
         }
         let error = progress
-            .go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
+            .wait_for_retry(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default())
             .await
             .expect_err("five are the most");
         assert_eq!((error.attempts, error.may_be_applied), (5, true));
@@ -204,27 +217,27 @@ mod tests {
     async fn a_spent_budget_ends_the_attempts() {
         let budget = RetryBudget::default();
         while budget.spend() {}
-        let mut progress = Progress::begin(policy(), Work::Change);
-        let error = progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &budget).await;
+        let mut progress = RetryProgress::begin(policy(), CallKind::Change);
+        let error = progress.wait_for_retry(Status::unavailable("gone"), Pause::Usual, &budget).await;
         assert_eq!(error.expect_err("no repeat is left").attempts, 1);
     }
 
     #[tokio::test]
     async fn servers_that_cannot_be_reached_are_passed_over_at_once_each_once() {
-        let mut progress = Progress::begin(policy(), Work::Change);
+        let mut progress = RetryProgress::begin(policy(), CallKind::Change);
         assert_eq!([(); 3].map(|()| progress.note_unreached(3)), [true, true, false]);
         let budget = RetryBudget::default();
-        progress.go_on_after(Status::unavailable("gone"), Pause::None, &budget).await.expect("it is free");
+        progress.wait_for_retry(Status::unavailable("gone"), Pause::None, &budget).await.expect("it is free");
         assert_eq!(progress.attempts, 0);
-        progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &budget).await.expect("it is the first");
+        progress.wait_for_retry(Status::unavailable("gone"), Pause::Usual, &budget).await.expect("it is the first");
         assert!(progress.note_unreached(3), "a round is over");
     }
 
     #[tokio::test]
     async fn a_refusal_is_final_and_had_no_effect() {
-        let mut progress = Progress::begin(policy(), Work::Change);
+        let mut progress = RetryProgress::begin(policy(), CallKind::Change);
         let error = progress
-            .go_on_after(Status::invalid_argument("no"), Pause::Usual, &RetryBudget::default())
+            .wait_for_retry(Status::invalid_argument("no"), Pause::Usual, &RetryBudget::default())
             .await
             .expect_err("it is final");
         assert_eq!((error.attempts, error.may_be_applied), (1, false));
@@ -232,9 +245,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_that_got_no_answer_had_no_effect() {
-        let mut progress = Progress::begin(RetryPolicy { attempts_max: 1, ..policy() }, Work::Read);
+        let mut progress = RetryProgress::begin(RetryPolicy { attempts_max: 1, ..policy() }, CallKind::Read);
         let error = progress
-            .go_on_after(Status::deadline_exceeded("late"), Pause::Usual, &RetryBudget::default())
+            .wait_for_retry(Status::deadline_exceeded("late"), Pause::Usual, &RetryBudget::default())
             .await
             .expect_err("one is the most");
         assert!(!error.may_be_applied && error.got_no_answer());
@@ -242,15 +255,15 @@ mod tests {
 
     #[tokio::test]
     async fn no_attempt_begins_when_the_time_is_over() {
-        let mut progress = Progress::begin(RetryPolicy { total: Duration::ZERO, ..policy() }, Work::Change);
+        let mut progress = RetryProgress::begin(RetryPolicy { total: Duration::ZERO, ..policy() }, CallKind::Change);
         assert!(
-            progress.go_on_after(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default()).await.is_err()
+            progress.wait_for_retry(Status::unavailable("gone"), Pause::Usual, &RetryBudget::default()).await.is_err()
         );
     }
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let mut progress = Progress::begin(RetryPolicy::default(), Work::Change);
+        let mut progress = RetryProgress::begin(RetryPolicy::default(), CallKind::Change);
         for (attempts, millis) in [(1, 100), (2, 200), (3, 400), (9, 2_000), (u32::MAX, 2_000)] {
             progress.attempts = attempts;
             let whole = Duration::from_millis(millis);

@@ -21,11 +21,11 @@ const BACKWARD_MS_MAX: i64 = 1_000;
 /// Makes tokens. Clones share what was learnt, and the order.
 #[derive(Clone, Default)]
 pub(super) struct TokenMaker {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TokenMakerState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenMakerState {
     /// How far the server's clock is ahead of ours, in milliseconds.
     ahead_ms: i64,
     /// The time of the newest token.
@@ -74,7 +74,7 @@ impl TokenMaker {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TokenMakerState> {
         // Nothing is ever half-done under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

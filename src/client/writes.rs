@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use crate::client::call::Hedge;
 use crate::client::error::WriteError;
-use crate::client::retry::{Progress, Work};
+use crate::client::retry::{CallKind, RetryProgress};
 use crate::client::{Client, counters_on};
 use crate::proto::counter::v1::{
     AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, ClearCountRequest,
@@ -18,13 +18,13 @@ use crate::proto::counter::v1::{
 };
 
 /// A write that carries an idempotency token.
-trait Tokened: Clone {
+trait WriteRequest: Clone {
     fn token_mut(&mut self) -> &mut Option<IdempotencyToken>;
     fn namespace(&self) -> &str;
 }
 
 /// An answer to such a write.
-trait Answered {
+trait WriteResponse {
     /// Whether a repeat under its token would be known.
     fn is_idempotent(&self) -> bool;
 }
@@ -43,7 +43,7 @@ impl Client {
         let (namespace, counter_name) = (request.namespace.clone(), request.counter_name.clone());
         let call = |channel, request| async move { counters_on(channel).add_and_get_count(request).await };
         let answer = self.write(request, call).await?;
-        self.seen.note(&namespace, &counter_name, answer.as_of);
+        self.newest_as_of.note(&namespace, &counter_name, answer.as_of);
         Ok(answer)
     }
 
@@ -55,7 +55,7 @@ impl Client {
     /// Makes a write until it is done, refused for good, or the budget is spent; always under one token, except that a
     /// token of ours that was finally not applied is replaced once, by one of the server's clock. In a namespace that
     /// recognises no repeats, an attempt that may have been applied is the last one.
-    async fn write<Q: Tokened, A: Answered, F>(
+    async fn write<Q: WriteRequest, A: WriteResponse, F>(
         &self,
         mut request: Q,
         call: impl Fn(Channel, Request<Q>) -> F,
@@ -64,10 +64,10 @@ impl Client {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let mut may_replace = request.token_mut().is_none();
-        let work = if may_replace { Work::NewChange } else { Work::Change };
+        let work = if may_replace { CallKind::NewChange } else { CallKind::Change };
         let mut token = request.token_mut().get_or_insert_with(|| self.tokens.make()).clone();
         let hedge = if self.idempotent.has(request.namespace()) { Hedge::May } else { Hedge::Never };
-        let mut progress = Progress::begin(self.policy, work);
+        let mut progress = RetryProgress::begin(self.policy, work);
         loop {
             let (status, pause) = match self.attempt(&mut progress, hedge, &request, &call).await {
                 Ok(answer) => {
@@ -80,20 +80,20 @@ impl Client {
                 may_replace = false;
                 token = self.tokens.make();
                 *request.token_mut() = Some(token.clone());
-                progress.forget_effects();
+                progress.clear_effects();
                 continue;
             }
             if !self.may_repeat(request.namespace(), &status, progress.time_left()).await {
                 return Err(WriteError { token, error: progress.give_up(status) });
             }
-            if let Err(error) = progress.go_on_after(status, pause, &self.budget).await {
+            if let Err(error) = progress.wait_for_retry(status, pause, &self.budget).await {
                 return Err(WriteError { token, error });
             }
         }
     }
 }
 
-impl Tokened for AddCountRequest {
+impl WriteRequest for AddCountRequest {
     fn token_mut(&mut self) -> &mut Option<IdempotencyToken> {
         &mut self.idempotency_token
     }
@@ -103,7 +103,7 @@ impl Tokened for AddCountRequest {
     }
 }
 
-impl Tokened for AddAndGetCountRequest {
+impl WriteRequest for AddAndGetCountRequest {
     fn token_mut(&mut self) -> &mut Option<IdempotencyToken> {
         &mut self.idempotency_token
     }
@@ -113,7 +113,7 @@ impl Tokened for AddAndGetCountRequest {
     }
 }
 
-impl Tokened for ClearCountRequest {
+impl WriteRequest for ClearCountRequest {
     fn token_mut(&mut self) -> &mut Option<IdempotencyToken> {
         &mut self.idempotency_token
     }
@@ -123,19 +123,19 @@ impl Tokened for ClearCountRequest {
     }
 }
 
-impl Answered for AddCountResponse {
+impl WriteResponse for AddCountResponse {
     fn is_idempotent(&self) -> bool {
         self.idempotent
     }
 }
 
-impl Answered for AddAndGetCountResponse {
+impl WriteResponse for AddAndGetCountResponse {
     fn is_idempotent(&self) -> bool {
         self.idempotent
     }
 }
 
-impl Answered for ClearCountResponse {
+impl WriteResponse for ClearCountResponse {
     fn is_idempotent(&self) -> bool {
         self.idempotent
     }

@@ -3,7 +3,7 @@
 //! arguments.
 
 pub mod capacity;
-pub mod compare;
+pub mod constant_time;
 pub mod counter;
 pub mod fleet;
 pub mod limits;

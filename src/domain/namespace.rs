@@ -3,7 +3,7 @@
 //! Field names and defaults follow the configuration that Netflix published with its Distributed Counter Abstraction.
 //! A namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::window`.
 
-mod hot;
+mod hot_counters;
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::domain::limits::{
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
 
-pub use hot::{HotCounter, HotCounters};
+pub use hot_counters::{HotCounter, HotCounters};
 
 /// What a count promises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

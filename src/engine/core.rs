@@ -8,33 +8,33 @@ use std::time::Duration;
 use dashmap::DashMap;
 
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName};
-use crate::domain::fleet::Rules;
+use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::domain::namespace::Namespace;
 use crate::domain::rollup::{Checkpoint, FoldRules, RolledBy, SliceRule, TimeSlice};
 use crate::domain::{Reason, Timestamp};
+use crate::engine::as_of_floor::AsOfFloor;
 use crate::engine::counting::CountingError;
 use crate::engine::datasets::{DatasetState, Datasets};
-use crate::engine::fleet::{Fleet, Profile, Route};
-use crate::engine::inline::InlineRolls;
+use crate::engine::fleet::{FleetMembership, MemberProfile, SignalRoute};
+use crate::engine::inline_rolls::InlineRolls;
 use crate::engine::loops::driver::Driver;
-use crate::engine::namespaces::{NamespaceError, Namespaces};
-use crate::engine::rolling::NamespaceQueues;
+use crate::engine::namespaces::{NamespaceCatalog, NamespaceError};
+use crate::engine::rankings::TopTables;
+use crate::engine::rolling::NamespaceRollupQueues;
 use crate::engine::rolling::queue::SetBytes;
 use crate::engine::stats::{NamespaceCounts, Stats};
-use crate::engine::told::Told;
-use crate::engine::top::TopTables;
-use crate::engine::watchers::Watchers;
+use crate::engine::watchers::CounterWatchers;
 use crate::ports::{
-    CacheCluster, Clock, CountCache, Entropy, ExportSink, FastCounts, RollupSignal, Signal, StoreError, StoreErrorKind,
-    Stores,
+    CacheCluster, Clock, CountCache, CounterSignal, Entropy, ExportSink, FastCounts, RollupSignal, StoreError,
+    StoreErrorKind, Stores,
 };
 
 /// No event has a time before it.
 const EPOCH: Timestamp = Timestamp::from_micros(0);
 
 /// Shared by all use cases and loops.
-pub struct Core {
+pub struct EngineCore {
     /// The stores.
     pub stores: Stores,
     /// The clock.
@@ -44,48 +44,48 @@ pub struct Core {
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceCatalog,
     /// The datasets.
     pub datasets: Datasets,
     /// The rollup queues by namespace.
-    pub queues: DashMap<NamespaceId, Arc<NamespaceQueues>>,
+    pub rollup_queues: DashMap<NamespaceId, Arc<NamespaceRollupQueues>>,
     /// The bytes of all rollup Sets.
     pub set_bytes: SetBytes,
     /// Inline rolls under way.
     pub inline: InlineRolls,
     /// The greatest counters.
-    pub top: TopTables,
+    pub rankings: TopTables,
     /// Who watches which counter.
-    pub watchers: Watchers,
+    pub watchers: CounterWatchers,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
     /// What was told of counters, where somebody else may bring in what makes it look older.
-    pub told: Told,
+    pub as_of_floor: AsOfFloor,
     /// The membership of this process, where several share the store.
-    pub fleet: Option<Arc<Fleet>>,
+    pub fleet: Option<Arc<FleetMembership>>,
     /// The way to the rollers of other servers, where there may be some.
     pub signals: Option<Arc<dyn RollupSignal>>,
     /// How long after its end a time bucket is sealed, where it is at all.
     pub seal_delay: Option<Duration>,
     /// The rules of the protocol; all of them, but in simulations that leave one out.
-    pub rules: Rules,
+    pub rules: ProtocolRules,
     /// Whether series could not be trimmed when that was tried last.
-    pub trim_fails: AtomicBool,
+    pub trim_failing: AtomicBool,
     /// What this process is called in what it has written; empty where it has no name.
     pub name: Arc<str>,
     /// When this process began, by its clock.
-    pub began: Timestamp,
+    pub started_at: Timestamp,
     /// Runs what outlives its caller.
     driver: Driver,
-    scopes: DashMap<NamespaceId, Arc<Scope>>,
+    scopes: DashMap<NamespaceId, Arc<NamespaceScope>>,
 }
 
 /// What a process is and does where several share the store.
-pub struct OfFleet {
+pub struct FleetOptions {
     /// The rules of the protocol.
-    pub rules: Rules,
+    pub rules: ProtocolRules,
     /// What it tells the others of itself.
-    pub profile: Profile,
+    pub profile: MemberProfile,
     /// The way to the rollers among them.
     pub signals: Option<Arc<dyn RollupSignal>>,
     /// How long after its end a time bucket is sealed; none: never.
@@ -93,7 +93,7 @@ pub struct OfFleet {
 }
 
 /// A namespace with everything a call on it needs. Made anew when its settings or slices change.
-pub struct Scope {
+pub struct NamespaceScope {
     /// The namespace.
     pub namespace: Arc<Namespace>,
     /// Its dataset.
@@ -101,39 +101,39 @@ pub struct Scope {
     /// The fold rules over all known slices.
     pub rules: FoldRules,
     /// Its rollup queues.
-    pub queues: Arc<NamespaceQueues>,
+    pub rollup_queues: Arc<NamespaceRollupQueues>,
     /// Its count cache.
     pub cache: Arc<dyn CountCache>,
     /// Whether other servers fill that cache or write that store, so that a later look may find an `as_of` older than what
     /// this server told: a copy made before, or a row below the limit that was acknowledged to nobody when it was told.
-    pub remembers_told: bool,
+    pub needs_as_of_floor: bool,
     /// Its best-effort counters.
-    pub fast: Arc<dyn FastCounts>,
+    pub best_effort_counts: Arc<dyn FastCounts>,
     /// What was done to its counters.
     pub counts: Arc<NamespaceCounts>,
     /// Why calls of it are refused here: it names clusters that this server does not know. Its rolls go on, so that it
     /// holds nobody else up in its dataset.
-    kept_elsewhere: Option<String>,
+    cluster_fault: Option<String>,
     rows: Arc<Vec<TimeSlice>>,
 }
 
-impl Core {
+impl EngineCore {
     /// Puts the shared parts together.
     pub fn new(
         stores: Stores,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         export: Option<Arc<dyn ExportSink>>,
-        namespaces: Namespaces,
+        namespaces: NamespaceCatalog,
         driver: Driver,
-        of_fleet: OfFleet,
+        of_fleet: FleetOptions,
     ) -> Self {
-        let OfFleet { rules, profile, signals, seal_delay } = of_fleet;
+        let FleetOptions { rules, profile, signals, seal_delay } = of_fleet;
         let stats: Arc<Stats> = Arc::default();
         let (name, began) = (Arc::from(profile.name.as_str()), clock.now());
         let fleet = stores.fleet.as_ref().map(|store| {
             let (store, clock, entropy) = (Arc::clone(store), Arc::clone(&clock), Arc::clone(&entropy));
-            Arc::new(Fleet::new(store, clock, entropy, Arc::clone(&stats), (rules, profile)))
+            Arc::new(FleetMembership::new(store, clock, entropy, Arc::clone(&stats), (rules, profile)))
         });
         Self {
             stores,
@@ -142,20 +142,20 @@ impl Core {
             export,
             namespaces,
             datasets: Datasets::default(),
-            queues: DashMap::new(),
+            rollup_queues: DashMap::new(),
             set_bytes: SetBytes::default(),
             inline: InlineRolls::default(),
-            top: TopTables::default(),
-            watchers: Watchers::default(),
+            rankings: TopTables::default(),
+            watchers: CounterWatchers::default(),
             stats,
-            told: Told::default(),
+            as_of_floor: AsOfFloor::default(),
             fleet,
             signals,
             seal_delay,
             rules,
-            trim_fails: AtomicBool::new(false),
+            trim_failing: AtomicBool::new(false),
             name,
-            began,
+            started_at: began,
             driver,
             scopes: DashMap::new(),
         }
@@ -173,7 +173,7 @@ impl Core {
 
     /// A checkpoint with the note that this process writes it now. In a store of one process only the time is noted: it costs
     /// less in every row, and there is nobody else.
-    pub fn signed(&self, checkpoint: Checkpoint) -> Checkpoint {
+    pub fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
         let server = self.fleet.as_ref().filter(|_| !self.name.is_empty()).map(|_| Arc::clone(&self.name));
         Checkpoint { rolled: Some(RolledBy { at: self.now(), server }), ..checkpoint }
     }
@@ -184,17 +184,17 @@ impl Core {
     }
 
     /// The scope of a namespace by name. Cost: two hash look-ups, unless something changed.
-    pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
+    pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
         let namespace = self.namespaces.get(name).map_err(|error| not_found(error, name))?;
         let scope = self.scope_of(namespace).await?;
-        match &scope.kept_elsewhere {
+        match &scope.cluster_fault {
             None => Ok(scope),
-            Some(what) => Err(CountingError::KeptElsewhere { name: name.to_string(), what: what.clone() }),
+            Some(what) => Err(CountingError::UnknownCluster { name: name.to_string(), what: what.clone() }),
         }
     }
 
     /// The scope of a namespace by number; none if it was deleted.
-    pub async fn scope_by_id(&self, id: NamespaceId) -> Result<Option<Arc<Scope>>, StoreError> {
+    pub async fn scope_by_id(&self, id: NamespaceId) -> Result<Option<Arc<NamespaceScope>>, StoreError> {
         match self.namespaces.by_id(id) {
             Some(namespace) => self.scope_of(namespace).await.map(Some),
             None => {
@@ -204,7 +204,7 @@ impl Core {
         }
     }
 
-    async fn scope_of(&self, namespace: Arc<Namespace>) -> Result<Arc<Scope>, StoreError> {
+    async fn scope_of(&self, namespace: Arc<Namespace>) -> Result<Arc<NamespaceScope>, StoreError> {
         let known = self.scopes.get(&namespace.id).map(|scope| Arc::clone(&scope));
         if let Some(scope) = known.filter(|scope| scope.is_current(&namespace)) {
             return Ok(scope);
@@ -214,7 +214,7 @@ impl Core {
         Ok(scope)
     }
 
-    async fn make_scope(&self, namespace: Arc<Namespace>) -> Result<Scope, StoreError> {
+    async fn make_scope(&self, namespace: Arc<Namespace>) -> Result<NamespaceScope, StoreError> {
         let storage = &namespace.spec.storage;
         let kept_elsewhere = self.namespaces.check_clusters(storage).err().map(|reject| reject.message);
         let named = self.stores.caches.get(&storage.cache_cluster).cloned();
@@ -231,18 +231,29 @@ impl Core {
             fast: Arc::clone(&self.stores.fast),
         });
         let counts = self.stats.by_namespace.of(namespace.spec.name.as_str());
-        Ok(Scope { namespace, dataset, rules, queues, cache, remembers_told, fast, counts, kept_elsewhere, rows })
+        Ok(NamespaceScope {
+            namespace,
+            dataset,
+            rules,
+            rollup_queues: queues,
+            cache,
+            needs_as_of_floor: remembers_told,
+            best_effort_counts: fast,
+            counts,
+            cluster_fault: kept_elsewhere,
+            rows,
+        })
     }
 
     /// The queues of a namespace; ended ones if it was deleted in the meantime.
-    fn queues_of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceQueues> {
+    fn queues_of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceRollupQueues> {
         let (id, num_queues) = (namespace.id, namespace.spec.rollup.num_queues);
-        let make = || Arc::new(NamespaceQueues::new(id, Arc::clone(dataset), num_queues));
-        let queues = Arc::clone(&self.queues.entry(id).or_insert_with(make));
+        let make = || Arc::new(NamespaceRollupQueues::new(id, Arc::clone(dataset), num_queues));
+        let queues = Arc::clone(&self.rollup_queues.entry(id).or_insert_with(make));
         // Looked up after the queues are in the map: whoever deletes it either finds them there or is seen here.
         if self.namespaces.by_id(id).is_none() {
             queues.end(&self.set_bytes);
-            self.queues.remove(&id);
+            self.rollup_queues.remove(&id);
         }
         queues
     }
@@ -284,7 +295,7 @@ impl Core {
         });
         made.await.unwrap_or_else(|_dropped| {
             let error = StoreError::not_applied(StoreErrorKind::Unavailable, "make slices");
-            Err(error.because("the server stops"))
+            Err(error.with_source("the server stops"))
         })
     }
 
@@ -312,7 +323,7 @@ impl Core {
     }
 }
 
-impl Scope {
+impl NamespaceScope {
     fn is_current(&self, namespace: &Arc<Namespace>) -> bool {
         Arc::ptr_eq(&self.namespace, namespace) && Arc::ptr_eq(&self.rows, &self.dataset.slices.rows())
     }
@@ -347,21 +358,21 @@ impl Scope {
 
     /// Sends a rollup signal of this namespace to whoever rolls the counter up, in this process or in another one. It never
     /// waits, and may be lost.
-    pub fn signal(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
-        let route = core.fleet.as_ref().map_or(Route::Here, |fleet| fleet.route(counter.touch_shard()));
+    pub fn signal(&self, core: &EngineCore, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+        let route = core.fleet.as_ref().map_or(SignalRoute::Here, |fleet| fleet.route(counter.touch_shard()));
         match (route, &core.signals) {
-            (Route::Here, _) => self.offer(core, counter, oldest, newest),
-            (Route::There(roller), Some(signals)) => {
-                signals.send(&roller, Signal { counter: counter.clone(), oldest, newest });
+            (SignalRoute::Here, _) => self.offer(core, counter, oldest, newest),
+            (SignalRoute::There(roller), Some(signals)) => {
+                signals.send(&roller, CounterSignal { counter: counter.clone(), oldest, newest });
             }
-            (Route::There(_), None) | (Route::Nowhere, _) => core.stats.signals_unsent.one(),
+            (SignalRoute::There(_), None) | (SignalRoute::Nowhere, _) => core.stats.signals_unsent.increment(),
         }
     }
 
     /// Puts a counter into the rollup queues of this process, whoever owns its shard.
-    pub fn offer(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+    pub fn offer(&self, core: &EngineCore, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
-        self.queues.offer(core, counter, oldest, newest, capacity_bytes);
+        self.rollup_queues.offer(core, counter, oldest, newest, capacity_bytes);
     }
 }
 

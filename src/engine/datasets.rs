@@ -12,12 +12,12 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
 use crate::domain::namespace::Dataset;
-use crate::engine::closing::Closing;
-use crate::engine::core::Core;
-use crate::engine::fleet::Fleet;
-use crate::engine::rising::Rising;
-use crate::engine::rolling::pending::Pending;
+use crate::engine::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::core::EngineCore;
+use crate::engine::fleet::FleetMembership;
+use crate::engine::rolling::pending::PendingRolls;
 use crate::engine::slices::SliceTable;
+use crate::engine::watermark::Watermark;
 use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
 
 /// The running state of one dataset.
@@ -25,21 +25,21 @@ pub struct DatasetState {
     /// Its settings.
     pub dataset: Arc<Dataset>,
     /// What this writer has closed and holds.
-    pub closing: Arc<Closing>,
+    pub closing: Arc<ClosedTimestampTracker>,
     /// Its slices.
     pub slices: SliceTable,
     /// Counters that wait for a roll, by touch shard.
-    pub pending: Pending,
+    pub pending: PendingRolls,
     /// Room for the items of batches and streams that were taken in.
-    pub batched: Arc<Semaphore>,
+    pub batch_permits: Arc<Semaphore>,
     watermarks: Vec<AtomicI64>,
-    limit: Rising,
-    published: Mutex<Published>,
+    limit: Watermark,
+    published: Mutex<PublishedLimit>,
     publish: Notify,
     /// Whether the publishing loop rests, because nobody writes, reads or waits.
-    rests: AtomicBool,
+    publisher_idle: AtomicBool,
     /// Up to where nothing was stale when its last rest ended.
-    rested_to: AtomicI64,
+    idle_until: AtomicI64,
     active: AtomicBool,
     /// How far rankings were told to reach.
     ranked_to: AtomicI64,
@@ -47,9 +47,10 @@ pub struct DatasetState {
 }
 
 impl DatasetState {
-    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&Fleet>) -> Result<Self, StoreError> {
+    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&FleetMembership>) -> Result<Self, StoreError> {
         let id = dataset.id;
-        let closing = Arc::new(Closing::new(dataset.settings.accept_limit, stores.progress.limit(id).await?));
+        let closing =
+            Arc::new(ClosedTimestampTracker::new(dataset.settings.accept_limit, stores.progress.limit(id).await?));
         if let Some(fleet) = fleet {
             fleet.join(id, Arc::clone(&closing)).await?;
         }
@@ -64,14 +65,14 @@ impl DatasetState {
         Ok(Self {
             closing,
             slices,
-            pending: Pending::default(),
-            batched: Arc::new(Semaphore::new(BATCHED_ITEMS_AT_ONCE_MAX)),
+            pending: PendingRolls::default(),
+            batch_permits: Arc::new(Semaphore::new(BATCHED_ITEMS_AT_ONCE_MAX)),
             watermarks,
-            limit: Rising::new(limit.micros()),
+            limit: Watermark::new(limit.micros()),
             published: Mutex::default(),
             publish: Notify::new(),
-            rests: AtomicBool::new(false),
-            rested_to: AtomicI64::new(i64::MIN),
+            publisher_idle: AtomicBool::new(false),
+            idle_until: AtomicI64::new(i64::MIN),
             active: AtomicBool::new(true),
             ranked_to: AtomicI64::new(i64::MIN),
             seal_lag_micros: AtomicU64::new(0),
@@ -111,90 +112,95 @@ impl DatasetState {
 
     /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
     /// have closed, published by one of them and read by the others.
-    pub async fn publish_limit(&self, core: &Core) -> Result<Timestamp, StoreError> {
+    pub async fn publish_limit(&self, core: &EngineCore) -> Result<Timestamp, StoreError> {
         let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
         match &core.fleet {
             None if closed <= self.limit() => Ok(self.limit()),
-            None => Ok(self.tell(core.stores.progress.publish(self.id(), closed).await?)),
-            Some(fleet) => self.publish_of_all(core, fleet, closed).await,
+            None => Ok(self.raise_limit(core.stores.progress.publish(self.id(), closed).await?)),
+            Some(fleet) => self.publish_fleet_limit(core, fleet, closed).await,
         }
     }
 
     /// Publishes what all members have closed, if that is this one's to do: it looks after the dataset, or whoever does has
     /// not for a lease, because it does not reach the cluster of this dataset.
-    async fn publish_of_all(&self, core: &Core, fleet: &Fleet, closed: Timestamp) -> Result<Timestamp, StoreError> {
+    async fn publish_fleet_limit(
+        &self,
+        core: &EngineCore,
+        fleet: &FleetMembership,
+        closed: Timestamp,
+    ) -> Result<Timestamp, StoreError> {
         let (id, stores) = (self.id(), &core.stores);
-        let members = fleet.look().await?;
+        let members = fleet.read_members().await?;
         let owns = fleet.owns_dataset(id);
         if !owns {
             let limit = self.stored_limit(stores).await?;
-            if !self.published.lock().stands_still(limit, core.clock.elapsed()) {
+            if !self.published.lock().is_stalled(limit, core.clock.elapsed()) {
                 return Ok(limit);
             }
         }
-        let limit = match fleet.round(id, &members, closed, self.limit()).await? {
+        let limit = match fleet.run_publish_round(id, &members, closed, self.limit()).await? {
             Some(limit) => {
-                self.published.lock().is_ours(limit);
+                self.published.lock().note_own_limit(limit);
                 stores.progress.publish(id, limit).await?
             }
             None => stores.progress.limit(id).await?,
         };
-        self.learn(limit, stores).await
+        self.adopt_limit(limit, stores).await
     }
 
     /// Reads the limit that is published at this moment, by whichever member.
     pub async fn stored_limit(&self, stores: &Stores) -> Result<Timestamp, StoreError> {
         let limit = stores.progress.limit(self.id()).await?;
-        self.learn(limit, stores).await
+        self.adopt_limit(limit, stores).await
     }
 
     /// Takes in a limit that another member may have published.
-    async fn learn(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
+    async fn adopt_limit(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
         if limit > self.limit() {
             // What was acknowledged up to it may lie in slices that other members have made.
             self.slices.follow(stores.slices.as_ref()).await?;
         }
-        Ok(self.tell(limit))
+        Ok(self.raise_limit(limit))
     }
 
     /// Tells whoever waits for it.
-    fn tell(&self, limit: Timestamp) -> Timestamp {
+    fn raise_limit(&self, limit: Timestamp) -> Timestamp {
         self.limit.raise(limit.micros());
         self.limit()
     }
 
     /// Notes that the publishing loop rests: whatever it could publish at any moment, nobody misses.
-    pub fn begin_rest(&self) {
-        self.rests.store(true, Ordering::Release);
+    pub fn begin_idle(&self) {
+        self.publisher_idle.store(true, Ordering::Release);
     }
 
     /// Notes that the publishing loop works. A limit that is old because it rested is not held against it, nor that a new
     /// dataset has none.
-    pub fn end_rest(&self, now: Timestamp) {
-        let begins = self.limit() == Timestamp::MIN && self.rested_to.load(Ordering::Acquire) == i64::MIN;
-        if begins || self.rests.load(Ordering::Acquire) {
-            self.rested_to.fetch_max(self.closing.closed(now).micros(), Ordering::AcqRel);
-            self.rests.store(false, Ordering::Release);
+    pub fn end_idle(&self, now: Timestamp) {
+        let begins = self.limit() == Timestamp::MIN && self.idle_until.load(Ordering::Acquire) == i64::MIN;
+        if begins || self.publisher_idle.load(Ordering::Acquire) {
+            self.idle_until.fetch_max(self.closing.closed(now).micros(), Ordering::AcqRel);
+            self.publisher_idle.store(false, Ordering::Release);
         }
     }
 
     /// How old at least is what readers on this server see of the dataset, whatever became of the loops that should move it.
     pub fn staleness(&self, now: Timestamp) -> Duration {
-        if self.rests.load(Ordering::Acquire) {
+        if self.publisher_idle.load(Ordering::Acquire) {
             return now.since(self.closing.closed(now));
         }
-        let rested_to = Timestamp::from_micros(self.rested_to.load(Ordering::Acquire));
+        let rested_to = Timestamp::from_micros(self.idle_until.load(Ordering::Acquire));
         now.since(self.limit().max(rested_to))
     }
 
     /// Asks the publishing loop for a newer limit.
-    pub fn want_limit(&self) {
+    pub fn request_limit(&self) {
         self.active.store(true, Ordering::Release);
         self.publish.notify_one();
     }
 
     /// Waits until somebody wants a newer limit.
-    pub async fn limit_wanted(&self) {
+    pub async fn limit_requested(&self) {
         self.publish.notified().await;
     }
 
@@ -205,7 +211,7 @@ impl DatasetState {
 
     /// How far a ranking is told to reach: at least as far as one before it. What was rolled up to a time stays so, also
     /// where a counter is to be rolled once more from before it.
-    pub fn tell_ranked(&self, to: Timestamp) -> Timestamp {
+    pub fn raise_ranked_to(&self, to: Timestamp) -> Timestamp {
         Timestamp::from_micros(self.ranked_to.fetch_max(to.micros(), Ordering::AcqRel)).max(to)
     }
 
@@ -227,7 +233,7 @@ impl DatasetState {
 
     /// The limit, after waiting within a budget until it reaches a time.
     pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: Duration) -> Timestamp {
-        self.want_limit();
+        self.request_limit();
         tokio::select! {
             biased;
             () = self.limit.reach(time.micros()) => {}
@@ -239,24 +245,24 @@ impl DatasetState {
 
 /// What a member knows of the limits that others publish.
 #[derive(Default)]
-struct Published {
+struct PublishedLimit {
     /// The newest limit that was read or published by this member.
     limit: Option<Timestamp>,
     /// When a limit was last read that this member had not published, by the running time of the process.
-    heard: Duration,
+    foreign_read_at: Duration,
 }
 
-impl Published {
+impl PublishedLimit {
     /// Takes a limit in as it was read; answers whether no other member has published one for a lease.
-    fn stands_still(&mut self, limit: Timestamp, now: Duration) -> bool {
+    fn is_stalled(&mut self, limit: Timestamp, now: Duration) -> bool {
         if self.limit.is_none_or(|known| limit > known) {
-            *self = Self { limit: Some(limit), heard: now };
+            *self = Self { limit: Some(limit), foreign_read_at: now };
         }
-        now.saturating_sub(self.heard) >= MEMBER_LEASE
+        now.saturating_sub(self.foreign_read_at) >= MEMBER_LEASE
     }
 
     /// Notes a limit that this member publishes, which tells nothing of the others.
-    fn is_ours(&mut self, limit: Timestamp) {
+    fn note_own_limit(&mut self, limit: Timestamp) {
         self.limit = self.limit.max(Some(limit));
     }
 }
@@ -273,7 +279,7 @@ impl Datasets {
         &self,
         dataset: &Arc<Dataset>,
         stores: &Stores,
-        fleet: Option<&Fleet>,
+        fleet: Option<&FleetMembership>,
     ) -> Result<Arc<DatasetState>, StoreError> {
         let cell = Arc::clone(&self.states.entry(dataset.id).or_default());
         let state = cell

@@ -3,45 +3,47 @@
 //! `Engine` is what the composition root builds and the API calls. Everything it does in the background runs under one
 //! driver, so stopping it is: stop taking calls, `drain`, done.
 
-mod budget;
-mod closing;
+mod as_of_floor;
+pub mod caller_quota;
+mod closed_timestamp;
 mod core;
 pub mod counting;
 mod datasets;
 mod fleet;
-mod inline;
+mod inline_rolls;
 pub mod loops;
 pub mod namespaces;
 pub mod queues;
-mod rising;
+mod rankings;
 pub mod rolling;
-pub mod shares;
 mod slices;
 pub mod stats;
-mod told;
-mod top;
+mod wait_budget;
 mod watchers;
+mod watermark;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::fleet::Rules;
-use crate::engine::core::{Core, OfFleet};
+use crate::domain::fleet::ProtocolRules;
+use crate::engine::core::{EngineCore, FleetOptions};
 use crate::engine::counting::Counting;
 use crate::engine::loops::driver::Driver;
-use crate::engine::loops::{FollowLoop, LeftoversLoop, MembershipLoop, Progress, Supervisor, WatchesLoop};
-use crate::engine::namespaces::Namespaces;
+use crate::engine::loops::{
+    DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
+};
+use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queues::Queues;
-use crate::engine::rolling::Signalled;
+use crate::engine::rolling::SignalReceiver;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
 
-pub use fleet::Profile;
+pub use fleet::MemberProfile;
 
 /// What an engine is made of.
-pub struct Parts {
+pub struct EngineParts {
     /// The stores.
     pub stores: Stores,
     /// The stores of queues.
@@ -53,23 +55,23 @@ pub struct Parts {
     /// Where slices are exported to, if anywhere.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceCatalog,
     /// What this process tells the others of itself, where several share the store.
-    pub profile: Profile,
+    pub profile: MemberProfile,
     /// The way to the rollers of other servers, where several share the store.
     pub signals: Option<Arc<dyn RollupSignal>>,
     /// How long after its end a time bucket is read again from all replicas and compared with its record, where several
     /// share the store; none: never.
     pub seal_delay: Option<Duration>,
     /// The rules of the protocol: all of them.
-    pub rules: Rules,
+    pub rules: ProtocolRules,
     /// Told of each dataset and namespace that is opened, so that whoever waits for the start knows that it goes on.
-    pub progress: Progress,
+    pub progress: StartupProgress,
 }
 
 /// The running engine.
 pub struct Engine {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     driver: Driver,
     counting: Counting,
     queues: Queues,
@@ -124,24 +126,31 @@ impl DatasetGauges {
 
 impl Engine {
     /// Opens every dataset and starts the loops.
-    pub async fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let Parts { signals, seal_delay, rules, progress, .. } = parts;
+    pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
+        let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
+        let EngineParts { signals, seal_delay, rules, progress, .. } = parts;
         let driver = Driver::new(Arc::clone(&clock));
-        let of_fleet = OfFleet { rules, profile, signals, seal_delay };
-        let core =
-            Core::new(stores, Arc::clone(&clock), Arc::clone(&entropy), export, namespaces, driver.clone(), of_fleet);
+        let of_fleet = FleetOptions { rules, profile, signals, seal_delay };
+        let core = EngineCore::new(
+            stores,
+            Arc::clone(&clock),
+            Arc::clone(&entropy),
+            export,
+            namespaces,
+            driver.clone(),
+            of_fleet,
+        );
         let core = Arc::new(core);
         if let Some(fleet) = &core.fleet {
             // A member before it joins a dataset; the heartbeats go on while the datasets are opened.
-            fleet.keep().await?;
+            fleet.renew_membership().await?;
             driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
             driver.start(FollowLoop::new(Arc::clone(&core)));
         }
         let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone(), progress);
         supervisor.follow().await?;
         driver.start(supervisor);
-        driver.start(LeftoversLoop::new(Arc::clone(&core)));
+        driver.start(DeletedNamespacesLoop::new(Arc::clone(&core)));
         driver.start(WatchesLoop::new(Arc::clone(&core)));
         let counting = Counting::new(Arc::clone(&core), driver.clone());
         let queues = Queues::start(queue_stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?;
@@ -164,8 +173,8 @@ impl Engine {
     }
 
     /// Takes rollup signals of other servers in.
-    pub fn signalled(&self) -> Signalled {
-        Signalled::new(Arc::clone(&self.core))
+    pub fn signalled(&self) -> SignalReceiver {
+        SignalReceiver::new(Arc::clone(&self.core))
     }
 
     /// What became of the rollup signals for other servers.
@@ -175,7 +184,7 @@ impl Engine {
     }
 
     /// The catalog use cases.
-    pub fn namespaces(&self) -> Namespaces {
+    pub fn namespaces(&self) -> NamespaceCatalog {
         self.core.namespaces.clone()
     }
 
@@ -192,8 +201,8 @@ impl Engine {
     /// Counters in the rollup Sets, and the bytes of the Sets.
     pub fn rollup_sets(&self) -> (usize, usize) {
         let waiting =
-            |queues: &rolling::NamespaceQueues| queues.queues().iter().map(|queue| queue.len()).sum::<usize>();
-        (self.core.queues.iter().map(|queues| waiting(queues.value())).sum(), self.core.set_bytes.used())
+            |queues: &rolling::NamespaceRollupQueues| queues.queues().iter().map(|queue| queue.len()).sum::<usize>();
+        (self.core.rollup_queues.iter().map(|queues| waiting(queues.value())).sum(), self.core.set_bytes.used())
     }
 
     /// How many watches there are.
@@ -214,14 +223,14 @@ impl Engine {
         let gauges = |dataset: Arc<datasets::DatasetState>| {
             let limit = dataset.limit();
             let rolled_up_to = self.core.rolled_up_to(&dataset, limit);
-            let told = self.core.fleet.as_ref().and_then(|fleet| fleet.told(dataset.id()));
+            let told = self.core.fleet.as_ref().and_then(|fleet| fleet.acknowledged_closed(dataset.id()));
             DatasetGauges {
                 id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
                 staleness: dataset.staleness(now),
                 closed_lag: now.since(told.unwrap_or_else(|| dataset.closing.closed(now))),
                 accept_limit: dataset.dataset.settings.accept_limit,
-                holds: dataset.closing.held(),
+                holds: dataset.closing.hold_count(),
                 watermark_lag: (rolled_up_to > Timestamp::MIN).then(|| limit.since(rolled_up_to)),
                 seal_lag: dataset.seal_lag(),
                 slices: dataset.slices.rows().len(),

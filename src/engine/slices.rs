@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::limits::GAP_SLICES_MAX;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::domain::{Timestamp, rollup::window::slice_start};
+use crate::domain::{Timestamp, rollup::slice_rules::slice_start};
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
 /// How many slices are made ahead of their time.
@@ -33,8 +33,8 @@ pub struct SliceTable {
 }
 
 /// Rows that are to be made, with the turn to make them.
-pub struct Missing {
-    asked: Range<Timestamp>,
+pub struct MissingSlices {
+    requested: Range<Timestamp>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -42,7 +42,7 @@ impl SliceTable {
     /// Reads the rows of a dataset. None is known as long as they have a gap: `make` fills it.
     pub async fn open(dataset: DatasetId, width: Duration, store: &dyn TimeSlices) -> Result<Self, StoreError> {
         let rows = store.list(dataset).await?;
-        let rows = if touch(&rows) { rows } else { Vec::new() };
+        let rows = if have_no_gap(&rows) { rows } else { Vec::new() };
         Ok(Self { dataset, width, rows: ArcSwap::from_pointee(rows), making: Arc::new(Semaphore::new(1)) })
     }
 
@@ -59,12 +59,12 @@ impl SliceTable {
 
     /// The same for the rows that a limit which was just answered speaks of: the store has read them for it.
     pub async fn follow(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
-        self.take_in(store.known(self.dataset).await?)
+        self.take_in(store.list_cached(self.dataset).await?)
     }
 
     fn take_in(&self, rows: Vec<TimeSlice>) -> Result<(), StoreError> {
-        if !touch(&rows) {
-            return Err(self.being_made());
+        if !have_no_gap(&rows) {
+            return Err(self.slices_in_creation());
         }
         let known = self.rows.load();
         let is_known =
@@ -72,9 +72,9 @@ impl SliceTable {
         if rows.iter().all(is_known) { Ok(()) } else { self.merge(rows) }
     }
 
-    fn being_made(&self) -> StoreError {
+    fn slices_in_creation(&self) -> StoreError {
         let why = format!("slices of dataset {} are being made", self.dataset.0);
-        StoreError::not_applied(StoreErrorKind::Busy, "read slices").because(why)
+        StoreError::not_applied(StoreErrorKind::Busy, "read slices").with_source(why)
     }
 
     /// Whether the slice of a time takes events now.
@@ -96,7 +96,7 @@ impl SliceTable {
     }
 
     /// Whether the rows from `from` to two slices beyond `to` are to be made; waits for whoever makes rows at this moment.
-    pub async fn missing(&self, from: Timestamp, to: Timestamp) -> Option<Missing> {
+    pub async fn missing(&self, from: Timestamp, to: Timestamp) -> Option<MissingSlices> {
         let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
         let turn = Arc::clone(&self.making).acquire_owned().await.expect("the semaphore is never closed");
         let rows = self.rows.load();
@@ -104,7 +104,7 @@ impl SliceTable {
             // What other servers made in between touches these.
             first.start <= asked.start && asked.end <= last.end
         });
-        if is_covered { None } else { Some(Missing { asked, _turn: turn }) }
+        if is_covered { None } else { Some(MissingSlices { requested: asked, _turn: turn }) }
     }
 
     /// Makes missing rows, and those between them and the known ones: one by one, or as one long slice where there are too
@@ -113,14 +113,14 @@ impl SliceTable {
     /// `versions` are frozen into each new row. What is cut off in the middle is made up for by the next call.
     pub async fn make(
         &self,
-        missing: Missing,
+        missing: MissingSlices,
         versions: &BTreeMap<NamespaceId, u64>,
         now: Timestamp,
         store: &dyn TimeSlices,
     ) -> Result<(), StoreError> {
-        let asked = &missing.asked;
+        let asked = &missing.requested;
         // What other servers have made, so that what is made here does not overlap it, and what a crash left unfinished.
-        let known = united(&self.rows.load(), store.list(self.dataset).await?);
+        let known = merged_rows(&self.rows.load(), store.list(self.dataset).await?);
         let (mut start, mut end) = (asked.start, asked.end);
         if let (Some(first), Some(last)) = (known.first(), known.last()) {
             start = start.min(first.start);
@@ -171,21 +171,21 @@ impl SliceTable {
     fn merge(&self, new: Vec<TimeSlice>) -> Result<(), StoreError> {
         let mut leaves_a_gap = false;
         self.rows.rcu(|old| {
-            let rows = united(old, new.clone());
-            leaves_a_gap = !touch(&rows);
+            let rows = merged_rows(old, new.clone());
+            leaves_a_gap = !have_no_gap(&rows);
             if leaves_a_gap { Arc::clone(old) } else { Arc::new(rows) }
         });
-        if leaves_a_gap { Err(self.being_made()) } else { Ok(()) }
+        if leaves_a_gap { Err(self.slices_in_creation()) } else { Ok(()) }
     }
 }
 
 /// Whether rows leave no gap between them.
-fn touch(rows: &[TimeSlice]) -> bool {
+fn have_no_gap(rows: &[TimeSlice]) -> bool {
     rows.windows(2).all(|pair| pair[0].end == pair[1].start)
 }
 
 /// The rows of both, each with the newer status.
-fn united(old: &[TimeSlice], new: Vec<TimeSlice>) -> Vec<TimeSlice> {
+fn merged_rows(old: &[TimeSlice], new: Vec<TimeSlice>) -> Vec<TimeSlice> {
     let mut rows: BTreeMap<Timestamp, TimeSlice> = new.into_iter().map(|row| (row.start, row)).collect();
     for row in old {
         let known = rows.entry(row.start).or_insert_with(|| row.clone());
@@ -255,7 +255,7 @@ mod tests {
         let long: Vec<_> = rows.iter().filter(|row| row.end > row.start + WIDTH).collect();
         assert_eq!(long.len(), 1);
         assert_eq!((long[0].start, long[0].end), (at(last), at(last + bound + 1)));
-        assert!(touch(&rows));
+        assert!(have_no_gap(&rows));
     }
 
     #[tokio::test]
@@ -271,7 +271,7 @@ mod tests {
         ensure(&table, &store, 500, 500).await;
         let rows = table.rows();
         assert_eq!(rows.len(), 4 + 1 + 1 + 2, "the four, slice 2, the long one, and two ahead");
-        assert!(touch(&rows));
+        assert!(have_no_gap(&rows));
     }
 
     /// Rows of which no more than some can be made before whoever makes them is cut off.
@@ -308,13 +308,13 @@ mod tests {
             store.left.store(made_before_the_cut, Ordering::Release);
             let mut cut_off = pin!(ensure(&table, &store, 90, 90));
             assert!(futures_util::poll!(cut_off.as_mut()).is_pending(), "it waits for the store");
-            assert!(touch(&table.rows()), "{:?}", table.rows());
+            assert!(have_no_gap(&table.rows()), "{:?}", table.rows());
             assert!(!table.has(at(95)), "a row is not known before those beside it are");
         }
         store.left.store(usize::MAX, Ordering::Release);
         assert!(table.refresh(&store).await.is_err(), "the store's rows have a gap");
         ensure(&table, &store, 90, 90).await;
-        assert!(touch(&table.rows()) && table.has(at(90)) && table.has(at(100)));
+        assert!(have_no_gap(&table.rows()) && table.has(at(90)) && table.has(at(100)));
     }
 
     proptest! {
@@ -335,7 +335,7 @@ mod tests {
                     let made = ensure(&table, &store, from, from + many).await;
                     assert!(made <= 2 * GAP_SLICES_MAX as usize + 3 + 70, "{made} rows were made");
                     let rows = table.rows();
-                    assert!(touch(&rows), "{rows:?}");
+                    assert!(have_no_gap(&rows), "{rows:?}");
                     assert!(before.iter().all(|row| rows.contains(row)), "a row that was made stays as it is");
                     assert!(rows[0].start <= at(from) && rows[rows.len() - 1].end >= at(from + many + 3));
                 }

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
 use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::shard::Walked;
-use crate::domain::queue::state::{State, Trigger};
+use crate::domain::queue::shard::FilterWalk;
+use crate::domain::queue::state_machine::{MessageState, Trigger};
 use crate::engine::counting::WriteOutcome;
 
 /// One growing number.
@@ -21,7 +21,7 @@ pub struct Count(AtomicU64);
 
 impl Count {
     /// Adds one.
-    pub fn one(&self) {
+    pub fn increment(&self) {
         self.add(1);
     }
 
@@ -43,9 +43,9 @@ impl Count {
 
 /// A number that goes up and down.
 #[derive(Default, Debug)]
-pub struct Level(AtomicI64);
+pub struct GaugeValue(AtomicI64);
 
-impl Level {
+impl GaugeValue {
     /// Says what it is now.
     pub fn set(&self, level: i64) {
         self.0.store(level, Ordering::Relaxed);
@@ -64,7 +64,7 @@ pub struct UndeclaredFilters(Mutex<HashMap<ShapeKeys, u64>>, Count);
 
 impl UndeclaredFilters {
     /// Counts what a dequeue looked at. O(1).
-    pub fn walked(&self, walked: &Walked) {
+    pub fn record_scan(&self, walked: &FilterWalk) {
         let mut shapes = self.0.lock();
         let has_room = shapes.len() < METRIC_SHAPES_MAX;
         match shapes.get_mut(&walked.keys) {
@@ -99,16 +99,16 @@ pub struct QueueCounts {
 
 impl QueueCounts {
     /// Counts one row that was applied.
-    pub fn saw(&self, row: &Transition) {
+    pub fn record_transition(&self, row: &Transition) {
         match row.trigger {
-            Trigger::Fail => self.failed.one(),
-            Trigger::LeaseOver => self.leases_expired.one(),
-            Trigger::TtlOver => self.messages_expired.one(),
-            Trigger::Redrive => self.redriven.one(),
+            Trigger::Fail => self.failed.increment(),
+            Trigger::LeaseOver => self.leases_expired.increment(),
+            Trigger::TtlOver => self.messages_expired.increment(),
+            Trigger::Redrive => self.redriven.increment(),
             _ => {} // whatever else happens to a message, it is no trouble that is counted here
         }
-        if row.to == Some(State::Errored) && row.from != Some(State::Errored) {
-            self.errored.one();
+        if row.to == Some(MessageState::Errored) && row.from != Some(MessageState::Errored) {
+            self.errored.increment();
         }
     }
 }
@@ -126,17 +126,17 @@ pub struct NamespaceCounts {
 
 impl NamespaceCounts {
     /// Counts what came of one write; one that was applied before is neither.
-    pub fn wrote<E>(&self, answer: Result<WriteOutcome, E>) {
+    pub fn record_write<E>(&self, answer: Result<WriteOutcome, E>) {
         match answer {
-            Ok(WriteOutcome::Applied) => self.writes_applied.one(),
+            Ok(WriteOutcome::Applied) => self.writes_applied.increment(),
             Ok(WriteOutcome::AlreadyApplied) => {}
-            Err(_) => self.writes_failed.one(),
+            Err(_) => self.writes_failed.increment(),
         }
     }
 }
 
 /// Names that are counted one by one, in their order.
-type Named<T> = Vec<(Arc<str>, Arc<T>)>;
+type CountsByName<T> = Vec<(Arc<str>, Arc<T>)>;
 
 /// Counts by name. The first `MOST` names that come are counted one by one, all others as one; a name that is forgotten
 /// leaves its place to a later one.
@@ -160,7 +160,7 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
     }
 
     /// The names that are counted one by one, in their order, and all others. O(n).
-    pub fn get(&self) -> (Named<T>, &T) {
+    pub fn get(&self) -> (CountsByName<T>, &T) {
         let shown = self.0.lock().iter().map(|(name, counts)| (Arc::clone(name), Arc::clone(counts))).collect();
         (shown, &self.1)
     }
@@ -252,9 +252,9 @@ pub struct Stats {
     /// Store calls of queues that panicked.
     pub queue_panics: Count,
     /// How far the time of queues is ahead of wall time, in microseconds; negative if it is behind.
-    pub queue_clock_ahead: Level,
+    pub queue_clock_ahead: GaugeValue,
     /// How far the time by which the age of tokens is judged is ahead of wall time, in microseconds.
-    pub queue_tokens_ahead: Level,
+    pub queue_tokens_ahead: GaugeValue,
     /// Messages that dequeues looked at whose filters have no index.
     pub undeclared_filters: UndeclaredFilters,
     /// What happened to messages, by queue.
@@ -274,13 +274,13 @@ mod tests {
         let by_name = CountsBy::<QueueCounts, 4>::default();
         let name = |number: usize| format!("q{number:03}");
         for number in 0..7 {
-            by_name.of(&name(number)).failed.one();
+            by_name.of(&name(number)).failed.increment();
         }
-        by_name.of(&name(0)).failed.one();
+        by_name.of(&name(0)).failed.increment();
         let (shown, others) = by_name.get();
         assert_eq!((shown.len(), shown[0].1.failed.get(), others.failed.get()), (4, 2, 3));
         by_name.forget(&name(1));
-        by_name.of(&name(11)).failed.one();
+        by_name.of(&name(11)).failed.increment();
         let (shown, others) = by_name.get();
         let names: Vec<&str> = shown.iter().map(|(name, _)| &**name).collect();
         assert_eq!((names, others.failed.get()), (vec!["q000", "q002", "q003", "q011"], 3));
@@ -292,7 +292,7 @@ mod tests {
         let keys = |number: usize| ShapeKeys::new([format!("key-{number:02}").as_str()]).expect("a legal key");
         for number in 0..METRIC_SHAPES_MAX + 3 {
             for messages in [1, 2] {
-                filters.walked(&Walked { keys: keys(number), messages });
+                filters.record_scan(&FilterWalk { keys: keys(number), messages });
             }
         }
         let (shown, others) = filters.get();

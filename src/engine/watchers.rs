@@ -16,45 +16,45 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
-use crate::engine::shares::{CallerId, NoShare, Share, Shares};
+use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
 
 /// All watches of a server.
-pub struct Watchers {
-    counters: DashMap<Counter, BTreeMap<u64, Arc<Watch>>>,
-    begun: AtomicU64,
+pub struct CounterWatchers {
+    counters: DashMap<Counter, BTreeMap<u64, Arc<CounterWatch>>>,
+    next_watch_number: AtomicU64,
     /// Those that are not over.
     open: AtomicUsize,
-    places: Shares,
+    quota: CallerQuota,
     /// Watches that are over, with their counters, until they are taken out.
-    ended: Mutex<Vec<(Arc<Watch>, Vec<Counter>)>>,
+    ended: Mutex<Vec<(Arc<CounterWatch>, Vec<Counter>)>>,
     /// Watches that want to begin or read.
     turns: Mutex<VecDeque<oneshot::Sender<()>>>,
-    is_wanted: Notify,
+    work_notify: Notify,
 }
 
 /// One watch over some counters: which of them changed since it last looked.
-pub struct Watch {
+pub struct CounterWatch {
     number: u64,
-    _place: Share,
+    _place: QuotaPermit,
     changed: Mutex<HashSet<Counter>>,
     wake: Notify,
 }
 
-impl Default for Watchers {
+impl Default for CounterWatchers {
     fn default() -> Self {
         Self {
             counters: DashMap::new(),
-            begun: AtomicU64::new(0),
+            next_watch_number: AtomicU64::new(0),
             open: AtomicUsize::new(0),
-            places: Shares::new(WATCHES_MAX, CALLER_WATCHES_MAX),
+            quota: CallerQuota::new(WATCHES_MAX, CALLER_WATCHES_MAX),
             ended: Mutex::default(),
             turns: Mutex::default(),
-            is_wanted: Notify::new(),
+            work_notify: Notify::new(),
         }
     }
 }
 
-impl Watchers {
+impl CounterWatchers {
     /// Tells the watches of a counter that it changed. Costs one load while nobody watches.
     pub fn wake(&self, counter: &Counter) {
         if self.len() == 0 {
@@ -73,15 +73,15 @@ impl Watchers {
     }
 
     /// Takes the place of a watch, which hears of nothing yet.
-    pub fn begin(&self, caller: &CallerId) -> Result<Arc<Watch>, NoShare> {
-        let place = self.places.take(caller)?;
-        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+    pub fn begin(&self, caller: &CallerId) -> Result<Arc<CounterWatch>, QuotaExceeded> {
+        let place = self.quota.take(caller)?;
+        let number = self.next_watch_number.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::AcqRel);
-        Ok(Arc::new(Watch { number, _place: place, changed: Mutex::default(), wake: Notify::new() }))
+        Ok(Arc::new(CounterWatch { number, _place: place, changed: Mutex::default(), wake: Notify::new() }))
     }
 
     /// Lets a watch hear of its counters from here on; each of them counts as changed at first.
-    pub fn follow(&self, watch: &Arc<Watch>, counters: &[Counter]) {
+    pub fn follow(&self, watch: &Arc<CounterWatch>, counters: &[Counter]) {
         for counter in counters {
             self.counters.entry(counter.clone()).or_default().insert(watch.number, Arc::clone(watch));
             watch.note(counter);
@@ -89,18 +89,18 @@ impl Watchers {
     }
 
     /// Notes that a watch is over.
-    pub fn end(&self, watch: Arc<Watch>, counters: Vec<Counter>) {
+    pub fn end(&self, watch: Arc<CounterWatch>, counters: Vec<Counter>) {
         self.open.fetch_sub(1, Ordering::AcqRel);
         self.ended.lock().push((watch, counters));
-        self.is_wanted.notify_one();
+        self.work_notify.notify_one();
     }
 
     /// Waits for a turn to begin or read. A turn is nothing that could be held: a caller that takes no readings, so that its
     /// watch is not polled, keeps nobody else from one.
-    pub async fn turn(&self) {
+    pub async fn wait_for_turn(&self) {
         let (give, turn) = oneshot::channel();
         self.turns.lock().push_back(give);
-        self.is_wanted.notify_one();
+        self.work_notify.notify_one();
         // What gives turns lives as long as this does.
         let _ = turn.await;
     }
@@ -117,12 +117,12 @@ impl Watchers {
     }
 
     /// Waits until a watch wants a turn or is over.
-    pub async fn wanted(&self) {
-        self.is_wanted.notified().await;
+    pub async fn wait_for_work(&self) {
+        self.work_notify.notified().await;
     }
 
     /// Takes out one watch that is over; false if there is none. Cost: O(log(watches of a counter)) for each counter.
-    pub fn take_out_one(&self) -> bool {
+    pub fn remove_ended(&self) -> bool {
         let Some((watch, counters)) = self.ended.lock().pop() else { return false };
         for counter in &counters {
             self.counters.remove_if_mut(counter, |_, watches| {
@@ -139,7 +139,7 @@ impl Watchers {
     }
 }
 
-impl Watch {
+impl CounterWatch {
     fn note(&self, counter: &Counter) {
         self.changed.lock().insert(counter.clone());
         self.wake.notify_one();
@@ -173,52 +173,52 @@ mod tests {
         CallerId::of_address(Ipv4Addr::new(10, 0, 0, last).into())
     }
 
-    fn watch(watchers: &Watchers, last: u8, counters: &[Counter]) -> Arc<Watch> {
+    fn watch(watchers: &CounterWatchers, last: u8, counters: &[Counter]) -> Arc<CounterWatch> {
         let watch = watchers.begin(&caller(last)).expect("room");
         watchers.follow(&watch, counters);
         watch
     }
 
-    fn is_clean(watchers: &Watchers) -> bool {
-        watchers.counters.is_empty() && watchers.places.are_all_free() && watchers.ended.lock().is_empty()
+    fn is_clean(watchers: &CounterWatchers) -> bool {
+        watchers.counters.is_empty() && watchers.quota.are_all_free() && watchers.ended.lock().is_empty()
     }
 
     #[test]
     fn a_watch_that_ended_hears_nothing_and_leaves_nothing() {
-        let (watchers, counters) = (Watchers::default(), counters(3));
+        let (watchers, counters) = (CounterWatchers::default(), counters(3));
         let [first, second] = [1, 2].map(|last| watch(&watchers, last, &counters));
         for watch in [&first, &second] {
             watch.changed.lock().clear();
         }
         watchers.end(Arc::clone(&first), counters.clone());
         assert_eq!(watchers.len(), 1, "what is over does not count");
-        assert!(watchers.take_out_one() && !watchers.take_out_one());
+        assert!(watchers.remove_ended() && !watchers.remove_ended());
         watchers.wake(&counters[0]);
         assert!(first.changed.lock().is_empty());
         drop(first);
         assert_eq!(second.changed.lock().len(), 1);
         watchers.end(second, counters);
-        assert!(watchers.take_out_one());
+        assert!(watchers.remove_ended());
         assert!(watchers.len() == 0 && is_clean(&watchers));
     }
 
     #[test]
     fn a_watch_that_ends_before_it_hears_of_anything_leaves_nothing() {
-        let (watchers, counters) = (Watchers::default(), counters(3));
+        let (watchers, counters) = (CounterWatchers::default(), counters(3));
         let watch = watchers.begin(&caller(1)).expect("room");
         watchers.end(watch, counters);
-        assert!(watchers.take_out_one() && is_clean(&watchers));
+        assert!(watchers.remove_ended() && is_clean(&watchers));
     }
 
     #[test]
     fn one_caller_cannot_take_all_watches_and_the_refusal_says_whose_limit_it_is() {
-        let (watchers, counters) = (Watchers::default(), counters(1));
+        let (watchers, counters) = (CounterWatchers::default(), counters(1));
         let mut held = Vec::new();
         for last in 0.. {
             match watchers.begin(&caller(last)) {
                 Ok(watch) => held.push(watch),
                 Err(full) => {
-                    assert_eq!(full, NoShare::All(WATCHES_MAX));
+                    assert_eq!(full, QuotaExceeded::All(WATCHES_MAX));
                     break;
                 }
             }
@@ -227,7 +227,7 @@ mod tests {
             }
             assert!(held.len() % CALLER_WATCHES_MAX == 0, "{} watches", held.len());
             if held.len() < WATCHES_MAX {
-                assert_eq!(watchers.begin(&caller(last)).err(), Some(NoShare::Own(CALLER_WATCHES_MAX)));
+                assert_eq!(watchers.begin(&caller(last)).err(), Some(QuotaExceeded::Own(CALLER_WATCHES_MAX)));
             }
         }
         assert_eq!(watchers.len(), WATCHES_MAX);
@@ -236,10 +236,10 @@ mod tests {
         held.into_iter().for_each(|watch| watchers.end(watch, counters.clone()));
         assert_eq!(
             watchers.begin(&caller(0)).err(),
-            Some(NoShare::All(WATCHES_MAX)),
+            Some(QuotaExceeded::All(WATCHES_MAX)),
             "a place is taken until its watch is taken out"
         );
-        while watchers.take_out_one() {}
+        while watchers.remove_ended() {}
         assert!(is_clean(&watchers));
         assert!(watchers.begin(&caller(0)).is_ok(), "an end makes room");
     }

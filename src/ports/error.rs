@@ -26,7 +26,7 @@ pub enum StoreErrorKind {
 
 /// Whether the effect of a failed call may have happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum EffectOutcome {
     /// It did not happen and never will.
     NotApplied,
     /// It may have happened, or happen yet.
@@ -39,7 +39,7 @@ pub struct StoreError {
     /// What kind of failure it is.
     pub kind: StoreErrorKind,
     /// Whether the effect may have happened.
-    pub outcome: Outcome,
+    pub outcome: EffectOutcome,
     /// What was being done, for example `append`.
     pub op: &'static str,
     /// The cause, if the store named one.
@@ -49,17 +49,17 @@ pub struct StoreError {
 impl StoreError {
     /// A failure without any effect.
     pub fn not_applied(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: Outcome::NotApplied, op, source: None }
+        Self { kind, outcome: EffectOutcome::NotApplied, op, source: None }
     }
 
     /// A failure that may have had its effect.
     pub fn unknown(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: Outcome::Unknown, op, source: None }
+        Self { kind, outcome: EffectOutcome::Unknown, op, source: None }
     }
 
     /// Names the cause.
     #[must_use]
-    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }

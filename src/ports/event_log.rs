@@ -18,11 +18,11 @@ pub struct NewEvent {
 
 /// What a writer keeps alive until the outcome of its events is decided: its hold on closed timestamps and the rollup
 /// signals of the write. Dropping it ends the hold, so it belongs to the log, never to the caller who waits.
-pub type Held = Box<dyn Send + Sync>;
+pub type AppendGuard = Box<dyn Send + Sync>;
 
 /// What an append did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// The row is there; as far as the log knows it was not there before.
     Inserted,
     /// A row of that key was there and stays as it is; this is its change.
@@ -31,7 +31,7 @@ pub enum Appended {
 
 /// What a verdict did.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Settled {
+pub enum VerdictOutcome {
     /// A void stands at the key, from now on or already before: the token never counts.
     Voided,
     /// This event stands at the key: the token counts.
@@ -40,7 +40,7 @@ pub enum Settled {
 
 /// The direction of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum ScanOrder {
     /// In the order of keys.
     OldestFirst,
     /// Against it.
@@ -55,7 +55,7 @@ pub struct ScanRange {
     /// Only events at or below this time.
     pub to: Timestamp,
     /// The direction.
-    pub order: Order,
+    pub order: ScanOrder,
     /// Where to go on: only events beyond this key in the direction.
     pub beyond: Option<EventKey>,
     /// At most this many; fewer only at the end of the range.
@@ -64,7 +64,7 @@ pub struct ScanRange {
 
 /// What a log knows of a counter's newest events without a scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Tail {
+pub enum TailLookup {
     /// Nothing: scan.
     Unknown,
     /// There is no mutation above the asked time.
@@ -86,7 +86,7 @@ pub struct SliceRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogCapabilities {
     /// `append` answers `Existing` whenever the row was there.
-    pub sees_reuse: bool,
+    pub reports_existing: bool,
     /// `append` may fail with an unknown outcome.
     pub unknown_outcomes: bool,
     /// `tail` answers for every time at or above the published limit, and above all that was written before the start.
@@ -126,10 +126,16 @@ pub trait EventLog: Send + Sync + 'static {
     /// above the published limit of its dataset; at or below it, only `settle` writes.
     ///
     /// A caller that stops waiting after the first poll leaves the write running.
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>>;
+    async fn append(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        held: AppendGuard,
+    ) -> Vec<Result<AppendOutcome, StoreError>>;
 
     /// Settles whether a key holds an event: inserts a void if there is none.
-    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError>;
+    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey)
+    -> Result<VerdictOutcome, StoreError>;
 
     /// Reads the event at a key, if there is one; a void is an event.
     async fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Option<Event>, StoreError>;
@@ -138,7 +144,7 @@ pub trait EventLog: Send + Sync + 'static {
     async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError>;
 
     /// Sums the newest events of a counter from memory; never reads storage.
-    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail;
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup;
 
     /// Reads rows of a whole slice, beyond the given row. Each counter's rows come together, in the order of their keys;
     /// counters come in an order of the store's own, the same each time.

@@ -51,7 +51,7 @@ pub struct FastAdd {
 
 /// What an add did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FastAdded {
+pub enum FastAddOutcome {
     /// It was added; the value after it.
     Applied(i64),
     /// The token was seen before, so nothing was added; the value as it is, nothing where the counter is absent.
@@ -65,7 +65,7 @@ impl FastAdd {
     }
 }
 
-impl FastAdded {
+impl FastAddOutcome {
     /// The value of the counter after the call.
     pub fn value(self) -> i64 {
         match self {
@@ -94,7 +94,7 @@ pub trait FastCounts: Send + Sync + 'static {
     fn capabilities(&self) -> FastCapabilities;
 
     /// Adds.
-    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError>;
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAddOutcome, StoreError>;
 
     /// Reads the value.
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError>;

@@ -3,14 +3,14 @@
 use async_trait::async_trait;
 
 use crate::domain::counter::{Counter, DatasetId, Event};
-use crate::domain::fleet::{Beat, MemberId};
-use crate::domain::rollup::Sealed;
+use crate::domain::fleet::{Heartbeat, MemberId};
+use crate::domain::rollup::VerifiedBase;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
 /// Which copies of a row are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Copies {
+pub enum ReadReplicas {
     /// As many as are surely among those that acknowledged it.
     Quorum,
     /// All of them: also a row that only one replica got.
@@ -31,10 +31,10 @@ pub enum Copies {
 #[async_trait]
 pub trait FleetStore: Send + Sync + 'static {
     /// Writes the heartbeat of a member.
-    async fn beat(&self, member: MemberId, beat: &Beat) -> Result<(), StoreError>;
+    async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError>;
 
     /// Reads the newest heartbeat of every member. Cost: O(members).
-    async fn members(&self) -> Result<Vec<(MemberId, Beat)>, StoreError>;
+    async fn members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError>;
 
     /// Removes a member for ever.
     async fn remove(&self, member: MemberId) -> Result<(), StoreError>;
@@ -47,7 +47,7 @@ pub trait FleetStore: Send + Sync + 'static {
 
     /// Leaves a mark that the time bucket of a counter which holds `event` has to be looked at again. The mark stands in
     /// the step of `time`.
-    async fn mark(
+    async fn put_recheck_mark(
         &self,
         dataset: DatasetId,
         counter: &Counter,
@@ -62,11 +62,11 @@ pub trait FleetStore: Send + Sync + 'static {
         dataset: DatasetId,
         counter: &Counter,
         start: Timestamp,
-        copies: Copies,
+        copies: ReadReplicas,
     ) -> Result<Option<Vec<Event>>, StoreError>;
 
     /// Has the next scans of the log look again where it holds events, for those that came late.
-    async fn look_again(&self, dataset: DatasetId) -> Result<(), StoreError>;
+    async fn rescan_late_events(&self, dataset: DatasetId) -> Result<(), StoreError>;
 
     /// How far each touch shard is sealed, in their order; `None` for a shard of which nothing is.
     async fn sealed_to(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError>;
@@ -75,14 +75,14 @@ pub trait FleetStore: Send + Sync + 'static {
     async fn put_sealed(&self, dataset: DatasetId, shard: u32, to: Timestamp) -> Result<(), StoreError>;
 
     /// Reads what is sealed of a counter.
-    async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError>;
+    async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<VerifiedBase>, StoreError>;
 
     /// Seals a counter anew, if what is sealed is still what is expected.
     async fn seal(
         &self,
         dataset: DatasetId,
         counter: &Counter,
-        expected: Option<&Sealed>,
-        sealed: &Sealed,
+        expected: Option<&VerifiedBase>,
+        sealed: &VerifiedBase,
     ) -> Result<bool, StoreError>;
 }

@@ -13,7 +13,7 @@ mod event_log;
 mod export;
 mod fast_counts;
 mod fleet_store;
-mod progress;
+mod limit_publisher;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -30,18 +30,21 @@ pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
 pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
-pub use error::{Outcome, StoreError, StoreErrorKind};
-pub use event_log::{Appended, EventLog, Held, LogCapabilities, NewEvent, Order, ScanRange, Settled, SliceRow, Tail};
+pub use error::{EffectOutcome, StoreError, StoreErrorKind};
+pub use event_log::{
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, TailLookup,
+    VerdictOutcome,
+};
 pub use export::ExportSink;
-pub use fast_counts::{Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow};
-pub use fleet_store::{Copies, FleetStore};
-pub use progress::Progress;
+pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
+pub use fleet_store::{FleetStore, ReadReplicas};
+pub use limit_publisher::LimitPublisher;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
-    ShardView, StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
+    ShardTotals, StoredMessage,
 };
-pub use rollup_signal::{RollupSignal, Signal, SignalCounts};
+pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};
@@ -60,7 +63,7 @@ pub struct Stores {
     /// The cache in front of the checkpoints, for namespaces that name no cache cluster of their own.
     pub cache: Arc<dyn CountCache>,
     /// Frontier and limit.
-    pub progress: Arc<dyn Progress>,
+    pub progress: Arc<dyn LimitPublisher>,
     /// Best-effort counters, for namespaces that name no cache cluster of their own.
     pub fast: Arc<dyn FastCounts>,
     /// The cache clusters that namespaces may name.

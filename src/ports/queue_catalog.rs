@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
+use crate::domain::queue::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::seal::LeaseKey;
-use crate::domain::queue::spec::{Queue, QueueSpec};
+use crate::domain::queue::queue_spec::{CatalogQueue, QueueSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
@@ -46,7 +46,7 @@ pub struct QueueRecord {
     /// The version the queue must have now; `None`: no live queue may have the name, and none ever had the number.
     pub expected_version: Option<u64>,
     /// The queue after the change; none deletes it.
-    pub queue: Option<Queue>,
+    pub queue: Option<CatalogQueue>,
     /// The entry of the history.
     pub change: QueueChange,
 }
@@ -83,17 +83,17 @@ pub struct QueueRequest {
 #[async_trait]
 pub trait QueueCatalog: Send + Sync + 'static {
     /// Reads every live queue.
-    async fn load(&self) -> Result<Vec<Queue>, StoreError>;
+    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError>;
 
     /// Commits a change.
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError>;
 
     /// Keeps a request; those whose time is over at `now` give way to it. Where too many are kept whose time is not over,
     /// another one is `Busy` and `NotApplied`.
-    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
 
     /// Reads a request.
-    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError>;
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError>;
 
     /// The key that seals the lease tokens of the store; this one, made by chance, if it has none yet.
     async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError>;

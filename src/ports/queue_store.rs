@@ -6,15 +6,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, Prospect};
+use crate::domain::queue::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::shard::{NotDeclared, Walked};
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::shard::{FilterWalk, UndeclaredFilter};
 use crate::domain::queue::totals::Totals;
-use crate::domain::queue::{Command, Durability, Message, Refusal, Reply, Settings, State, Transition};
+use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Transition};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
@@ -49,18 +49,18 @@ impl ShardCommand {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredMessage {
     /// The message.
-    pub head: Message,
+    pub head: MessageHead,
     /// Its body.
     pub body: MessageBody,
 }
 
 /// What a shard has to offer at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ShardView {
+pub struct ShardStatus {
     /// Grows with the shard's commands; a view with a lower one is older.
     pub step: u64,
     /// Messages of each state, in the order of `State::ALL`.
-    pub messages: [u64; State::ALL.len()],
+    pub messages: [u64; MessageState::ALL.len()],
     /// How often a message came to be pending, since the store was opened.
     pub arrived: u64,
     /// The priority of the best of those that are pending.
@@ -73,10 +73,10 @@ pub struct ShardView {
     pub next_event_in: Option<Duration>,
 }
 
-impl ShardView {
+impl ShardStatus {
     /// Pending messages.
     pub fn ready(&self) -> u64 {
-        self.messages[State::Pending as usize]
+        self.messages[MessageState::Pending as usize]
     }
 }
 
@@ -90,16 +90,16 @@ pub struct ShardAnswer {
     /// The rows applied, in order.
     pub transitions: Vec<Transition>,
     /// What a dequeue looked at whose filter has no index.
-    pub walked: Option<Walked>,
+    pub walked: Option<FilterWalk>,
     /// The shard's time of the command.
     pub at: Timestamp,
     /// The shard after the last command of the call.
-    pub view: ShardView,
+    pub view: ShardStatus,
 }
 
 impl ShardAnswer {
     /// That of a command which never came to its shard.
-    pub const fn refused(refusal: Refusal, at: Timestamp, view: ShardView) -> Self {
+    pub const fn refused(refusal: Refusal, at: Timestamp, view: ShardStatus) -> Self {
         Self { reply: Err(refusal), messages: Vec::new(), transitions: Vec::new(), walked: None, at, view }
     }
 }
@@ -114,13 +114,13 @@ pub struct MessagesAt {
 }
 
 /// How many messages of each state meet a filter, or which shape is nearest to one that is not declared.
-pub type FilteredDepth = Result<[u64; State::ALL.len()], NotDeclared>;
+pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter>;
 
 /// Who is told what a shard has to offer.
 pub trait QueueListener: Send + Sync + 'static {
     /// Takes the news of a shard. Called from any thread, never blocks, may come late and out of order: the view's step
     /// says which is newer.
-    fn changed(&self, shard: ShardId, view: ShardView);
+    fn changed(&self, shard: ShardId, view: ShardStatus);
 }
 
 /// The queue store.
@@ -173,7 +173,13 @@ pub trait QueueStore: Send + Sync + 'static {
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError>;
 
     /// Reads the messages of a state whose sequence lies above `after`, by sequence.
-    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError>;
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError>;
 
     /// Reads the totals of a shard, the sequence of its newest message, and its view.
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError>;
@@ -183,7 +189,7 @@ pub trait QueueStore: Send + Sync + 'static {
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError>;
 
     /// Reads what a shard knows of sessions, at most `SESSIONS_MAX` of them.
-    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError>;
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError>;
 
     /// Counts the leases that each of these sessions has in a shard; none for those that it does not know.
     async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError>;
@@ -192,7 +198,7 @@ pub trait QueueStore: Send + Sync + 'static {
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError>;
 
     /// Says what a dequeue with a filter would meet, at the shard's time.
-    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError>;
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError>;
 
     /// Reads the times of a step that came now.
     async fn clock(&self) -> Result<StepTime, StoreError>;
@@ -213,5 +219,5 @@ pub struct ShardTotals {
     /// The sequence of the newest message, 0 before the first.
     pub sequence: u64,
     /// The view.
-    pub view: ShardView,
+    pub view: ShardStatus,
 }

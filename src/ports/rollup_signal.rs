@@ -7,7 +7,7 @@ use crate::domain::time::Timestamp;
 
 /// One rollup event; it carries no delta.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Signal {
+pub struct CounterSignal {
     /// The counter.
     pub counter: Counter,
     /// The oldest event time that it stands for.
@@ -16,7 +16,7 @@ pub struct Signal {
     pub newest: Timestamp,
 }
 
-impl Signal {
+impl CounterSignal {
     /// Takes in what another signal of the same counter stands for.
     pub fn merge(&mut self, other: &Self) {
         self.oldest = self.oldest.min(other.oldest);
@@ -41,7 +41,7 @@ pub struct SignalCounts {
 /// 3. What waits to be sent is bounded, and so is the time for which it waits for a roller; what is dropped is counted.
 pub trait RollupSignal: Send + Sync + 'static {
     /// Sends a signal to the server at an address, HOST:PORT, as its heartbeat tells it.
-    fn send(&self, roller: &Arc<str>, signal: Signal);
+    fn send(&self, roller: &Arc<str>, signal: CounterSignal);
 
     /// What was sent and dropped so far.
     fn counts(&self) -> SignalCounts;

@@ -25,12 +25,12 @@ impl RollupRow {
     /// The checkpoint to fold on, of a row that was read after a watermark: it holds all that was acknowledged up to it.
     pub fn base(&self, watermark: Timestamp) -> Checkpoint {
         let mut base = self.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
-        base.as_of = base.as_of.max(self.trusted(watermark));
+        base.as_of = base.as_of.max(self.effective_watermark(watermark));
         base
     }
 
     /// What a watermark that was read before this row says of it.
-    pub fn trusted(&self, watermark: Timestamp) -> Timestamp {
+    pub fn effective_watermark(&self, watermark: Timestamp) -> Timestamp {
         if self.just_repaired { Timestamp::MIN } else { watermark }
     }
 }

@@ -22,7 +22,7 @@ pub trait TimeSlices: Send + Sync + 'static {
 
     /// All rows that the newest limit which `Progress` has answered to this process speaks of, and perhaps newer ones, oldest
     /// first; read from the store only where that keeps none of them in memory.
-    async fn known(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+    async fn list_cached(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         self.list(dataset).await
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scylla::client::session::Session;
 use scylla::statement::Statement;
-use tallystone::adapters::cassandra::{self, Cassandra, Patience, RowSettings, SettingsSource, schema};
+use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSource, StartupDeadline, schema};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
@@ -140,8 +140,8 @@ impl Keyspace {
 }
 
 /// As long as a start waits.
-fn patience() -> Arc<Patience> {
-    Arc::new(Patience::begun(Arc::new(SystemClock)))
+fn patience() -> Arc<StartupDeadline> {
+    Arc::new(StartupDeadline::start(Arc::new(SystemClock)))
 }
 
 /// What a bench leaves behind on a server.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tallystone::domain::counter::{DatasetId, NamespaceId};
 use tallystone::domain::namespace::{Dataset, DatasetSettings, Namespace, NamespaceSpec, SeriesSettings};
-use tallystone::ports::{NamespaceChange, NamespaceRecord, Outcome, StoreError, StoreErrorKind, Stores};
+use tallystone::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
@@ -57,7 +57,7 @@ async fn commit(stores: &Stores, record: NamespaceRecord) -> Result<(), StoreErr
 
 fn check_conflict(answer: Result<(), StoreError>) {
     let refused = answer.expect_err("a conflict");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, EffectOutcome::NotApplied));
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn clock_law_3_a_sleep_ends_no_earlier_than_its_time_on_elapsed() {
             (secs, clock.elapsed())
         });
     }
-    clock.until_sleepers(4).await;
+    clock.wait_for_sleepers(4).await;
     for second in 1..=5 {
         clock.advance(Duration::from_secs(1));
         if second != 4 {

@@ -8,7 +8,9 @@ use tallystone::domain::counter::{Change, EventId, EventKey, NamespaceId};
 use tallystone::domain::limits::STEP;
 use tallystone::domain::rollup::{SliceStatus, TailSum};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Appended, Order, Outcome, ScanRange, Settled, SliceRow, StoreErrorKind, Stores, Tail};
+use tallystone::ports::{
+    AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, TailLookup, VerdictOutcome,
+};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -40,7 +42,7 @@ async fn event_log_law_1_an_acknowledged_event_is_readable_touched_listed_and_kn
             (foreign("adds"), event(-5_000, "b", Change::Add(-1))),
         ];
         for (counter, event) in cases {
-            assert_eq!(append(stores, &counter, event.clone()).await, Appended::Inserted);
+            assert_eq!(append(stores, &counter, event.clone()).await, AppendOutcome::Inserted);
             let found = stores.log.find(DATASET, &counter, &event.key).await.expect("a find");
             assert_eq!(found, Some(event.clone()));
             check_known(stores, &counter, event.key.time).await;
@@ -65,9 +67,9 @@ async fn event_log_law_1_an_acknowledged_event_and_all_that_goes_with_it_outlive
         let row = bench.stores.rollups.read(DATASET, &views).await.expect("a row");
         assert_eq!(row.clear, Some(key(6_000, "b")));
         // The token is still held, by either kind of retry.
-        if bench.stores.log.capabilities().sees_reuse {
+        if bench.stores.log.capabilities().reports_existing {
             let again = append(&bench.stores, &views, event(5_000, "a", Change::Add(7))).await;
-            assert_eq!(again, Appended::Existing(Change::Add(7)));
+            assert_eq!(again, AppendOutcome::Existing(Change::Add(7)));
         }
     })
     .await;
@@ -96,8 +98,8 @@ async fn event_log_law_2_a_key_holds_one_event_for_ever() {
         append(&bench.stores, &views, first.clone()).await;
         for change in [Change::Add(7), Change::Add(8), Change::Clear, Change::Total(7)] {
             let answer = append(&bench.stores, &views, event(5_000, "a", change)).await;
-            if bench.stores.log.capabilities().sees_reuse {
-                assert_eq!(answer, Appended::Existing(Change::Add(7)), "reused for {change:?}");
+            if bench.stores.log.capabilities().reports_existing {
+                assert_eq!(answer, AppendOutcome::Existing(Change::Add(7)), "reused for {change:?}");
             }
         }
         assert_eq!(all_events(&bench.stores, &views).await, [first]);
@@ -122,11 +124,11 @@ async fn event_log_law_2_the_key_is_counter_time_and_id_together() {
             (counter("views"), with_uuid),
             (foreign("views"), event(5_000, "a", Change::Add(6))),
         ] {
-            assert_eq!(append(stores, &counter, event).await, Appended::Inserted);
+            assert_eq!(append(stores, &counter, event).await, AppendOutcome::Inserted);
         }
         let elsewhere = vec![of(&counter("views"), event(5_000, "a", Change::Add(9)))];
         let answers = stores.log.append(OTHER_DATASET, elsewhere, Box::new(())).await;
-        assert!(matches!(answers[..], [Ok(Appended::Inserted)]), "{answers:?}");
+        assert!(matches!(answers[..], [Ok(AppendOutcome::Inserted)]), "{answers:?}");
         assert_eq!(all_events(stores, &counter("views")).await.len(), 4);
         assert_eq!(all_events(stores, &counter("views2")).await.len(), 1);
         assert_eq!(all_events(stores, &foreign("views")).await.len(), 1);
@@ -145,9 +147,9 @@ async fn event_log_law_2_two_items_of_one_call_are_two_appends_in_their_order() 
             event(5_000, "a", Change::Add(1)),
         ];
         let answers = append_all(&bench.stores, items.into_iter().map(|event| of(&views, event)).collect()).await;
-        let answers: Vec<Appended> = answers.into_iter().map(|answer| answer.expect("a live slice")).collect();
-        let held = Appended::Existing(Change::Add(1));
-        assert_eq!(answers, [Appended::Inserted, held, Appended::Inserted, held]);
+        let answers: Vec<AppendOutcome> = answers.into_iter().map(|answer| answer.expect("a live slice")).collect();
+        let held = AppendOutcome::Existing(Change::Add(1));
+        assert_eq!(answers, [AppendOutcome::Inserted, held, AppendOutcome::Inserted, held]);
         let events = all_events(&bench.stores, &views).await;
         assert_eq!(events, [event(5_000, "a", Change::Add(1)), event(5_000, "b", Change::Add(3))]);
     })
@@ -170,10 +172,13 @@ async fn event_log_law_2_of_many_racing_appends_of_a_key_one_is_held_and_all_say
             let answers = racing.join_all().await;
             let held = bench.stores.log.find(DATASET, &views, &key(5_000 + round, "contended")).await;
             let held = held.expect("a find").expect("one of them is there").change;
-            if bench.stores.log.capabilities().sees_reuse {
+            if bench.stores.log.capabilities().reports_existing {
                 for (delta, answer) in answers {
-                    let expected =
-                        if held == Change::Add(delta) { Appended::Inserted } else { Appended::Existing(held) };
+                    let expected = if held == Change::Add(delta) {
+                        AppendOutcome::Inserted
+                    } else {
+                        AppendOutcome::Existing(held)
+                    };
                     assert_eq!(answer, expected);
                 }
             }
@@ -195,9 +200,9 @@ async fn event_log_law_3_a_refused_item_leaves_no_trace_and_the_others_are_taken
             of(&good, event(5_000, "c", Change::Add(2))),
         ];
         let answers = append_all(stores, items).await;
-        assert!(matches!(answers[0], Ok(Appended::Inserted)) && matches!(answers[2], Ok(Appended::Inserted)));
+        assert!(matches!(answers[0], Ok(AppendOutcome::Inserted)) && matches!(answers[2], Ok(AppendOutcome::Inserted)));
         let refused = answers[1].as_ref().expect_err("no slice takes it");
-        assert_eq!(refused.outcome, Outcome::NotApplied);
+        assert_eq!(refused.outcome, EffectOutcome::NotApplied);
         assert_eq!(all_events(stores, &good).await.len(), 2);
         assert_eq!(all_events(stores, &bad).await, []);
         assert_eq!(stores.log.find(DATASET, &bad, &key(outside, "b")).await.expect("a find"), None);
@@ -206,7 +211,7 @@ async fn event_log_law_3_a_refused_item_leaves_no_trace_and_the_others_are_taken
         let touched = stores.touches.touched(DATASET, bad.touch_shard(), Timestamp::MIN, Timestamp::MAX, None, 9).await;
         assert!(touched.expect("touches").iter().all(|touch| touch.counter != bad));
         let tail = stores.log.tail(DATASET, &bad, Timestamp::MIN);
-        assert!(tail == Tail::Empty || !stores.log.capabilities().keeps_tail, "{tail:?}");
+        assert!(tail == TailLookup::Empty || !stores.log.capabilities().keeps_tail, "{tail:?}");
     })
     .await;
 }
@@ -216,13 +221,13 @@ async fn event_log_law_4_settling_a_free_key_voids_its_token_for_ever() {
     on_every_backend(async |bench| {
         let views = counter("views");
         let settled = bench.stores.log.settle(DATASET, &views, &key(5_000, "a")).await.expect("a verdict");
-        assert_eq!(settled, Settled::Voided);
+        assert_eq!(settled, VerdictOutcome::Voided);
         let late = append(&bench.stores, &views, event(5_000, "a", Change::Add(7))).await;
-        if bench.stores.log.capabilities().sees_reuse {
-            assert_eq!(late, Appended::Existing(Change::Void));
+        if bench.stores.log.capabilities().reports_existing {
+            assert_eq!(late, AppendOutcome::Existing(Change::Void));
         }
         let again = bench.stores.log.settle(DATASET, &views, &key(5_000, "a")).await.expect("a verdict");
-        assert_eq!(again, Settled::Voided);
+        assert_eq!(again, VerdictOutcome::Voided);
         let events = all_events(&bench.stores, &views).await;
         assert_eq!(events.len(), 1);
         assert_eq!((&events[0].key, events[0].change), (&key(5_000, "a"), Change::Void));
@@ -244,7 +249,7 @@ async fn event_log_law_4_settling_a_held_key_answers_its_event_at_any_time() {
             bench.stores.progress.publish(DATASET, at(limit)).await.expect("a limit");
             for event in &cases {
                 let settled = bench.stores.log.settle(DATASET, &views, &event.key).await.expect("a verdict");
-                assert_eq!(settled, Settled::Found(event.clone()));
+                assert_eq!(settled, VerdictOutcome::Found(event.clone()));
             }
         }
     })
@@ -258,12 +263,12 @@ async fn event_log_law_4_a_verdict_outlives_the_process() {
         append(&bench.stores, &views, event(5_000, "a", Change::Add(7))).await;
         bench.stores.progress.publish(DATASET, at(9_000)).await.expect("a limit");
         let void = bench.stores.log.settle(DATASET, &views, &key(4_000, "gone")).await.expect("a verdict");
-        assert_eq!(void, Settled::Voided);
+        assert_eq!(void, VerdictOutcome::Voided);
         let bench = bench.reopen(ending).await;
         let void = bench.stores.log.settle(DATASET, &views, &key(4_000, "gone")).await.expect("a verdict");
-        assert_eq!(void, Settled::Voided);
+        assert_eq!(void, VerdictOutcome::Voided);
         let found = bench.stores.log.settle(DATASET, &views, &key(5_000, "a")).await.expect("a verdict");
-        assert_eq!(found, Settled::Found(event(5_000, "a", Change::Add(7))));
+        assert_eq!(found, VerdictOutcome::Found(event(5_000, "a", Change::Add(7))));
     })
     .await;
 }
@@ -283,11 +288,13 @@ async fn event_log_law_4_a_verdict_that_races_an_append_agrees_with_it() {
             let appended = appending.await.expect("no panic");
             let found = bench.stores.log.find(DATASET, &views, &token).await.expect("a find").expect("a row");
             let expected = match found.change {
-                Change::Void => (Settled::Voided, Appended::Existing(Change::Void)),
-                Change::Add(_) | Change::Clear | Change::Total(_) => (Settled::Found(found), Appended::Inserted),
+                Change::Void => (VerdictOutcome::Voided, AppendOutcome::Existing(Change::Void)),
+                Change::Add(_) | Change::Clear | Change::Total(_) => {
+                    (VerdictOutcome::Found(found), AppendOutcome::Inserted)
+                }
             };
             assert_eq!(settled, expected.0);
-            if bench.stores.log.capabilities().sees_reuse {
+            if bench.stores.log.capabilities().reports_existing {
                 assert_eq!(appended, expected.1);
             }
         }
@@ -315,13 +322,15 @@ async fn event_log_law_5_a_scan_answers_the_range_in_order_in_either_direction_a
             // What lies below the limit may move from memory to disk; answers stay the same.
             bench.stores.progress.publish(DATASET, at(limit_millis)).await.expect("a limit");
             for (after, to) in [(-700_000, 1_300_000), (-1, 9_999), (0, 600_000), (599_999, 599_999), (5, 3)] {
-                for (order, page) in [(Order::OldestFirst, 4), (Order::NewestFirst, 4), (Order::NewestFirst, 100)] {
+                for (order, page) in
+                    [(ScanOrder::OldestFirst, 4), (ScanOrder::NewestFirst, 4), (ScanOrder::NewestFirst, 100)]
+                {
                     let expected: Vec<_> = {
                         let inside =
                             events.iter().filter(|event| at(after) < event.key.time && event.key.time <= at(to));
                         match order {
-                            Order::OldestFirst => inside.cloned().collect(),
-                            Order::NewestFirst => inside.rev().cloned().collect(),
+                            ScanOrder::OldestFirst => inside.cloned().collect(),
+                            ScanOrder::NewestFirst => inside.rev().cloned().collect(),
                         }
                     };
                     let range = ScanRange { after: at(after), to: at(to), order, beyond: None, limit: page };
@@ -390,8 +399,10 @@ async fn event_log_law_6_the_tail_sums_what_is_above_a_time() {
         let log = &bench.stores.log;
         let keeps = log.capabilities().keeps_tail;
         let tail = |after: i64| log.tail(DATASET, &views, at(after));
-        let check = |answer: Tail, expected: Tail| assert!(answer == expected || (!keeps && answer == Tail::Unknown));
-        check(tail(-600_000), Tail::Empty);
+        let check = |answer: TailLookup, expected: TailLookup| {
+            assert!(answer == expected || (!keeps && answer == TailLookup::Unknown))
+        };
+        check(tail(-600_000), TailLookup::Empty);
         for (millis, change) in [
             (1_000, Change::Add(i64::MAX)),
             (2_000, Change::Add(i64::MAX)),
@@ -404,13 +415,13 @@ async fn event_log_law_6_the_tail_sums_what_is_above_a_time() {
         log.settle(DATASET, &views, &key(900_000, "void")).await.expect("a verdict");
         let sum = |mutations, sum, clear: Option<i64>, first, last| {
             let clear = clear.map(|millis| key(millis, "a"));
-            Tail::Sum(TailSum { mutations, sum, clear, first: at(first), last: at(last) })
+            TailLookup::Sum(TailSum { mutations, sum, clear, first: at(first), last: at(last) })
         };
         check(tail(-600_000), sum(5, -2, Some(3_000), 1_000, 700_000));
         check(tail(2_999), sum(3, -2, Some(3_000), 3_000, 700_000));
         check(tail(3_000), sum(2, -2, None, 4_000, 700_000));
         check(tail(699_999), sum(1, -7, None, 700_000, 700_000));
-        check(tail(700_000), Tail::Empty);
+        check(tail(700_000), TailLookup::Empty);
         bench.stores.progress.publish(DATASET, at(2_500)).await.expect("a limit");
         check(tail(2_500), sum(3, -2, Some(3_000), 3_000, 700_000));
         append(&bench.stores, &views, event(2_600, "early", Change::Add(i64::MAX))).await;
@@ -426,9 +437,9 @@ async fn event_log_law_6_a_tail_with_totals_has_no_sum() {
         let mut reported = event(9_000, "x", Change::Total(4));
         reported.key = total;
         append(&bench.stores, &views, reported).await;
-        assert_eq!(bench.stores.log.tail(DATASET, &views, at(0)), Tail::Unknown);
+        assert_eq!(bench.stores.log.tail(DATASET, &views, at(0)), TailLookup::Unknown);
         let beyond = bench.stores.log.tail(DATASET, &views, at(9_000));
-        assert!(matches!(beyond, Tail::Empty | Tail::Unknown), "{beyond:?}");
+        assert!(matches!(beyond, TailLookup::Empty | TailLookup::Unknown), "{beyond:?}");
     })
     .await;
 }
@@ -444,11 +455,11 @@ async fn event_log_law_6_the_tail_after_a_restart_is_right_or_unknown() {
         let bench = bench.reopen(ending).await;
         let log = &bench.stores.log;
         let after = log.tail(DATASET, &views, at(2_000));
-        assert!(after == before || after == Tail::Unknown, "{after:?}");
+        assert!(after == before || after == TailLookup::Unknown, "{after:?}");
         // A touched step lasts ten seconds; what comes behind it is in memory as always.
         append(&bench.stores, &views, event(20_000, "c", Change::Add(5))).await;
         let newest = log.tail(DATASET, &views, at(10_000));
-        let is_right = matches!(&newest, Tail::Sum(sum) if (sum.sum, sum.mutations) == (5, 1));
+        let is_right = matches!(&newest, TailLookup::Sum(sum) if (sum.sum, sum.mutations) == (5, 1));
         assert!(is_right || !log.capabilities().keeps_tail, "{newest:?}");
     })
     .await;
@@ -500,9 +511,9 @@ struct Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         let readable = match self.stores.log.tail(DATASET, &counter("views"), at(0)) {
-            Tail::Sum(_) => true,
-            Tail::Empty => false,
-            Tail::Unknown => true,
+            TailLookup::Sum(_) => true,
+            TailLookup::Empty => false,
+            TailLookup::Unknown => true,
         };
         if let Some(dropped) = self.dropped.take() {
             let _ = dropped.send(readable);
@@ -574,14 +585,22 @@ async fn event_log_law_10_what_no_live_slice_covers_is_refused_without_effect() 
         for millis in [-600_001, -600_000, -1, 1_200_000, i64::from(i32::MAX)] {
             let answers = append_all(stores, vec![of(&views, event(millis, "a", Change::Add(1)))]).await;
             let refused = answers[0].as_ref().expect_err("no live slice");
-            assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied), "{millis}");
+            assert_eq!(
+                (refused.kind, refused.outcome),
+                (StoreErrorKind::Conflict, EffectOutcome::NotApplied),
+                "{millis}"
+            );
             let refused = stores.log.settle(DATASET, &views, &key(millis, "a")).await.expect_err("no live slice");
-            assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied), "{millis}");
+            assert_eq!(
+                (refused.kind, refused.outcome),
+                (StoreErrorKind::Conflict, EffectOutcome::NotApplied),
+                "{millis}"
+            );
             assert_eq!(stores.log.find(DATASET, &views, &key(millis, "a")).await.expect("a find"), None);
         }
         assert_eq!(all_events(stores, &views).await, []);
         for millis in [0, 1_199_999] {
-            assert_eq!(append(stores, &views, event(millis, "a", Change::Add(1))).await, Appended::Inserted);
+            assert_eq!(append(stores, &views, event(millis, "a", Change::Add(1))).await, AppendOutcome::Inserted);
         }
     })
     .await;

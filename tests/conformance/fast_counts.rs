@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use tallystone::ports::{Expiry, FastAdd, FastAdded, Outcome, Overflow, StoreError, Stores};
+use tallystone::ports::{EffectOutcome, Expiry, FastAdd, FastAddOutcome, Overflow, StoreError, Stores};
 
 use crate::backends::{on_every_durable_backend, on_every_fast_backend};
 use crate::given::{NAMESPACE, OTHER_NAMESPACE, counter, counter_name, foreign};
@@ -122,14 +122,14 @@ async fn fast_counts_law_6_a_refused_add_says_nothing_of_those_beside_it() {
         let (before, refused, after) = tokio::join!(add_all(stores, first), refused, add_all(stores, rest));
         if !bench.servers().is_empty() {
             let error = refused.expect_err("it is no number");
-            assert_ne!(error.outcome, Outcome::Unknown, "whose answer is a refusal knows so: {error}");
+            assert_ne!(error.outcome, EffectOutcome::Unknown, "whose answer is a refusal knows so: {error}");
         }
         for ((name, delta), told) in adds.iter().zip(before.into_iter().chain(after)) {
             let counts = get(stores, name).await.unwrap_or_default() & delta != 0;
             match told {
                 // Of two replicas it is one that did it, and perhaps the other one that is read.
                 Ok(_) => assert!(counts || bench.servers().len() > 1, "{name} {delta} was answered"),
-                Err(error) if error.outcome == Outcome::NotApplied => assert!(!counts, "{name} {delta}: {error}"),
+                Err(error) if error.outcome == EffectOutcome::NotApplied => assert!(!counts, "{name} {delta}: {error}"),
                 Err(_) => {} // it may count or not
             }
         }
@@ -137,11 +137,11 @@ async fn fast_counts_law_6_a_refused_add_says_nothing_of_those_beside_it() {
     .await;
 }
 
-async fn add_all(stores: &Stores, adds: &[(String, i64)]) -> Vec<Result<FastAdded, StoreError>> {
+async fn add_all(stores: &Stores, adds: &[(String, i64)]) -> Vec<Result<FastAddOutcome, StoreError>> {
     join_all(adds.iter().map(|(name, delta)| add_delta(stores, name, *delta))).await
 }
 
-async fn add_delta(stores: &Stores, name: &str, delta: i64) -> Result<FastAdded, StoreError> {
+async fn add_delta(stores: &Stores, name: &str, delta: i64) -> Result<FastAddOutcome, StoreError> {
     stores.fast.add(&counter(name), FastAdd::of(delta, None)).await
 }
 
@@ -311,13 +311,13 @@ async fn fast_counts_law_7_a_token_that_was_seen_adds_nothing_where_tokens_are_r
         let add = async |name: &str, delta, token: &str| {
             stores.fast.add(&counter(name), tokened(delta, token)).await.expect("an add")
         };
-        assert_eq!(add("views", 5, "a").await, FastAdded::Applied(5));
-        let again = if remembers { FastAdded::Seen(Some(5)) } else { FastAdded::Applied(10) };
+        assert_eq!(add("views", 5, "a").await, FastAddOutcome::Applied(5));
+        let again = if remembers { FastAddOutcome::Seen(Some(5)) } else { FastAddOutcome::Applied(10) };
         assert_eq!(add("views", 5, "a").await, again);
-        assert_eq!(add("views", 1, "b").await, FastAdded::Applied(again.value() + 1));
-        assert_eq!(add("other", 7, "a").await, FastAdded::Applied(7), "a token is one of its counter");
+        assert_eq!(add("views", 1, "b").await, FastAddOutcome::Applied(again.value() + 1));
+        assert_eq!(add("other", 7, "a").await, FastAddOutcome::Applied(7), "a token is one of its counter");
         stores.fast.clear(&counter("views")).await.expect("a clear");
-        let gone = if remembers { FastAdded::Seen(None) } else { FastAdded::Applied(5) };
+        let gone = if remembers { FastAddOutcome::Seen(None) } else { FastAddOutcome::Applied(5) };
         assert_eq!(add("views", 5, "a").await, gone, "a clear forgets no tokens");
     })
     .await;

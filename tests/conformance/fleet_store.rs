@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tallystone::domain::counter::{Change, Counter};
-use tallystone::domain::fleet::{Beat, MemberId, Roles, SECRET_BYTES, Secret};
+use tallystone::domain::fleet::{FleetSecret, Heartbeat, MemberId, Roles, SECRET_BYTES};
 use tallystone::domain::limits::STEP;
-use tallystone::domain::rollup::{BucketRecord, Checkpoint, Sealed};
+use tallystone::domain::rollup::{BucketRecord, Checkpoint, VerifiedBase};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Copies, FleetStore, Stores};
+use tallystone::ports::{FleetStore, ReadReplicas, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
@@ -24,11 +24,11 @@ async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
     .await;
 }
 
-fn beat(number: u64) -> Beat {
+fn beat(number: u64) -> Heartbeat {
     let millis = i64::try_from(number).expect("small");
     let closed = BTreeMap::from([(DATASET, at(millis)), (OTHER_DATASET, Timestamp::MIN)]);
-    let secret = Some(Secret([u8::try_from(number % 251).expect("small"); SECRET_BYTES]));
-    Beat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed, secret }
+    let secret = Some(FleetSecret([u8::try_from(number % 251).expect("small"); SECRET_BYTES]));
+    Heartbeat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed, secret }
 }
 
 const ONE: MemberId = MemberId([1; 16]);
@@ -80,7 +80,7 @@ async fn fleet_store_law_4_a_mark_stands_in_the_step_of_its_own_time_beside_touc
         append(&stores, &views, event(130_000, "b", Change::Add(1))).await;
         // Time buckets are a minute wide.
         for event in [61_000, 62_000, 7_000] {
-            fleet.mark(DATASET, &views, at(event), at(130_001)).await.expect("a mark");
+            fleet.put_recheck_mark(DATASET, &views, at(event), at(130_001)).await.expect("a mark");
         }
         let shard = views.touch_shard();
         let mut found = Vec::new();
@@ -101,10 +101,10 @@ async fn fleet_store_law_4_a_mark_stands_in_the_step_of_its_own_time_beside_touc
     .await;
 }
 
-fn sealed(count: i128, repairs: u64, millis: i64) -> Sealed {
+fn sealed(count: i128, repairs: u64, millis: i64) -> VerifiedBase {
     let checkpoint = Checkpoint { count, repairs, ..Checkpoint::empty(at(millis)) };
     let repaired = vec![BucketRecord { rows: 1, sum: count, ..BucketRecord::empty(at(0)) }];
-    Sealed { checkpoint, repaired, verified_to: Timestamp::MIN }
+    VerifiedBase { checkpoint, repaired, verified_to: Timestamp::MIN }
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn fleet_store_law_5_of_racing_repairs_one_is_taken() {
     on_every_fleet(async |_, fleet| {
         let views = counter("views");
         assert_eq!(fleet.sealed(DATASET, &views).await.expect("nothing"), None);
-        let mut before: Option<Sealed> = None;
+        let mut before: Option<VerifiedBase> = None;
         for round in 1..=3 {
             let mut racing = JoinSet::new();
             for count in 0..4 {
@@ -123,7 +123,7 @@ async fn fleet_store_law_5_of_racing_repairs_one_is_taken() {
                     taken.then_some(next)
                 });
             }
-            let taken: Vec<Sealed> = racing.join_all().await.into_iter().flatten().collect();
+            let taken: Vec<VerifiedBase> = racing.join_all().await.into_iter().flatten().collect();
             assert_eq!(taken.len(), 1, "{taken:?}");
             before = fleet.sealed(DATASET, &views).await.expect("what is sealed");
             assert_eq!(before, taken.first().cloned());
@@ -141,7 +141,7 @@ async fn fleet_store_law_5_a_repaired_value_counts_and_no_roll_of_the_one_before
         put(&stores, &views, live(1, 0, 1_000)).await;
         assert!(fleet.seal(DATASET, &views, None, &sealed(5, 1, 1_000)).await.expect("an answer"));
         let row = read().await;
-        assert_eq!(row.trusted(at(9_000)), Timestamp::MIN, "no watermark speaks of it");
+        assert_eq!(row.effective_watermark(at(9_000)), Timestamp::MIN, "no watermark speaks of it");
         assert_eq!((row.checkpoint, row.just_repaired), (Some(sealed(5, 1, 1_000).checkpoint), true));
         put(&stores, &views, live(2, 0, 7_000)).await;
         assert_eq!(read().await.checkpoint, Some(sealed(5, 1, 1_000).checkpoint), "a roll on the value before it");
@@ -162,13 +162,13 @@ async fn fleet_store_law_5_a_value_is_sealed_without_a_repair_and_the_roll_of_it
         let views = counter("views");
         let live = |count, millis| Checkpoint { count, ..Checkpoint::empty(at(millis)) };
         put(&stores, &views, live(1, 1_000)).await;
-        let sealed = Sealed { checkpoint: live(1, 1_000), repaired: Vec::new(), verified_to: at(600) };
+        let sealed = VerifiedBase { checkpoint: live(1, 1_000), repaired: Vec::new(), verified_to: at(600) };
         assert!(fleet.seal(DATASET, &views, None, &sealed).await.expect("an answer"));
         assert_eq!(fleet.sealed(DATASET, &views).await.expect("what is sealed"), Some(sealed.clone()));
         put(&stores, &views, live(2, 7_000)).await;
         let row = stores.rollups.read(DATASET, &views).await.expect("a row");
         assert_eq!((row.checkpoint, row.just_repaired), (Some(live(2, 7_000)), false));
-        let further = Sealed { verified_to: at(700), ..sealed.clone() };
+        let further = VerifiedBase { verified_to: at(700), ..sealed.clone() };
         assert!(fleet.seal(DATASET, &views, Some(&sealed), &further).await.expect("an answer"));
         assert!(!fleet.seal(DATASET, &views, Some(&sealed), &sealed).await.expect("an answer"), "it was moved on");
     })
@@ -199,7 +199,7 @@ async fn a_whole_bucket_is_read_whatever_is_known_of_its_steps() {
         }
         let expected =
             [(60_000, "a"), (60_000, "b"), (119_999, "c")].map(|(millis, token)| event(millis, token, Change::Add(1)));
-        for copies in [Copies::Quorum, Copies::All] {
+        for copies in [ReadReplicas::Quorum, ReadReplicas::All] {
             let found = fleet.bucket(DATASET, &views, at(60_000), copies).await.expect("events");
             assert_eq!(found.expect("its slice is there"), expected, "{copies:?}");
         }

@@ -8,7 +8,7 @@ use tallystone::domain::counter::{
 };
 use tallystone::domain::rollup::{Checkpoint, SliceStatus, TimeSlice};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, StoreError, Stores};
+use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
 
 /// The dataset.
 pub const DATASET: DatasetId = DatasetId(1);
@@ -86,12 +86,12 @@ pub fn of(counter: &Counter, event: Event) -> NewEvent {
 }
 
 /// Appends events and answers what became of each.
-pub async fn append_all(stores: &Stores, events: Vec<NewEvent>) -> Vec<Result<Appended, StoreError>> {
+pub async fn append_all(stores: &Stores, events: Vec<NewEvent>) -> Vec<Result<AppendOutcome, StoreError>> {
     stores.log.append(DATASET, events, Box::new(())).await
 }
 
 /// Appends one event that is taken.
-pub async fn append(stores: &Stores, counter: &Counter, event: Event) -> Appended {
+pub async fn append(stores: &Stores, counter: &Counter, event: Event) -> AppendOutcome {
     let mut answers = append_all(stores, vec![of(counter, event)]).await;
     assert_eq!(answers.len(), 1, "one answer for one event");
     answers.remove(0).expect("an append inside a live slice")
@@ -104,7 +104,13 @@ pub async fn all_events(stores: &Stores, counter: &Counter) -> Vec<Event> {
 
 /// The whole range, oldest first.
 pub fn everything() -> ScanRange {
-    ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: Order::OldestFirst, beyond: None, limit: usize::MAX }
+    ScanRange {
+        after: Timestamp::MIN,
+        to: Timestamp::MAX,
+        order: ScanOrder::OldestFirst,
+        beyond: None,
+        limit: usize::MAX,
+    }
 }
 
 /// A checkpoint with a count.

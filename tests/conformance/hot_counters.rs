@@ -3,7 +3,7 @@
 
 use tallystone::domain::counter::{Change, Counter, Event};
 use tallystone::domain::rollup::TimeSlice;
-use tallystone::ports::{Appended, Order, ScanRange, Settled, Stores};
+use tallystone::ports::{AppendOutcome, ScanOrder, ScanRange, Stores, VerdictOutcome};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{DATASET, HOT, all_events, append, counter, event, everything, key, slice_of_version};
@@ -44,8 +44,8 @@ async fn event_log_law_2_a_token_meets_its_row_whatever_event_buckets_its_slice_
             let hot = counter(name);
             for event in events() {
                 let again = append(&bench.stores, &hot, event.clone()).await;
-                if bench.stores.log.capabilities().sees_reuse {
-                    assert_eq!(again, Appended::Existing(event.change));
+                if bench.stores.log.capabilities().reports_existing {
+                    assert_eq!(again, AppendOutcome::Existing(event.change));
                 }
                 let found = bench.stores.log.find(DATASET, &hot, &event.key).await.expect("a find");
                 assert_eq!(found, Some(event));
@@ -64,11 +64,11 @@ async fn event_log_law_4_a_verdict_finds_the_row_of_a_hot_counter_and_voids_one_
         append_everything(stores, &hot).await;
         for event in events() {
             let settled = stores.log.settle(DATASET, &hot, &event.key).await.expect("a verdict");
-            assert_eq!(settled, Settled::Found(event));
+            assert_eq!(settled, VerdictOutcome::Found(event));
         }
         for at in 0..TOKENS {
             let free = key(AFTER_CHANGE + 1_000 + at, "free");
-            assert_eq!(stores.log.settle(DATASET, &hot, &free).await.expect("a verdict"), Settled::Voided);
+            assert_eq!(stores.log.settle(DATASET, &hot, &free).await.expect("a verdict"), VerdictOutcome::Voided);
             let void = stores.log.find(DATASET, &hot, &free).await.expect("a find").expect("a void stands there");
             assert_eq!(void.change, Change::Void);
         }
@@ -82,9 +82,9 @@ async fn event_log_law_5_pages_of_a_hot_counter_go_over_the_change_in_order() {
         let (stores, hot) = (&bench.stores, counter(HOT[1]));
         stores.slices.create(changed_slice()).await.expect("a new slice");
         append_everything(stores, &hot).await;
-        for order in [Order::OldestFirst, Order::NewestFirst] {
+        for order in [ScanOrder::OldestFirst, ScanOrder::NewestFirst] {
             let mut expected = events();
-            if order == Order::NewestFirst {
+            if order == ScanOrder::NewestFirst {
                 expected.reverse();
             }
             for page in [1, 7, 100] {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use memcache::exp::{Error, Op};
-use tallystone::adapters::memcached::wire::{Answers, Network, Tcp, Wire};
+use tallystone::adapters::memcached::wire::{BatchResponse, Network, ServerConnection, Tcp};
 use tallystone::adapters::memcached::{Cluster, Options};
 use tallystone::adapters::system::SystemClock;
-use tallystone::domain::fleet::Rules;
-use tallystone::ports::{FastCounts as _, Outcome};
+use tallystone::domain::fleet::ProtocolRules;
+use tallystone::ports::{EffectOutcome, FastCounts as _};
 
 use crate::backends::{Backend, not_run};
 use crate::given::counter;
@@ -32,20 +32,20 @@ enum Loss {
 }
 
 struct LossyWire {
-    real: Arc<dyn Wire>,
+    real: Arc<dyn ServerConnection>,
     way: Lossy,
 }
 
 #[async_trait]
 impl Network for Lossy {
-    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn Wire>, Error> {
+    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn ServerConnection>, Error> {
         Ok(Arc::new(LossyWire { real: Tcp.find(address, timeout).await?, way: self.clone() }))
     }
 }
 
 #[async_trait]
-impl Wire for LossyWire {
-    async fn send(&self, commands: Vec<Op>) -> Answers {
+impl ServerConnection for LossyWire {
+    async fn send(&self, commands: Vec<Op>) -> BatchResponse {
         let loss = self.way.next.lock().expect("nobody panics with it").pop_front();
         match loss {
             None => self.real.send(commands).await,
@@ -72,12 +72,13 @@ async fn what_one_of_its_attempts_may_have_done_a_call_may_have_done() {
         dedupe_seconds: 0,
     };
     let way = Lossy::default();
-    let opened = Cluster::on(Arc::new(way.clone()), options, Arc::new(SystemClock), Rules::default()).await;
+    let opened =
+        Cluster::open_on(Arc::new(way.clone()), options, Arc::new(SystemClock), ProtocolRules::default()).await;
     let (cluster, absent) = opened.expect("it answers");
     assert!(absent.is_empty());
     for (losses, outcome) in [
-        (vec![Loss::Refused, Loss::Refused], Outcome::NotApplied),
-        (vec![Loss::Answer, Loss::Refused], Outcome::Unknown),
+        (vec![Loss::Refused, Loss::Refused], EffectOutcome::NotApplied),
+        (vec![Loss::Answer, Loss::Refused], EffectOutcome::Unknown),
     ] {
         let lost = losses.len();
         way.next.lock().expect("nobody panics with it").extend(losses);

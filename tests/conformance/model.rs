@@ -15,7 +15,7 @@ use tallystone::domain::counter::{Change, Counter, DatasetId, Event, EventId, Ev
 use tallystone::domain::limits::{STEP, TOUCH_SHARDS};
 use tallystone::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailSum, fold};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, StoreError, Stores, Tail};
+use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores, TailLookup};
 
 use crate::backends::{BACKENDS, Backend, Bench, Ending, not_run};
 use crate::given::{DATASET, OTHER_DATASET, OTHER_NAMESPACE, SLICE, T0, counter, foreign, slice};
@@ -231,7 +231,7 @@ impl Side {
                 show(self.stores().log.find(DATASET, &counter, &key).await)
             }
             Command::Scan { counter, after_millis, to_millis, newest_first, page } => {
-                let order = if *newest_first { Order::NewestFirst } else { Order::OldestFirst };
+                let order = if *newest_first { ScanOrder::NewestFirst } else { ScanOrder::OldestFirst };
                 let (after, to) = (self.time(*after_millis), self.time(*to_millis));
                 let range = ScanRange { after, to, order, beyond: None, limit: *page };
                 self.scan(&self.counter(*counter), range).await
@@ -291,7 +291,7 @@ impl Side {
             NewEvent { counter: self.counter(item.counter), event: Event { key, change: item.change, provenance } }
         };
         let answers = self.stores().log.append(DATASET, items.iter().map(new).collect(), Box::new(())).await;
-        let answers: Vec<Result<Appended, _>> = answers.into_iter().map(|answer| answer.map_err(brief)).collect();
+        let answers: Vec<Result<AppendOutcome, _>> = answers.into_iter().map(|answer| answer.map_err(brief)).collect();
         format!("{answers:?}")
     }
 
@@ -330,23 +330,24 @@ impl Side {
     async fn tail(&self, counter: &Counter, after: Timestamp) -> String {
         match self.stores().log.tail(DATASET, counter, after) {
             // A store that was opened again may have to be asked for what was written before.
-            Tail::Unknown => format!("{:?}", self.scanned_tail(counter, after).await),
-            tail @ (Tail::Empty | Tail::Sum(_)) => format!("{tail:?}"),
+            TailLookup::Unknown => format!("{:?}", self.scanned_tail(counter, after).await),
+            tail @ (TailLookup::Empty | TailLookup::Sum(_)) => format!("{tail:?}"),
         }
     }
 
-    async fn scanned_tail(&self, counter: &Counter, after: Timestamp) -> Tail {
-        let range = ScanRange { after, to: Timestamp::MAX, order: Order::OldestFirst, beyond: None, limit: usize::MAX };
+    async fn scanned_tail(&self, counter: &Counter, after: Timestamp) -> TailLookup {
+        let range =
+            ScanRange { after, to: Timestamp::MAX, order: ScanOrder::OldestFirst, beyond: None, limit: usize::MAX };
         let mut events = self.stores().log.scan(DATASET, counter, range).await.expect("events");
         events.retain(|event| event.change.is_mutation());
         if events.iter().any(|event| matches!(event.change, Change::Total(_))) {
-            return Tail::Unknown;
+            return TailLookup::Unknown;
         }
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Tail::Empty };
+        let (Some(first), Some(last)) = (events.first(), events.last()) else { return TailLookup::Empty };
         let cleared = events.iter().rposition(|event| event.change == Change::Clear);
         let adds = events.iter().skip(cleared.map_or(0, |at| at + 1));
         let sum = adds.map(|event| if let Change::Add(delta) = event.change { i128::from(delta) } else { 0 }).sum();
-        Tail::Sum(TailSum {
+        TailLookup::Sum(TailSum {
             mutations: events.len() as u64,
             sum,
             clear: cleared.map(|at| events[at].key.clone()),
@@ -370,7 +371,7 @@ impl Side {
     /// Rolls a counter as the engine does: fold what the log holds, put what comes of it.
     async fn roll(&self, counter: &Counter, base: Option<Checkpoint>, to: Timestamp) -> String {
         let base = base.unwrap_or_else(|| Checkpoint::empty(Timestamp::MIN));
-        let range = ScanRange { after: base.as_of, to, order: Order::OldestFirst, beyond: None, limit: usize::MAX };
+        let range = ScanRange { after: base.as_of, to, order: ScanOrder::OldestFirst, beyond: None, limit: usize::MAX };
         let events = self.stores().log.scan(DATASET, counter, range).await.expect("a scan");
         let ttl = Some(Duration::from_secs(45));
         let rolled = fold(base, &events, to, &FoldRules::constant(Duration::from_secs(20), ttl, RESOLUTIONS.to_vec()));
@@ -516,7 +517,7 @@ async fn compare_sides(mut oracle: Side, mut subject: Side, commands: &[Command]
     for (at, command) in commands.iter().enumerate() {
         if let Command::Restart(ending) = command {
             if subject.bench.is_durable() {
-                if !subject.stores().log.capabilities().sees_reuse {
+                if !subject.stores().log.capabilities().reports_existing {
                     // A new process knows nothing of tokens above the limit; below it, verdicts keep them apart.
                     prop_assert_eq!(subject.publish(600_000).await, oracle.publish(600_000).await);
                 }

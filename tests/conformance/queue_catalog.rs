@@ -1,8 +1,10 @@
 //! The laws of `QueueCatalog`.
 
-use tallystone::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
-use tallystone::domain::queue::{Queue, QueueId, QueueName};
-use tallystone::ports::{Outcome, QueueChange, QueueDeletion, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
+use tallystone::domain::queue::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone::ports::{
+    EffectOutcome, QueueChange, QueueDeletion, QueueRecord, QueueRequest, StoreError, StoreErrorKind,
+};
 use tokio::task::JoinSet;
 
 use crate::given::at;
@@ -13,7 +15,7 @@ pub fn record(id: u128, expected_version: Option<u64>, name: &str, text: Option<
     let version = expected_version.unwrap_or(0) + 1;
     let spec = text.map(|text| spec(name, text));
     let time = at(i64::try_from(version).expect("small"));
-    let queue = spec.clone().map(|spec| Queue { id: QueueId(id), spec, version, created: at(0), updated: time });
+    let queue = spec.clone().map(|spec| CatalogQueue { id: QueueId(id), spec, version, created: at(0), updated: time });
     let change = QueueChange {
         queue: QueueId(id),
         name: QueueName::new(name).expect("a valid name"),
@@ -35,7 +37,7 @@ async fn commit(bench: &QueueBench, record: QueueRecord) -> Result<(), StoreErro
 
 fn check_conflict(answer: Result<(), StoreError>) {
     let refused = answer.expect_err("a conflict");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, EffectOutcome::NotApplied));
 }
 
 #[tokio::test]
@@ -136,19 +138,19 @@ pub fn request(queue: u128, token: &str, through: u64, millis: i64) -> QueueRequ
 async fn queue_catalog_law_5_a_request_is_answered_as_it_was_kept_last_until_its_time_is_over() {
     on_every_queue_store(async |bench| {
         let catalog = &bench.stores.catalog;
-        let kept = async |queue, token: &str| catalog.kept(QueueId(queue), token).await.expect("a read");
+        let kept = async |queue, token: &str| catalog.saved_request(QueueId(queue), token).await.expect("a read");
         assert_eq!(kept(1, "a").await, None);
         let requests = [request(1, "a", 3, 60), request(1, "b", 4, 90), request(2, "a", 5, 90)];
         for request in &requests {
-            catalog.keep(request.clone(), at(0)).await.expect("room");
+            catalog.save_request(request.clone(), at(0)).await.expect("room");
         }
         for request in &requests {
             assert_eq!(kept(request.queue.0, &request.token).await.as_ref(), Some(request));
         }
-        catalog.keep(request(1, "b", 9, 90), at(59)).await.expect("room");
+        catalog.save_request(request(1, "b", 9, 90), at(59)).await.expect("room");
         assert_eq!(kept(1, "b").await, Some(request(1, "b", 9, 90)));
         assert_eq!(kept(1, "a").await.as_ref(), requests.first(), "its time is not over");
-        catalog.keep(request(3, "c", 0, 90), at(60)).await.expect("room");
+        catalog.save_request(request(3, "c", 0, 90), at(60)).await.expect("room");
         assert_eq!(kept(1, "a").await, None, "it gave way");
     })
     .await;

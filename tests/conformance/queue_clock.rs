@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{Invalid, MessageRef, Update, Verb};
+use tallystone::domain::queue::command::{InvalidCommandPart, MessageRef, MessageUpdate, SettleAction};
 use tallystone::domain::queue::message::MessageId;
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
-use tallystone::ports::{Clock, Outcome, ShardCommand, StoreErrorKind};
+use tallystone::ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::T0;
@@ -44,7 +44,7 @@ async fn queue_store_law_2_tokens_of_now_are_taken_whichever_way_the_wall_clock_
             bench.clock.set_wall(wall);
             assert!(is_new(&answered(&bench, id, wall).await), "{id}");
             let too_far = answered(&bench, "far", wall.max(T0) + 2 * MINUTE).await;
-            assert_eq!(too_far, Err(Invalid::TokenTime.into()), "{id}");
+            assert_eq!(too_far, Err(InvalidCommandPart::TokenTime.into()), "{id}");
         }
         bench.clock.advance(HOUR / 4);
         for (id, time) in [("first", T0), ("ahead", T0 + 9 * HOUR), ("behind", T0 - HOUR / 2), ("back", T0)] {
@@ -68,9 +68,9 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of
         let locked_out = answered(&bench, "locked out", real).await;
         assert_eq!(locked_out, Err(Refusal::TokenExpired), "what was refused for its age stays refused");
         let clock = bench.stores.shards.clock().await.expect("the times");
-        assert_eq!((clock.now, clock.earlier), (T0, T0));
+        assert_eq!((clock.now, clock.token_age_clock), (T0, T0));
         assert_eq!(reset(&bench).await, Some(real + MINUTE));
-        assert_eq!(bench.stores.shards.clock().await.expect("the times").earlier, real);
+        assert_eq!(bench.stores.shards.clock().await.expect("the times").token_age_clock, real);
         bench.clock.advance(2 * MINUTE);
         let bench = bench.reopen(ending);
         assert_eq!(answered(&bench, "locked out", real).await, Err(Refusal::TokenExpired), "over a restart too");
@@ -89,7 +89,7 @@ async fn queue_store_law_13_a_reset_takes_no_token_that_is_ahead_of_the_clock_wh
         // By the right clock this is ten days later; the message goes, and so does the answer to its token.
         assert!(is_new(&answered(&bench, "done", T0).await));
         let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
-        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        bench.one(SHARD, settle(leased.token, SettleAction::Complete)).await.reply.expect("settled");
         bench.clock.advance(3 * HOUR);
         bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
         assert_eq!(answered(&bench, "done", T0).await, Err(Refusal::TokenExpired));
@@ -100,7 +100,7 @@ async fn queue_store_law_13_a_reset_takes_no_token_that_is_ahead_of_the_clock_wh
         for _ in 0..2 {
             let again = answered(&bench, "done", T0).await;
             let is_known = is_repeat(&again); // by a store that has read an answer again which was not off its disk yet
-            assert!(is_known || again == Err(Invalid::TokenTime.into()), "{again:?}");
+            assert!(is_known || again == Err(InvalidCommandPart::TokenTime.into()), "{again:?}");
             bench.clock.advance(2 * MINUTE);
             let now = bench.clock.now();
             assert!(is_new(&answered(&bench, &format!("at {}", now.micros()), now).await));
@@ -125,7 +125,10 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_where_answers_of_an_ahea
         assert!(is_new(&answered(&bench, "next", ahead + HOUR / 2).await), "in place of those before");
         bench.clock.set_wall(T0 + HOUR);
         assert_eq!(answered(&bench, "locked out", T0 + HOUR).await, Err(Refusal::TokenExpired));
-        assert_eq!(reset(&bench).await, Some(bench.stores.shards.clock().await.expect("the times").earlier + MINUTE));
+        assert_eq!(
+            reset(&bench).await,
+            Some(bench.stores.shards.clock().await.expect("the times").token_age_clock + MINUTE)
+        );
         bench.clock.advance(2 * MINUTE);
         let now = bench.clock.now();
         assert!(is_new(&answered(&bench, "now", now).await));
@@ -139,7 +142,7 @@ async fn queue_store_law_2_an_update_hides_a_message_for_as_long_as_it_says_what
         for (id, wall) in [("ahead", T0 + HOUR), ("behind", T0 - HOUR)] {
             bench.clock.set_wall(wall);
             assert!(is_new(&bench.one(SHARD, enqueue(id, 0, b"")).await.reply));
-            let update = Update { invisibility: Some(MINUTE), ..Update::default() };
+            let update = MessageUpdate { invisibility: Some(MINUTE), ..MessageUpdate::default() };
             let message = MessageRef::Id(MessageId::new(id).expect("an id"), None);
             bench.one(SHARD, ShardCommand::of(Command::Update { message, update })).await.reply.expect("updated");
             bench.clock.advance(MINUTE / 2);
@@ -161,7 +164,7 @@ async fn queue_store_law_13_what_the_reset_lets_go_was_promised_to_nobody() {
         bench.clock.set_wall(T0 + 24 * 365 * HOUR);
         bench.clock.advance(HOUR);
         let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
-        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        bench.one(SHARD, settle(leased.token, SettleAction::Complete)).await.reply.expect("settled");
         bench.clock.advance(2 * HOUR);
         bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
         assert!(is_new(&answered(&bench, "later", T0 + 24 * 365 * HOUR).await), "which lets older answers go");
@@ -190,12 +193,12 @@ async fn queue_store_law_1_an_answer_that_went_by_a_wrong_clock_is_never_given_a
     on_every_durable_queue_store(async |bench, _| {
         assert!(is_new(&answered(&bench, "done", T0).await));
         let (leased, _) = bench.dequeue(SHARD, 1).await.remove(0);
-        bench.one(SHARD, settle(leased.token, Verb::Complete)).await.reply.expect("settled");
+        bench.one(SHARD, settle(leased.token, SettleAction::Complete)).await.reply.expect("settled");
         // The clock stands still while the message's retention goes by: of its answer only what was kept is left.
         bench.clock.advance(48 * HOUR);
         bench.clock.set_wall(T0);
         bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
-        assert_eq!(bench.stores.shards.clock().await.expect("the times").earlier, T0);
+        assert_eq!(bench.stores.shards.clock().await.expect("the times").token_age_clock, T0);
         assert!(is_repeat(&answered(&bench, "done", T0).await));
         // A server starts while the clock is a day ahead, and only reads.
         bench.clock.set_wall(T0 + 24 * HOUR);
@@ -220,11 +223,11 @@ async fn queue_store_law_9_without_room_nothing_comes_in_and_what_is_there_goes_
         let bench = bench.reopen_without_room(ending);
         let mut both = bench.apply(SHARD, vec![enqueue("c", 0, b"3"), dequeue(2)]).await;
         let (leased, refused) = (both.remove(1).expect("leases go on"), both.remove(0).expect_err("no room"));
-        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
         let Ok(Reply::Leases { leases, .. }) = leased.reply else { panic!("{:?}", leased.reply) };
         assert_eq!(leases.len(), 2);
-        bench.one(SHARD, settle(leases[0].token, Verb::Complete)).await.reply.expect("settlements go on");
-        bench.one(SHARD, settle(leases[1].token, Verb::Release)).await.reply.expect("settlements go on");
+        bench.one(SHARD, settle(leases[0].token, SettleAction::Complete)).await.reply.expect("settlements go on");
+        bench.one(SHARD, settle(leases[1].token, SettleAction::Release)).await.reply.expect("settlements go on");
         let bench = bench.reopen(ending);
         assert!(is_new(&bench.one(SHARD, enqueue("c", 0, b"3")).await.reply), "the refused one left nothing");
         assert_eq!(bench.dequeue(SHARD, 9).await.len(), 2);

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{MessageRef, Verb};
-use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, Routing};
-use tallystone::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone::domain::queue::command::{MessageRef, SettleAction};
+use tallystone::domain::queue::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, RoutingValue};
 use tallystone::domain::queue::settings::Exclusivity;
-use tallystone::domain::queue::{Command, Durability, QueueId, Refusal, Reply, Settings, Shard, State};
+use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
 use tallystone::ports::{ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
@@ -31,7 +31,7 @@ fn enqueue_at(id: &str, time: Timestamp) -> ShardCommand {
     sent
 }
 
-async fn state_of(bench: &QueueBench, id: &str) -> Option<State> {
+async fn state_of(bench: &QueueBench, id: &str) -> Option<MessageState> {
     let found = bench.stores.shards.get(SHARD, by_id(id)).await.expect("a read");
     found.map(|(message, _)| message.head.state)
 }
@@ -55,13 +55,23 @@ async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts
                 1 => enqueue_at(&format!("t-{}", draw % 30), T0 + Duration::from_secs(draw % 7_200)),
                 2 => enqueue_later(&format!("later-{step}"), Duration::from_secs(draw % 5)),
                 3 | 4 => dequeue(1 + usize::try_from(draw % 4).expect("small")),
-                5 | 6 => match core.list(State::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
-                    Some((key, lease)) => {
-                        let token = LeaseToken { key, fence: lease.fence };
-                        settle(token, [Verb::Complete, Verb::Fail, Verb::Release, Verb::Cancel][step % 4])
+                5 | 6 => {
+                    match core.list(MessageState::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
+                        Some((key, lease)) => {
+                            let token = LeaseToken { key, fence: lease.fence };
+                            settle(
+                                token,
+                                [
+                                    SettleAction::Complete,
+                                    SettleAction::Fail,
+                                    SettleAction::Release,
+                                    SettleAction::Cancel,
+                                ][step % 4],
+                            )
+                        }
+                        None => dequeue(1),
                     }
-                    None => dequeue(1),
-                },
+                }
                 _ => ShardCommand::of(Command::Sweep { max: 3 }), // the draw is below 8
             };
             let answer = bench.one(SHARD, sent.clone()).await;
@@ -72,7 +82,7 @@ async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts
         let bench = bench.reopen(ending);
         let shards = &bench.stores.shards;
         assert_eq!(shards.totals(SHARD).await.expect("totals").totals, *core.totals());
-        for state in State::ALL {
+        for state in MessageState::ALL {
             let listed = shards.list(SHARD, state, 0, 2_000).await.expect("a read").messages;
             let heads: Vec<_> = listed.iter().map(|message| message.head.clone()).collect();
             assert_eq!(heads, core.list(state, 0).cloned().collect::<Vec<_>>(), "{state}");
@@ -91,18 +101,18 @@ async fn queue_store_law_1_a_lease_outlives_the_store_and_attempts_are_exact() {
         let (other, message) = bench.dequeue(SHARD, 9).await.remove(0);
         assert_eq!((&*message.head.id.text(), message.body), ("b", body(b"more")), "what is leased is not served");
         assert!(other.token.fence > kept.token.fence, "fences grow over a restart");
-        let done = bench.one(SHARD, settle(kept.token, Verb::Complete)).await.reply;
-        assert!(matches!(&done, Ok(Reply::Settled(answer)) if answer.state == State::Completed), "{done:?}");
+        let done = bench.one(SHARD, settle(kept.token, SettleAction::Complete)).await.reply;
+        assert!(matches!(&done, Ok(Reply::Settled(answer)) if answer.state == MessageState::Completed), "{done:?}");
         let bench = bench.reopen(ending);
         assert_eq!(
-            bench.one(SHARD, settle(kept.token, Verb::Complete)).await.reply,
+            bench.one(SHARD, settle(kept.token, SettleAction::Complete)).await.reply,
             done,
             "a repeat answers as the first"
         );
         bench.clock.advance(Duration::from_secs(30));
         let (second, _) = bench.dequeue(SHARD, 9).await.remove(0);
         assert_eq!((second.token.key, second.attempt_number), (other.token.key, 2));
-        assert_eq!(bench.one(SHARD, settle(other.token, Verb::Fail)).await.reply, Err(Refusal::LeaseLost));
+        assert_eq!(bench.one(SHARD, settle(other.token, SettleAction::Fail)).await.reply, Err(Refusal::LeaseLost));
     })
     .await;
 }
@@ -116,9 +126,9 @@ async fn queue_store_law_2_no_step_of_the_wall_and_no_restart_moves_a_lease() {
             let wall = tallystone::ports::Clock::now(&bench.clock).micros() + step * 1_000_000;
             bench.clock.set_wall(Timestamp::from_micros(wall));
             bench.clock.advance(Duration::from_secs(20));
-            assert_eq!(state_of(&bench, id).await, Some(State::Running));
+            assert_eq!(state_of(&bench, id).await, Some(MessageState::Running));
             assert_eq!(bench.dequeue(SHARD, 1).await.len(), 0, "{id}: 20 of 30 s are no 30 s");
-            bench.one(SHARD, settle(lease.token, Verb::Complete)).await;
+            bench.one(SHARD, settle(lease.token, SettleAction::Complete)).await;
         }
         bench.one(SHARD, enqueue("restarted", 0, b"")).await;
         bench.dequeue(SHARD, 1).await;
@@ -169,7 +179,7 @@ async fn queue_store_law_1_settings_and_limits_of_values_outlive_the_store() {
         bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(exclusive)))).await;
         let bench = bench.reopen(ending);
         for (value, limit) in [("ada", Some(2)), ("bob", Some(3)), ("bob", None)] {
-            let value = Routing::new(value).expect("a valid value");
+            let value = RoutingValue::new(value).expect("a valid value");
             let set = bench.one(SHARD, ShardCommand::of(Command::SetValueLimit { value, limit })).await;
             assert_eq!(set.reply, Ok(Reply::ValueLimitSet));
         }
@@ -179,7 +189,7 @@ async fn queue_store_law_1_settings_and_limits_of_values_outlive_the_store() {
             let mut sent = enqueue(&format!("m-{number}"), number, b"");
             let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
             message.metadata = Metadata::new([("customer", value)]).expect("a valid pair");
-            message.routing = Some(Routing::new(value).expect("a valid value"));
+            message.routing = Some(RoutingValue::new(value).expect("a valid value"));
             assert!(is_new(&bench.one(SHARD, sent).await.reply));
         }
         let bench = bench.reopen(ending);
@@ -245,7 +255,7 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
         let routed = |id: &str, by: &str| {
             let mut sent = enqueue_at(id, T0);
             let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
-            message.routing = Some(Routing::new(by).expect("a valid value"));
+            message.routing = Some(RoutingValue::new(by).expect("a valid value"));
             sent
         };
         assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));
@@ -253,7 +263,7 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
         for sent in [routed("a", "us"), enqueue_at("a", T0), enqueue("a", 0, b"timed")] {
             assert_eq!(bench.one(OTHER_SHARD, sent).await.reply, Err(Refusal::TokenReused));
         }
-        assert_eq!(state_of(&bench, "a").await, Some(State::Pending), "it is found by its id alone");
+        assert_eq!(state_of(&bench, "a").await, Some(MessageState::Pending), "it is found by its id alone");
     })
     .await;
 }
@@ -265,7 +275,7 @@ async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
         assert!(said >= Some(Durability::Fast), "a kill takes nothing from it: {said:?}");
         assert!(is_new(&bench.one(SHARD, enqueue("a", 0, b"x")).await.reply));
         let bench = bench.reopen(ending);
-        assert_eq!(state_of(&bench, "a").await, Some(State::Pending));
+        assert_eq!(state_of(&bench, "a").await, Some(MessageState::Pending));
         assert_eq!(bench.stores.shards.durability(), said);
     })
     .await;
@@ -286,11 +296,11 @@ async fn queue_catalog_law_6_the_lease_key_is_the_same_over_restarts() {
 async fn queue_catalog_law_5_a_request_is_known_over_restarts() {
     on_every_durable_queue_store(async |bench, ending| {
         let kept = request(7, "once", 12, 60);
-        bench.stores.catalog.keep(request(7, "over", 1, 30), T0).await.expect("room");
-        bench.stores.catalog.keep(kept.clone(), at(30)).await.expect("room");
+        bench.stores.catalog.save_request(request(7, "over", 1, 30), T0).await.expect("room");
+        bench.stores.catalog.save_request(kept.clone(), at(30)).await.expect("room");
         let bench = bench.reopen(ending);
-        assert_eq!(bench.stores.catalog.kept(kept.queue, "once").await.expect("a read"), Some(kept.clone()));
-        assert_eq!(bench.stores.catalog.kept(kept.queue, "over").await.expect("a read"), None);
+        assert_eq!(bench.stores.catalog.saved_request(kept.queue, "once").await.expect("a read"), Some(kept.clone()));
+        assert_eq!(bench.stores.catalog.saved_request(kept.queue, "over").await.expect("a read"), None);
     })
     .await;
 }

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
-use tallystone::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
+use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage, SettleAction};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata};
-use tallystone::domain::queue::settings::{Retention, RetryPolicy};
+use tallystone::domain::queue::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
 };
 use tallystone::ports::{
-    MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardView, StoreError, StoredMessage,
+    MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardStatus, StoreError, StoredMessage,
 };
 
 use tempfile::TempDir;
@@ -106,7 +106,7 @@ impl QueueBench {
     }
 
     /// Takes messages, best first.
-    pub async fn dequeue(&self, shard: ShardId, max: usize) -> Vec<(Leased, StoredMessage)> {
+    pub async fn dequeue(&self, shard: ShardId, max: usize) -> Vec<(LeaseGrant, StoredMessage)> {
         let answer = self.one(shard, dequeue(max)).await;
         let Ok(Reply::Leases { leases, .. }) = answer.reply else { panic!("leases: {:?}", answer.reply) };
         assert_eq!(leases.len(), answer.messages.len());
@@ -142,7 +142,7 @@ pub fn settings() -> Settings {
         max_run_time: 12 * hour,
         default_invisibility: Duration::ZERO,
         default_attempts: 3,
-        retry: RetryPolicy {
+        retry: MessageRetryPolicy {
             initial: Duration::from_secs(1),
             factor_percent: 200,
             max: Duration::from_secs(60),
@@ -218,8 +218,8 @@ pub fn dequeue(max: usize) -> ShardCommand {
 }
 
 /// A settlement.
-pub fn settle(token: LeaseToken, verb: Verb) -> ShardCommand {
-    ShardCommand::of(Command::Settle { token, verb, failure: Failure::default() })
+pub fn settle(token: LeaseToken, verb: SettleAction) -> ShardCommand {
+    ShardCommand::of(Command::Settle { token, verb, failure: FailureReport::default() })
 }
 
 /// Whether the reply is that of a first enqueue.
@@ -229,17 +229,17 @@ pub fn is_new(reply: &Result<Reply, Refusal>) -> bool {
 
 /// Keeps the news of shards.
 #[derive(Default)]
-pub struct News(pub Mutex<Vec<(ShardId, ShardView)>>);
+pub struct News(pub Mutex<Vec<(ShardId, ShardStatus)>>);
 
 impl QueueListener for News {
-    fn changed(&self, shard: ShardId, view: ShardView) {
+    fn changed(&self, shard: ShardId, view: ShardStatus) {
         self.0.lock().push((shard, view));
     }
 }
 
 impl News {
     /// The newest view of a shard.
-    pub fn newest(&self, shard: ShardId) -> Option<ShardView> {
+    pub fn newest(&self, shard: ShardId) -> Option<ShardStatus> {
         let news = self.0.lock();
         news.iter().filter(|(of, _)| *of == shard).map(|(_, view)| *view).max_by_key(|view| view.step)
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{Failure, MessageRef, Verb as Ends};
+use tallystone::domain::queue::command::{FailureReport, MessageRef, SettleAction as Ends};
 use tallystone::domain::queue::message::{LeaseToken, MessageId};
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, ShardId, State};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
 use tallystone::ports::{QueueStores, ShardCommand};
 use tokio::task::JoinSet;
 
@@ -131,7 +131,7 @@ impl Caller {
         let (verb, ends) = [(Verb::Complete, Ends::Complete), (Verb::Fail, Ends::Fail), (Verb::Release, Ends::Release)]
             [usize::try_from(self.below(3)).expect("small")];
         let call = self.recorder.begin(Call::Settle { id, lease: token.fence.serial, verb });
-        let failure = Failure { delay: Some(Duration::ZERO), ..Failure::default() };
+        let failure = FailureReport { delay: Some(Duration::ZERO), ..FailureReport::default() };
         let command = Command::Settle { token, verb: ends, failure };
         let answer = match self.apply(ShardCommand::of(command)).await.0 {
             Ok(Reply::Settled(settlement)) => Answer::Settled(standing(settlement.state)),
@@ -142,12 +142,12 @@ impl Caller {
     }
 }
 
-fn standing(state: State) -> Standing {
+fn standing(state: MessageState) -> Standing {
     match state {
-        State::Pending => Standing::Pending,
-        State::Running => Standing::Running,
-        State::Completed => Standing::Completed,
-        State::Errored => Standing::Errored,
-        State::Invisible | State::Canceled => panic!("nobody made a message {state}"),
+        MessageState::Pending => Standing::Pending,
+        MessageState::Running => Standing::Running,
+        MessageState::Completed => Standing::Completed,
+        MessageState::Errored => Standing::Errored,
+        MessageState::Invisible | MessageState::Canceled => panic!("nobody made a message {state}"),
     }
 }

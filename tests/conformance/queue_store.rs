@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, Verb};
+use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, SettleAction};
 use tallystone::domain::queue::explain::Cause;
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::message::{MessageId, Metadata, Routing};
-use tallystone::domain::queue::session::{SessionCall, SessionId};
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shard, ShardId, State, Trigger};
-use tallystone::ports::{Outcome, ShardCommand, StoreError, StoreErrorKind};
+use tallystone::domain::queue::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::session_records::{SessionCall, SessionId};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, Trigger};
+use tallystone::ports::{EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::T0;
@@ -20,7 +20,7 @@ use crate::queue_given::{
 
 fn check_absent<T>(answer: Result<T, StoreError>) {
     let Err(refused) = answer else { panic!("a queue that is not there answered") };
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, EffectOutcome::NotApplied));
 }
 
 fn by_id(id: &str) -> MessageRef {
@@ -81,10 +81,10 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
                 0 | 1 => enqueue(&format!("m-{}", draw % 50), i64::try_from(draw % 9).expect("small"), b"x"),
                 2 => enqueue_later(&format!("later-{step}"), Duration::from_secs(draw % 5)),
                 3 | 4 => dequeue(1 + usize::try_from(draw % 4).expect("small")),
-                5 => match core.list(State::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
+                5 => match core.list(MessageState::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
                     Some((key, lease)) => {
                         let token = tallystone::domain::queue::message::LeaseToken { key, fence: lease.fence };
-                        settle(token, [Verb::Complete, Verb::Fail, Verb::Release][step % 3])
+                        settle(token, [SettleAction::Complete, SettleAction::Fail, SettleAction::Release][step % 3])
                     }
                     None => dequeue(1),
                 },
@@ -94,8 +94,8 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
             let applied = core.apply(sent.command, answer.at);
             assert_eq!((answer.reply, answer.transitions), (applied.reply, applied.transitions), "step {step}");
             assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "step {step}");
-            assert_eq!(answer.view.ready(), core.totals().of(State::Pending).messages, "step {step}");
-            let of_each = State::ALL.map(|state| core.totals().of(state).messages);
+            assert_eq!(answer.view.ready(), core.totals().of(MessageState::Pending).messages, "step {step}");
+            let of_each = MessageState::ALL.map(|state| core.totals().of(state).messages);
             assert_eq!(answer.view.messages, of_each, "step {step}");
             assert_eq!(answer.view.head, core.peek().next().map(|message| message.priority), "step {step}");
         }
@@ -142,15 +142,17 @@ async fn queue_store_law_4_a_message_comes_out_with_its_first_body() {
         let wanted = body(&payload);
         assert_eq!(shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is there").0.body, wanted);
         assert_eq!(shards.peek(SHARD, 1).await.expect("a read").messages[0].body, wanted);
-        assert_eq!(shards.list(SHARD, State::Pending, 0, 1).await.expect("a read").messages[0].body, wanted);
+        assert_eq!(shards.list(SHARD, MessageState::Pending, 0, 1).await.expect("a read").messages[0].body, wanted);
         for attempt in 1..=2 {
             let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
             assert_eq!((lease.attempt_number, message.body), (attempt, wanted.clone()));
-            bench.one(SHARD, settle(lease.token, if attempt == 1 { Verb::Fail } else { Verb::Complete })).await;
+            bench
+                .one(SHARD, settle(lease.token, if attempt == 1 { SettleAction::Fail } else { SettleAction::Complete }))
+                .await;
             bench.clock.advance(Duration::from_secs(2));
         }
         let done = shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is kept for a while").0;
-        assert_eq!((done.head.state, done.body), (State::Completed, wanted));
+        assert_eq!((done.head.state, done.body), (MessageState::Completed, wanted));
         bench.clock.advance(Duration::from_secs(3_600));
         let swept = bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await;
         assert_eq!(swept.reply, Ok(Reply::Touched { count: 1, completeness: Completeness::Complete }));
@@ -191,7 +193,7 @@ async fn queue_store_law_6_nothing_of_a_dropped_queue_answers() {
             }
             check_absent(shards.get(shard, by_id("a")).await);
             check_absent(shards.peek(shard, 1).await);
-            check_absent(shards.list(shard, State::Pending, 0, 1).await);
+            check_absent(shards.list(shard, MessageState::Pending, 0, 1).await);
             check_absent(shards.totals(shard).await);
         }
     })
@@ -234,15 +236,19 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
             read.messages.iter().map(|message| message.head.id.to_string()).collect::<String>()
         };
         assert_eq!(ids(shards.peek(SHARD, 2).await.expect("a read")), "ab", "in the order of service");
-        assert_eq!(ids(shards.list(SHARD, State::Pending, 0, 2).await.expect("a read")), "ca", "in that of arrival");
-        assert_eq!(ids(shards.list(SHARD, State::Pending, 2, 2).await.expect("a read")), "b");
-        assert_eq!(ids(shards.list(SHARD, State::Running, 0, 2).await.expect("a read")), "");
+        assert_eq!(
+            ids(shards.list(SHARD, MessageState::Pending, 0, 2).await.expect("a read")),
+            "ca",
+            "in that of arrival"
+        );
+        assert_eq!(ids(shards.list(SHARD, MessageState::Pending, 2, 2).await.expect("a read")), "b");
+        assert_eq!(ids(shards.list(SHARD, MessageState::Running, 0, 2).await.expect("a read")), "");
         let totals = shards.totals(SHARD).await.expect("a read");
-        assert_eq!((totals.totals.of(State::Pending).messages, totals.sequence), (3, 3));
+        assert_eq!((totals.totals.of(MessageState::Pending).messages, totals.sequence), (3, 3));
         assert_eq!(shards.get(OTHER_SHARD, by_id("a")).await.expect("a read"), None, "another shard");
         let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
         let (held, at) = shards.get(SHARD, MessageRef::Key(lease.token.key)).await.expect("a read").expect("it runs");
-        assert_eq!((held.head.state, at), (State::Running, T0));
+        assert_eq!((held.head.state, at), (MessageState::Running, T0));
     })
     .await;
 }
@@ -263,11 +269,11 @@ async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
         }
         let filter = |pairs: &[(&str, &str)]| Filter::new(pairs.iter().copied()).expect("a valid filter");
         let red = shards.depth(shard, filter(&[("team", "red")])).await.expect("a read").expect("it is declared");
-        assert_eq!(red[State::Pending as usize], 2);
+        assert_eq!(red[MessageState::Pending as usize], 2);
         let other = shards.depth(shard, filter(&[("zone", "a")])).await.expect("a read").expect_err("it is not");
         assert_eq!(other.nearest, Some(shape));
         let all = shards.depth(shard, Filter::default()).await.expect("a read").expect("no filter needs no shape");
-        assert_eq!(all[State::Pending as usize], 3);
+        assert_eq!(all[MessageState::Pending as usize], 3);
     })
     .await;
 }
@@ -306,11 +312,11 @@ async fn queue_store_law_8_why_a_message_waits_is_read() {
         bench.dequeue(SHARD, 1).await;
         let held = causes("a").await;
         assert!(matches!(&held[..], [Cause::Running(holder)] if *holder.id.text() == *"a"), "{held:?}");
-        let (prospect, _) = shards.prospect(SHARD, Filter::default()).await.expect("a read");
+        let (prospect, _) = shards.preview_dequeue(SHARD, Filter::default()).await.expect("a read");
         assert_eq!(prospect.first.map(|key| key.sequence), Some(2));
         let absent = ShardId { queue: QueueId(77), number: 0 };
         check_absent(shards.explain(absent, by_id("a")).await);
-        check_absent(shards.prospect(absent, Filter::default()).await);
+        check_absent(shards.preview_dequeue(absent, Filter::default()).await);
         check_absent(shards.sessions(absent).await);
         check_absent(shards.leases_of(absent, Vec::new()).await);
     })
@@ -333,7 +339,7 @@ async fn queue_store_law_10_the_queues_are_those_created_and_not_dropped() {
 fn routed(id: &str, by: &str) -> ShardCommand {
     let mut sent = enqueue(id, 0, by.as_bytes());
     let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
-    message.routing = Some(Routing::new(by).expect("a valid value"));
+    message.routing = Some(RoutingValue::new(by).expect("a valid value"));
     message.token_time = Some(T0 + Duration::from_secs(50));
     sent
 }
@@ -385,7 +391,7 @@ async fn transitions_of_an_answer_are_those_of_its_step() {
         let answer = bench.one(SHARD, dequeue(1)).await;
         let triggers: Vec<Trigger> = answer.transitions.iter().map(|row| row.trigger).collect();
         assert_eq!(triggers, [Trigger::WindowOver, Trigger::Dequeue]);
-        assert_eq!(answer.messages[0].head.state, State::Running);
+        assert_eq!(answer.messages[0].head.state, MessageState::Running);
     })
     .await;
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tallystone::domain::counter::{Change, Counter, EventKey};
 use tallystone::domain::rollup::{Checkpoint, FoldRules, fold};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Appended, Order, RollWrite, ScanRange, Settled, Stores, Tail};
+use tallystone::ports::{AppendOutcome, RollWrite, ScanOrder, ScanRange, Stores, TailLookup, VerdictOutcome};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
@@ -74,15 +74,15 @@ impl House {
             ledger.sent.fetch_add(1, Ordering::SeqCst);
             let add = event(tick, "t", Change::Add(1));
             let appended = append(&self.stores, &named(of), add.clone()).await;
-            assert_eq!(appended, Appended::Inserted);
+            assert_eq!(appended, AppendOutcome::Inserted);
             ledger.acknowledged.fetch_add(1, Ordering::SeqCst);
             let row = self.stores.rollups.read(DATASET, &named(of)).await.expect("a row");
             assert!(row.last_write_time >= Some(at(tick)), "an acknowledged write is known at once");
             if let Some(cached) = self.stores.cache.get(&named(of)).await {
                 assert!(cached.last_write_time >= Some(at(tick)), "also to a coherent cache");
             }
-            if round % 5 == 0 && self.stores.log.capabilities().sees_reuse {
-                assert_eq!(append(&self.stores, &named(of), add).await, Appended::Existing(Change::Add(1)));
+            if round % 5 == 0 && self.stores.log.capabilities().reports_existing {
+                assert_eq!(append(&self.stores, &named(of), add).await, AppendOutcome::Existing(Change::Add(1)));
             }
             self.let_go(tick);
         }
@@ -97,7 +97,7 @@ impl House {
             // A verdict on a token that nobody sent must not show anywhere.
             let absent = key(limit.millis() - at(0).millis(), "absent");
             let settled = self.stores.log.settle(DATASET, &named(round % COUNTERS), &absent).await;
-            assert_eq!(settled.expect("a verdict"), Settled::Voided);
+            assert_eq!(settled.expect("a verdict"), VerdictOutcome::Voided);
             tokio::task::yield_now().await;
         }
     }
@@ -126,7 +126,7 @@ impl House {
         after: Timestamp,
         to: Timestamp,
     ) -> Vec<tallystone::domain::counter::Event> {
-        let range = ScanRange { after, to, order: Order::OldestFirst, beyond: None, limit: usize::MAX };
+        let range = ScanRange { after, to, order: ScanOrder::OldestFirst, beyond: None, limit: usize::MAX };
         self.stores.log.scan(DATASET, counter, range).await.expect("a scan")
     }
 
@@ -148,9 +148,9 @@ impl House {
                 }
             };
             let value = match self.stores.log.tail(DATASET, &counter, as_of) {
-                Tail::Sum(tail) => base + tail.sum,
-                Tail::Empty => base,
-                Tail::Unknown => base + i128::from(adds(&self.scan(&counter, as_of, Timestamp::MAX).await)),
+                TailLookup::Sum(tail) => base + tail.sum,
+                TailLookup::Empty => base,
+                TailLookup::Unknown => base + i128::from(adds(&self.scan(&counter, as_of, Timestamp::MAX).await)),
             };
             let sent = self.ledgers[of].sent.load(Ordering::SeqCst);
             assert!(

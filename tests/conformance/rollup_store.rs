@@ -3,7 +3,7 @@
 use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
 use tallystone::domain::rollup::{BucketRecord, Checkpoint, CountAt, SliceStatus, StepSum};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{RollWrite, RollupRow, Settled, Stores};
+use tallystone::ports::{RollWrite, RollupRow, Stores, VerdictOutcome};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{
@@ -55,7 +55,7 @@ fn full_checkpoint() -> Checkpoint {
             tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
         )]
         .into(),
-        gone: false,
+        deleted: false,
         rolled: Some(tallystone::domain::rollup::RolledBy { at: at(26_000), server: Some("counts-1:7450".into()) }),
     }
 }
@@ -275,7 +275,7 @@ async fn rollup_store_law_5_a_verdict_right_after_the_first_event_does_not_unlis
             let asked = key(0, "asked");
             let verdict = stores.log.settle(DATASET, &new, &asked);
             let (_, _, settled) = tokio::join!(first, crowd, verdict);
-            assert_eq!(settled.expect("a verdict"), Settled::Voided);
+            assert_eq!(settled.expect("a verdict"), VerdictOutcome::Voided);
             assert_eq!(names(stores, NAMESPACE, new.name().as_str()).await[0], *new.name());
         }
     })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memcache::exp::{Arithmetic, Delete, Get, Meta, Op, Set, Ttl};
-use tallystone::adapters::memcached::wire::{Answer, Network, Tcp, Wire};
+use tallystone::adapters::memcached::wire::{CommandResponse, Network, ServerConnection, Tcp};
 
 use crate::backends::{Backend, not_run};
 use crate::servers::Memcached;
@@ -22,7 +22,7 @@ const NUMBERS: usize = 8;
 
 /// Both servers, and which numbers of theirs stand for one state.
 struct Pair {
-    real: Arc<dyn Wire>,
+    real: Arc<dyn ServerConnection>,
     simulated: Items,
     /// Ours and the real one.
     numbers: Vec<(u64, u64)>,
@@ -57,13 +57,13 @@ impl Pair {
 
 /// What an answer says, apart from its CAS. An empty value is a placeholder, and none. memcached pads a sum that is shorter
 /// than the number before it.
-fn parts(answer: Answer) -> (Answer, Option<u64>) {
+fn parts(answer: CommandResponse) -> (CommandResponse, Option<u64>) {
     match answer {
-        Answer::Read { value, cas } => {
+        CommandResponse::Read { value, cas } => {
             let value = value.map(|value| value.trim_ascii_end().to_vec()).filter(|value| !value.is_empty());
-            (Answer::Read { value, cas: None }, cas)
+            (CommandResponse::Read { value, cas: None }, cas)
         }
-        Answer::Changed(_) | Answer::Summed { .. } => (answer, None),
+        CommandResponse::Changed(_) | CommandResponse::Summed { .. } => (answer, None),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tallystone::domain::counter::{Change, NamespaceId};
 use tallystone::domain::rollup::{BucketRecord, SliceStatus};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{ScanRange, Settled, StoreErrorKind, Stores};
+use tallystone::ports::{ScanRange, StoreErrorKind, Stores, VerdictOutcome};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
@@ -205,7 +205,7 @@ async fn time_slices_a_slice_over_a_long_gap_holds_and_loses_rows_like_any_other
         for millis in [first - 1, first, first + month / 2, last, last + 1] {
             append(stores, &views, event(millis, "a", Change::Add(1))).await;
             let settled = stores.log.settle(DATASET, &views, &key(millis, "b")).await.expect("a verdict");
-            assert_eq!(settled, Settled::Voided);
+            assert_eq!(settled, VerdictOutcome::Voided);
         }
     };
     let times = async |stores: &Stores| {

@@ -3,12 +3,12 @@
 
 use std::fmt::Debug;
 
+use tallystone::adapters::codec::{self, CorruptValue, catalog, count, queues};
 use tallystone::adapters::embedded::{key, meta, queue_key};
-use tallystone::adapters::stored::{self, Damaged, catalog, count, queues};
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
-use tallystone::domain::queue::message::{MessageId, Routing};
-use tallystone::domain::queue::session::SessionId;
+use tallystone::domain::queue::message::{MessageId, RoutingValue};
+use tallystone::domain::queue::session_records::SessionId;
 use tallystone::domain::queue::{QueueId, ShardId};
 
 use super::allocated::bounded;
@@ -22,7 +22,7 @@ const HELD_PER_BYTE: usize = 600;
 /// Reads a value, and holds what was read against its own encoding.
 fn read<T: PartialEq + Debug>(
     bytes: &[u8],
-    decode: impl Fn(&[u8]) -> Result<T, Damaged>,
+    decode: impl Fn(&[u8]) -> Result<T, CorruptValue>,
     encode: impl Fn(&T) -> Vec<u8>,
 ) -> String {
     match bounded(bytes, HELD_PER_BYTE, || decode(bytes)) {
@@ -43,15 +43,15 @@ fn read<T: PartialEq + Debug>(
 /// Reads the value of a kind, which is the name of its message; none where no such value is stored by itself.
 fn read_value(kind: &str, bytes: &[u8]) -> Option<String> {
     Some(match kind {
-        "StoredEvent" => read(bytes, stored::decode_event, |(change, from)| stored::encode_event(*change, from)),
-        "StoredCheckpoint" => read(bytes, stored::decode_checkpoint, stored::encode_checkpoint),
-        "StoredBucket" => read(bytes, stored::decode_bucket, stored::encode_bucket),
-        "StoredStep" => read(bytes, stored::decode_step, stored::encode_step),
-        "StoredPair" => read(bytes, stored::decode_key, stored::encode_key),
-        "StoredTimeSlice" => read(bytes, stored::decode_slice, stored::encode_slice),
-        "StoredBeat" => read(bytes, stored::decode_beat, stored::encode_beat),
-        "StoredSealed" => read(bytes, stored::decode_sealed, stored::encode_sealed),
-        "StoredCount" => read(bytes, count::decode_count, count::encode),
+        "StoredEvent" => read(bytes, codec::decode_event, |(change, from)| codec::encode_event(*change, from)),
+        "StoredCheckpoint" => read(bytes, codec::decode_checkpoint, codec::encode_checkpoint),
+        "StoredBucket" => read(bytes, codec::decode_bucket, codec::encode_bucket),
+        "StoredStep" => read(bytes, codec::decode_step, codec::encode_step),
+        "StoredPair" => read(bytes, codec::decode_key, codec::encode_key),
+        "StoredTimeSlice" => read(bytes, codec::decode_slice, codec::encode_slice),
+        "StoredBeat" => read(bytes, codec::decode_beat, codec::encode_beat),
+        "StoredSealed" => read(bytes, codec::decode_sealed, codec::encode_sealed),
+        "StoredCount" => read(bytes, count::decode_count, count::encode_count),
         "StoredDataset" => read(bytes, catalog::decode_dataset, catalog::encode_dataset),
         "StoredNamespace" => read(bytes, catalog::decode_namespace, catalog::encode_namespace),
         "StoredNamespaceSpec" => read(bytes, catalog::decode_spec, catalog::encode_spec),
@@ -131,12 +131,12 @@ fn read_key(space: &str, bytes: &[u8]) -> bool {
         "forgotten" => meta::to_forgotten(bytes).map(|namespace| same_but_tag(&meta::forgotten(namespace), bytes)),
         "time" => meta::to_time(bytes).map(|time| same(&meta::slice(DatasetId(0), time)[5..])),
         "queue" => queue_key::to_queue(bytes).map(|queue| same_but_tag(&queue_key::of_queue(queue), bytes)),
-        "tagged" => queue_key::to_tagged(bytes).map(|shard| same_but_tag(&queue_key::of_header(shard), bytes)),
+        "tagged" => queue_key::to_shard(bytes).map(|shard| same_but_tag(&queue_key::of_header(shard), bytes)),
         "value_limit" => queue_key::to_value_limit(bytes)
             .map(|(shard, value)| same_but_tag(&queue_key::of_value_limit(shard, &value), bytes)),
         "session" => queue_key::to_session(bytes)
             .map(|(shard, session)| same_but_tag(&queue_key::of_session(shard, session), bytes)),
-        "place" => queue_key::to_place(bytes).map(|(shard, sequence)| same(&queue_key::of_place(shard, sequence))),
+        "place" => queue_key::to_message(bytes).map(|(shard, sequence)| same(&queue_key::of_message(shard, sequence))),
         "answer" => {
             queue_key::to_answer(bytes).map(|(shard, token, time)| same(&queue_key::of_answer(shard, &token, time)))
         }
@@ -173,7 +173,7 @@ fn real_keys() -> Vec<(&'static str, Vec<u8>)> {
     let counter = Counter::new(NamespaceId(3), CounterName::new("views.home").expect("a valid name"));
     let time = Timestamp::from_micros(1_700_000_000_000_000);
     let shard = ShardId { queue: QueueId(0xfeed), number: 3 };
-    let routing = Routing::new("user-7").expect("a valid value");
+    let routing = RoutingValue::new("user-7").expect("a valid value");
     let token = (MessageId::new("order-1").expect("a valid id"), Some(routing.clone()));
     let event = EventKey { time, id: EventId::text("token") };
     vec![
@@ -183,12 +183,12 @@ fn real_keys() -> Vec<(&'static str, Vec<u8>)> {
         ("frontier", meta::frontier(DatasetId(5))),
         ("watermark", meta::watermark(DatasetId(5), 63)),
         ("forgotten", meta::forgotten(NamespaceId(3))),
-        ("time", key::flipped(time).to_vec()),
+        ("time", key::to_sortable(time).to_vec()),
         ("queue", queue_key::of_queue(shard.queue)),
         ("tagged", queue_key::of_header(shard)),
         ("value_limit", queue_key::of_value_limit(shard, &routing)),
         ("session", queue_key::of_session(shard, SessionId(9))),
-        ("place", queue_key::of_place(shard, 5 << 40).to_vec()),
+        ("place", queue_key::of_message(shard, 5 << 40).to_vec()),
         ("answer", queue_key::of_answer(shard, &token, time)),
         ("outbox", queue_key::of_outbox(shard, 12, 34)),
     ]

@@ -2,11 +2,11 @@
 
 use tallystone::api::documents;
 use tallystone::api::paging::PagedRequest;
-use tallystone::app::config::{Sources, load};
-use tallystone::domain::counter::token::{Source, uuid_v7};
+use tallystone::app::config::{ConfigSources, load};
+use tallystone::domain::counter::token::{ReportSource, uuid_v7};
 use tallystone::domain::counter::{CounterName, NamespaceName, Provenance};
 use tallystone::domain::queue::QueueName;
-use tallystone::domain::queue::message::{MessageId, Metadata, Routing};
+use tallystone::domain::queue::message::{MessageId, Metadata, RoutingValue};
 
 use super::allocated::bounded;
 use super::driver::{Run, joined, split};
@@ -84,8 +84,8 @@ fn any_settings_are_loaded_or_refused_with_a_text() {
             let text = String::from_utf8_lossy(input).into_owned();
             let (key, value) = split(input);
             let flags = vec![(key.to_owned(), "--set", String::from_utf8_lossy(value).into_owned())];
-            let as_file = Sources { file: Some(("file.toml".into(), text)), ..Sources::default() };
-            let outcomes = [as_file, Sources { flags, ..Sources::default() }].map(|sources| {
+            let as_file = ConfigSources { file: Some(("file.toml".into(), text)), ..ConfigSources::default() };
+            let outcomes = [as_file, ConfigSources { flags, ..ConfigSources::default() }].map(|sources| {
                 // Each value is tried on a copy of all defaults.
                 bounded(input, 2_000, || load(&sources))
                     .map_or_else(|error| outline(&error.to_string()), |_| "ok".into())
@@ -110,9 +110,9 @@ fn any_name_is_kept_as_it_came_or_refused() {
             assert!(!(namespace || counter) || plain("._:/=~%@+-"), "{text:?} is a name");
             assert!(!queue || plain("._:/-"), "{text:?} is the name of a queue");
             let id = MessageId::new(text).map(|id| assert_eq!(&*id.text(), text)).is_ok();
-            let routing = Routing::new(text).map(|value| assert_eq!(value.as_str(), text)).is_ok();
+            let routing = RoutingValue::new(text).map(|value| assert_eq!(value.as_str(), text)).is_ok();
             let provenance = Provenance::new(text).map(|kept| assert_eq!(kept.as_str(), text)).is_ok();
-            let source = Source::new(text).is_ok();
+            let source = ReportSource::new(text).is_ok();
             let (key, value) = split(input);
             let value = String::from_utf8_lossy(value);
             let pairs = Metadata::new([(key, &*value)]).map(|kept| assert_eq!(kept.get(key), Some(&*value))).is_ok();

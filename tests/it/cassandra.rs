@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use prost_types::Timestamp;
 use serde_json::Value;
 use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
-use tallystone::adapters::cassandra::{Credentials, Options, Patience, connect};
+use tallystone::adapters::cassandra::{Credentials, Options, StartupDeadline, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
@@ -57,8 +57,8 @@ pub fn run(verb: &[&str], settings: &[String]) -> (i32, String) {
 }
 
 /// As long as a start waits.
-pub fn patience() -> Arc<Patience> {
-    Arc::new(Patience::begun(Arc::new(SystemClock)))
+pub fn patience() -> Arc<StartupDeadline> {
+    Arc::new(StartupDeadline::start(Arc::new(SystemClock)))
 }
 
 /// Sends a statement, as an administrator does.

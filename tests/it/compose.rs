@@ -101,7 +101,7 @@ fn the_commands_of_the_server_are_ones_that_it_takes_and_so_are_its_settings() {
         let value = value.as_str().expect("a text").replace("${TALLYSTONE_OTLP_ENDPOINT:-}", "");
         (name.as_str().expect("a text").to_owned(), value)
     });
-    let sources = config::Sources { environment: environment.collect(), ..config::Sources::default() };
+    let sources = config::ConfigSources { environment: environment.collect(), ..config::ConfigSources::default() };
     config::load(&sources).unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -118,7 +118,8 @@ fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profil
     let mounted = words(&server["volumes"])[0].clone();
     let (source, target) = mounted.trim_end_matches(":ro").split_once(':').expect("a source and a target");
     assert_eq!(server["environment"]["TALLYSTONE_CONFIG"].as_str(), Some(target));
-    let sources = config::Sources { file: Some((root().join(source), text(source))), ..config::Sources::default() };
+    let sources =
+        config::ConfigSources { file: Some((root().join(source), text(source))), ..config::ConfigSources::default() };
     let config = config::load(&sources).unwrap_or_else(|error| panic!("{error}")).config;
     let in_profile =
         |name: &str| services.get(name).is_some_and(|found| words(&found["profiles"]).contains(&"fleet".into()));

@@ -21,7 +21,7 @@ use tallystone::domain::counter::{
 use tallystone::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use tallystone::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TimeSlice, fold};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{NamespaceChange, NamespaceRecord, NewEvent, Order, RollWrite, ScanRange, Stores};
+use tallystone::ports::{NamespaceChange, NamespaceRecord, NewEvent, RollWrite, ScanOrder, ScanRange, Stores};
 use tempfile::TempDir;
 
 const DATASET: DatasetId = DatasetId(1);
@@ -62,7 +62,7 @@ async fn append(stores: &Stores, events: Vec<NewEvent>) {
 }
 
 async fn roll(stores: &Stores, at: usize, to: Timestamp) {
-    let range = ScanRange { after: Timestamp::MIN, to, order: Order::OldestFirst, beyond: None, limit: usize::MAX };
+    let range = ScanRange { after: Timestamp::MIN, to, order: ScanOrder::OldestFirst, beyond: None, limit: usize::MAX };
     let events = stores.log.scan(DATASET, &counter(at), range).await.expect("readable");
     let rules = FoldRules::constant(Duration::from_secs(60), None, vec![10]);
     let rolled = fold(Checkpoint::empty(Timestamp::MIN), &events, to, &rules);

@@ -278,7 +278,7 @@ fn a_checkpoint_of_a_release_that_noted_no_roller_says_so() {
             micros(&said["rolledUp"]["asOf"]) + 1_000,
         ))
     };
-    let bytes = tallystone::adapters::stored::encode_checkpoint(&stored);
+    let bytes = tallystone::adapters::codec::encode_checkpoint(&stored);
     let cell: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let at = stored.as_of.micros();
     let row = format!(

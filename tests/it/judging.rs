@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
+use tallystone::domain::queue::clock::StepTime;
 use tallystone::domain::queue::command::MessageRef;
-use tallystone::domain::queue::explain::{Cause, Prospect};
+use tallystone::domain::queue::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::filter::Filter;
-use tallystone::domain::queue::pace::StepTime;
-use tallystone::domain::queue::session::{Session, SessionId};
-use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId, State};
+use tallystone::domain::queue::session_records::{SessionId, SessionRecord};
+use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Settings, ShardId};
 use tallystone::ports::{
     FilteredDepth, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
@@ -82,7 +82,13 @@ impl QueueStore for Judging {
         self.inner.peek(shard, limit).await
     }
 
-    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
         self.inner.list(shard, state, after, limit).await
     }
 
@@ -95,7 +101,7 @@ impl QueueStore for Judging {
         self.inner.depth(shard, filter).await
     }
 
-    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
         self.inner.sessions(shard).await
     }
 
@@ -107,8 +113,8 @@ impl QueueStore for Judging {
         self.inner.explain(shard, message).await
     }
 
-    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
-        self.inner.prospect(shard, filter).await
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
+        self.inner.preview_dequeue(shard, filter).await
     }
 
     async fn clock(&self) -> Result<StepTime, StoreError> {

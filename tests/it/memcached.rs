@@ -15,7 +15,7 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
 use tallystone::domain::limits::MEMCACHED_QUIET_MAX;
-use tallystone::ports::{FastAdd, FastAdded, FastCounts, Outcome, StoreError, StoreErrorKind};
+use tallystone::ports::{EffectOutcome, FastAdd, FastAddOutcome, FastCounts, StoreError, StoreErrorKind};
 use tempfile::TempDir;
 
 use crate::harness::{Launch, Server, http};
@@ -54,7 +54,7 @@ async fn add_until_applied(cluster: &Cluster) -> (i64, i64) {
         match add(cluster).await {
             Ok(value) => return (value, unknown),
             Err(error) => {
-                unknown += i64::from(error.outcome == Outcome::Unknown);
+                unknown += i64::from(error.outcome == EffectOutcome::Unknown);
                 assert!(Instant::now() < deadline, "it does not come back: {error}: {:?}", error.source);
                 tokio::task::yield_now().await;
             }
@@ -89,7 +89,7 @@ async fn a_killed_memcached_fails_adds_at_once_and_starts_from_zero_when_it_is_b
     let (refused, began) = (cluster.health().refused, Instant::now());
     while cluster.health().refused == refused && began.elapsed() < BACK_WITHIN {
         let error = add(&cluster).await.expect_err("nobody is there");
-        assert_eq!((error.kind, error.outcome), (StoreErrorKind::Unavailable, Outcome::NotApplied));
+        assert_eq!((error.kind, error.outcome), (StoreErrorKind::Unavailable, EffectOutcome::NotApplied));
     }
     assert!(cluster.health().refused > refused, "a paused server is not asked");
 
@@ -106,7 +106,12 @@ async fn a_memcached_that_stops_answering_leaves_adds_unknown_and_each_counts_on
     server.pause();
     let began = Instant::now();
     let error = add(&cluster).await.expect_err("nobody answers");
-    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Unavailable, Outcome::Unknown), "{:?}", error.source);
+    assert_eq!(
+        (error.kind, error.outcome),
+        (StoreErrorKind::Unavailable, EffectOutcome::Unknown),
+        "{:?}",
+        error.source
+    );
     assert!(began.elapsed() >= TIMEOUT, "it was waited for");
     add_until_paused(&cluster).await;
     let unknown = i64::try_from(cluster.health().unknown).expect("a few");
@@ -139,7 +144,7 @@ async fn adds_that_wait_for_a_memcached_that_falls_silent_are_told_with_the_firs
     for (place, told) in (1..=60).zip(told) {
         let error = told.expect_err("nobody answers");
         let is_there = value & (1 << place) != 0;
-        assert!(error.outcome == Outcome::Unknown || !is_there, "{place}: {error}");
+        assert!(error.outcome == EffectOutcome::Unknown || !is_there, "{place}: {error}");
     }
 }
 
@@ -168,7 +173,7 @@ async fn a_dead_replica_fails_no_add_and_no_read_but_a_clear() {
         assert_eq!(cluster.get(&views()).await.expect("the other replica answers"), Some(value));
     }
     let error = cluster.clear(&views()).await.expect_err("a dead replica may show the old value again");
-    assert_eq!(error.outcome, Outcome::Unknown);
+    assert_eq!(error.outcome, EffectOutcome::Unknown);
 }
 
 #[tokio::test]
@@ -180,7 +185,7 @@ async fn a_key_that_holds_no_number_is_reported_and_left_alone() {
     let mut answer = [0; 8];
     connection.read_exact(&mut answer).expect("it answers");
     let error = add(&cluster).await.expect_err("no number");
-    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Corrupt, Outcome::NotApplied), "{:?}", error.source);
+    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Corrupt, EffectOutcome::NotApplied), "{:?}", error.source);
     let error = cluster.get(&views()).await.expect_err("no number");
     assert_eq!(error.kind, StoreErrorKind::Corrupt);
 }
@@ -304,9 +309,9 @@ async fn a_remembered_token_counts_at_most_once_whatever_is_lost() {
             outcomes.push(cluster.add(&views(), token(n)).await);
             tokio::task::yield_now().await;
         }
-        certain += i64::from(matches!(outcomes[0], Ok(FastAdded::Applied(_))));
+        certain += i64::from(matches!(outcomes[0], Ok(FastAddOutcome::Applied(_))));
         let again = cluster.add(&views(), token(n)).await.expect("an add");
-        assert!(matches!(again, FastAdded::Seen(_)), "a repeat adds nothing: {again:?}");
+        assert!(matches!(again, FastAddOutcome::Seen(_)), "a repeat adds nothing: {again:?}");
     }
     assert!(proxy.lost() > 0, "answers were lost");
     let value = cluster.get(&views()).await.expect("a read").expect("a value");

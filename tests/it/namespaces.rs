@@ -6,7 +6,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::api::grpc::namespaces::NamespacesApi;
 use tallystone::domain::Timestamp;
-use tallystone::engine::namespaces::Namespaces;
+use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::proto::admin::v1 as pb;
 use tallystone::proto::admin::v1::namespace_service_server::NamespaceService;
 use tonic::{Request, Response, Status};
@@ -17,7 +17,7 @@ const OURS: &str = include_str!("../golden/documents/ours.toml");
 
 async fn service() -> NamespacesApi {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
-    NamespacesApi::new(Namespaces::open(memory::stores().catalog, clock).await.expect("memory opens"))
+    NamespacesApi::new(NamespaceCatalog::open(memory::stores().catalog, clock).await.expect("memory opens"))
 }
 
 fn named(name: &str) -> pb::Namespace {

@@ -15,11 +15,11 @@ use tallystone::domain::limits::{
     CALLER_OPERATIONS_MAX, CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX,
     OPERATIONS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
 };
-use tallystone::domain::queue::{QueueName, State};
+use tallystone::domain::queue::{MessageState, QueueName};
+use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::loops::driver::Driver;
 use tallystone::engine::namespaces::Author;
 use tallystone::engine::queues::{OperationState, QueueDraft, QueueError, Queues, SentMessage};
-use tallystone::engine::shares::CallerId;
 use tallystone::ports::{Clock, QueueStores};
 
 use crate::judging::{Judged, Judging};
@@ -132,19 +132,19 @@ async fn watches_of_a_queue_share_their_readings() {
     for _ in 0..WATCHES {
         let mut watch = queues.watch(&caller(1), &name("mail"), interval).expect("its share");
         let first = watch.next().await.expect("a look").expect("no failure");
-        assert_eq!(first.depth.of(State::Pending), 0, "the first look is at once");
+        assert_eq!(first.depth.of(MessageState::Pending), 0, "the first look is at once");
         watches.push(watch);
     }
     let before = store.totals_read();
     queues.enqueue(&caller(1), &name("mail"), SentMessage::default()).await.expect("a message");
     let looks = join_all(watches.iter_mut().map(StreamExt::next));
     let time = async {
-        clock.until_sleepers(at_rest + WATCHES).await;
+        clock.wait_for_sleepers(at_rest + WATCHES).await;
         clock.advance(interval);
     };
     let (looks, ()) = tokio::join!(looks, time);
     for look in looks {
-        assert_eq!(look.expect("a look").expect("no failure").depth.of(State::Pending), 1);
+        assert_eq!(look.expect("a look").expect("no failure").depth.of(MessageState::Pending), 1);
     }
     assert_eq!(store.totals_read() - before, u64::from(SHARDS), "one reading for all");
 }

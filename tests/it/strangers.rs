@@ -6,7 +6,7 @@ use std::time::Duration;
 use tallystone::adapters::cassandra::{Cassandra, Options};
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
-use tallystone::domain::fleet::{Beat, SECRET_BYTES, Secret};
+use tallystone::domain::fleet::{FleetSecret, Heartbeat, SECRET_BYTES};
 use tallystone::ports::Clock;
 use tallystone::proto::SECRET_METADATA;
 use tallystone::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
@@ -29,7 +29,7 @@ fn start_on(keyspace: &str) -> Server {
 }
 
 /// The heartbeats of the fleet, as whoever may read its keyspace finds them.
-async fn beats() -> Vec<Beat> {
+async fn beats() -> Vec<Heartbeat> {
     let options = Options {
         servers: vec![shared().unwrap_or_else(|why| panic!("{why}")).to_string()],
         keyspace: KEYSPACE.to_owned(),
@@ -76,7 +76,7 @@ fn a_signal_is_taken_with_the_secret_of_a_member_and_from_nobody_else() {
     let are_two = || [&one, &other].iter().all(|server| metric(server, "tallystone_fleet_members") == 2.0);
     assert!(eventually(WITHIN, are_two), "{}", one.printed());
     let runtime = Runtime::new().expect("a runtime");
-    let secrets: Vec<Secret> = runtime
+    let secrets: Vec<FleetSecret> = runtime
         .block_on(beats())
         .into_iter()
         .map(|beat| beat.secret.expect("a server of this build has one"))
@@ -103,7 +103,7 @@ fn a_signal_is_taken_with_the_secret_of_a_member_and_from_nobody_else() {
     let answer = one.post(path, r#"{"signals": [{"namespace_id": "1", "counter_name": "views"}]}"#);
     assert!([403, 404].contains(&answer.status), "{} {}", answer.status, answer.body);
     assert!(other.stop().success());
-    let taken = |secret: &Secret| runtime.block_on(signal(&one, Some(&secret.0))).is_ok();
+    let taken = |secret: &FleetSecret| runtime.block_on(signal(&one, Some(&secret.0))).is_ok();
     let is_one_left = || secrets.iter().filter(|secret| taken(secret)).count() == 1;
     assert!(eventually(WITHIN, is_one_left), "the secret of a member that has left is good no more");
     assert!(one.stop().success());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Token};
+use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{
-    Add, Clear, Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, TokenVerdict, WriteOutcome,
+    Add, Clear, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, TokenVerdict, WriteOutcome,
 };
 
 use crate::chance::Chance;
@@ -100,10 +100,10 @@ impl Client {
     }
 
     /// A token whose time is that of the client's clock, or somewhat older.
-    fn token(&self, age: Duration) -> Option<Token> {
+    fn token(&self, age: Duration) -> Option<IdempotencyToken> {
         let now = Timestamp::from_micros((self.begins + self.world.now()).micros() + self.manners.skew) - age;
         let token = format!("{}-{:x}", self.number, self.chance.lock().next());
-        Token::parse(&ClientToken { token, generation_time: Some(now) }).ok()
+        IdempotencyToken::parse(&ClientToken { token, generation_time: Some(now) }).ok()
     }
 
     async fn back_off(&self) {
@@ -111,7 +111,7 @@ impl Client {
         self.world.sleep(wait).await;
     }
 
-    async fn attempt(&self, number: Number, counter: usize, kind: Kind, token: Token) -> Known {
+    async fn attempt(&self, number: Number, counter: usize, kind: Kind, token: IdempotencyToken) -> Known {
         let (namespace, name) = (self.namespace.clone(), name_of(counter));
         let world = self.world.clone();
         let work = move |counting: Counting| async move {
@@ -172,7 +172,7 @@ impl Client {
     pub async fn check(&self, number: Number) -> bool {
         let change = self.ledger.change(number);
         let (namespace, name) = (self.namespace.clone(), name_of(change.counter));
-        let token = Token { key: change.key.clone(), idempotent: true };
+        let token = IdempotencyToken { key: change.key.clone(), idempotent: true };
         let work = move |counting: Counting| async move { counting.check_token(&namespace, name, token).await };
         let Some((_, answer)) = self.call(work).await else { return false };
         match answer {
@@ -196,7 +196,7 @@ impl Client {
     }
 
     /// Reads a counter; none if no answer came.
-    pub async fn read_one(&self, counter: usize, freshness: Freshness) -> Option<Reading> {
+    pub async fn read_one(&self, counter: usize, freshness: Freshness) -> Option<CountReading> {
         let asked = self.world.now();
         let at_least = self.told.lock()[counter];
         let (namespace, name) = (self.namespace.clone(), name_of(counter));
@@ -211,7 +211,7 @@ impl Client {
     }
 
     /// Whether a reading of a counter is final: nothing is left to be rolled up.
-    pub fn is_final(reading: &Reading, after: Timestamp) -> bool {
+    pub fn is_final(reading: &CountReading, after: Timestamp) -> bool {
         reading.exactness == Exactness::ExactAsOf && !reading.behind && reading.as_of >= after
     }
 

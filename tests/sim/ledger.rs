@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::EventKey;
-use tallystone::engine::counting::{Exactness, Reading};
+use tallystone::engine::counting::{CountReading, Exactness};
 
 /// The adds that one counter can tell apart.
 pub const ADDS_OF_A_COUNTER: u32 = 60;
@@ -73,7 +73,7 @@ pub struct Seen {
     pub counter: usize,
     /// When the client asked.
     pub asked: Duration,
-    pub reading: Reading,
+    pub reading: CountReading,
     /// Which process answered.
     pub server: usize,
     /// The newest as_of that the client had been told of the counter, which it sent along.

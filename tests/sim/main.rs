@@ -30,7 +30,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use run::{Outcome, run};
-use tallystone::domain::fleet::{Rule, Rules};
+use tallystone::domain::fleet::{ProtocolRule, ProtocolRules};
 
 /// A run makes and drops many small things.
 #[global_allocator]
@@ -41,7 +41,7 @@ const KEYSPACE: &str = "simulation";
 const SEEDS: u64 = 100;
 
 /// Runs seeds on all cores, from the first on, until one is broken or all are done; answers the least broken one.
-fn search(first: u64, count: u64, rules: Rules) -> Option<(u64, Outcome)> {
+fn search(first: u64, count: u64, rules: ProtocolRules) -> Option<(u64, Outcome)> {
     let next = AtomicU64::new(first);
     let found: Mutex<Option<(u64, Outcome)>> = Mutex::new(None);
     let threads = thread::available_parallelism().map_or(2, usize::from);
@@ -76,7 +76,7 @@ fn number_of(variable: &str) -> Option<u64> {
 fn every_law_holds_over_all_seeds() {
     let count = number_of("TALLYSTONE_SEEDS").unwrap_or(SEEDS);
     let first = number_of("TALLYSTONE_SEED").unwrap_or(0);
-    if let Some((seed, outcome)) = search(first, count, Rules::default()) {
+    if let Some((seed, outcome)) = search(first, count, ProtocolRules::default()) {
         panic!(
             "seed {seed} breaks {} laws; TALLYSTONE_SEED={seed} cargo test --test simulation one_seed runs it alone:\n{}",
             outcome.broken.len(),
@@ -87,25 +87,25 @@ fn every_law_holds_over_all_seeds() {
 
 /// The seeds within which every missing rule has to show, from the first on that was seen to show it.
 const SEEDS_WITHOUT_A_RULE: u64 = 10_000;
-const SHOWN_BY: [(Rule, u64); 10] = [
-    (Rule::AcknowledgeUnderLease, 839),
-    (Rule::LapsedStaysLapsed, 869),
-    (Rule::PendingAboveLimit, 6),
-    (Rule::Void, 869),
-    (Rule::SecondVoid, 20573),
-    (Rule::RecheckMark, 1582),
-    (Rule::CheckpointBeforeWatermark, 3),
-    (Rule::MaxRegisters, 192),
-    (Rule::FillUnderRight, 877),
-    (Rule::NoOlderThanTold, 1725),
+const SHOWN_BY: [(ProtocolRule, u64); 10] = [
+    (ProtocolRule::AcknowledgeUnderLease, 839),
+    (ProtocolRule::LapsedStaysLapsed, 869),
+    (ProtocolRule::PendingAboveLimit, 6),
+    (ProtocolRule::Void, 869),
+    (ProtocolRule::SecondVoid, 20573),
+    (ProtocolRule::RecheckMark, 1582),
+    (ProtocolRule::CheckpointBeforeWatermark, 3),
+    (ProtocolRule::MaxRegisters, 192),
+    (ProtocolRule::FillUnderRight, 877),
+    (ProtocolRule::NoOlderThanTold, 1725),
 ];
 
 #[test]
 fn without_any_one_rule_a_law_is_broken() {
-    assert!(SHOWN_BY.map(|(rule, _)| rule) == Rule::ALL, "every rule is taken out once");
+    assert!(SHOWN_BY.map(|(rule, _)| rule) == ProtocolRule::ALL, "every rule is taken out once");
     let mut unnoticed = Vec::new();
     for (rule, first) in SHOWN_BY {
-        match search(first, SEEDS_WITHOUT_A_RULE, Rules::without(rule)) {
+        match search(first, SEEDS_WITHOUT_A_RULE, ProtocolRules::without(rule)) {
             Some((seed, outcome)) => println!("without {rule:?}, seed {seed}: {}", outcome.broken[0]),
             None => unnoticed.push(rule),
         }
@@ -119,7 +119,7 @@ const SEEDS_RUN_TWICE: u64 = 20;
 #[test]
 fn a_run_follows_from_its_seed() {
     for seed in 0..SEEDS_RUN_TWICE {
-        let (first, again) = (run(seed, Rules::default()), run(seed, Rules::default()));
+        let (first, again) = (run(seed, ProtocolRules::default()), run(seed, ProtocolRules::default()));
         assert_eq!(first, again, "seed {seed}: {:?} and {:?}", first.took, again.took);
     }
 }
@@ -127,7 +127,7 @@ fn a_run_follows_from_its_seed() {
 #[test]
 fn one_seed_says_what_it_does_and_does_it_again() {
     let seed = number_of("TALLYSTONE_SEED").unwrap_or(7);
-    let (first, again) = (run(seed, Rules::default()), run(seed, Rules::default()));
+    let (first, again) = (run(seed, ProtocolRules::default()), run(seed, ProtocolRules::default()));
     println!("seed {seed}: {:?} in {:?}", first.summary, first.took);
     assert_eq!(first, again, "the same seed gives the same run");
     assert!(first.broken.is_empty(), "seed {seed}:\n{}", first.broken.join("\n"));

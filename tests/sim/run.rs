@@ -9,10 +9,10 @@ use tallystone::adapters::cassandra::schema::MIGRATIONS;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
-use tallystone::domain::fleet::{Roles, Rules};
+use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::domain::namespace::NamespaceSpec;
-use tallystone::engine::counting::{Freshness, Reading};
-use tallystone::engine::namespaces::{Author, Namespaces};
+use tallystone::engine::counting::{CountReading, Freshness};
+use tallystone::engine::namespaces::{Author, NamespaceCatalog};
 use tallystone::ports::{Catalog, Clock};
 
 use crate::caches::Caches;
@@ -47,7 +47,7 @@ pub struct Outcome {
 }
 
 /// Runs a seed.
-pub fn run(seed: u64, rules: Rules) -> Outcome {
+pub fn run(seed: u64, rules: ProtocolRules) -> Outcome {
     let world = World::new();
     let mut turner = Turner::new(&world);
     let ledger = Ledger::default();
@@ -92,7 +92,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(seed: u64, rules: Rules, world: &World, ledger: &Ledger) -> Self {
+    fn set(seed: u64, rules: ProtocolRules, world: &World, ledger: &Ledger) -> Self {
         let mut chance = Chance::new(seed, 0);
         let begins = beginning(&mut chance);
         let climate = Climate::of(&mut chance);
@@ -249,7 +249,7 @@ impl Stage {
             self.world.sleep(SECOND).await;
         }
         match newest {
-            Some(Reading { count, .. }) => {
+            Some(CountReading { count, .. }) => {
                 self.ledger.broke(format!("counter {counter} ends with {count:b}, not {expected:b}: {newest:?}"));
             }
             None => self.ledger.broke(format!("counter {counter} is not rolled up in the end")),
@@ -323,7 +323,7 @@ fn catalog_with(spec: &NamespaceSpec) -> Arc<SharedCatalog> {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(SLICE));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
     runtime.block_on(async {
-        let namespaces = Namespaces::open(shared, clock).await.expect("memory opens");
+        let namespaces = NamespaceCatalog::open(shared, clock).await.expect("memory opens");
         namespaces.create(spec.clone(), Author::default()).await.expect("a valid namespace");
     });
     catalog

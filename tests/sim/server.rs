@@ -10,10 +10,10 @@ use tallystone::adapters::manual::SeededEntropy;
 use tallystone::adapters::{memcached, memory};
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
-use tallystone::domain::fleet::{Roles, Rules};
+use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::engine::counting::Counting;
-use tallystone::engine::namespaces::Namespaces;
-use tallystone::engine::{Engine, Parts, Profile};
+use tallystone::engine::namespaces::NamespaceCatalog;
+use tallystone::engine::{Engine, EngineParts, MemberProfile};
 use tallystone::ports::{CacheCluster, Catalog, Clock, CountCache, FastCounts, Stores};
 
 use crate::caches::{Caches, SimNetwork};
@@ -39,7 +39,7 @@ pub struct Plan {
     pub caches: Option<Caches>,
     pub net: Net,
     pub catalog: Arc<SharedCatalog>,
-    pub rules: Rules,
+    pub rules: ProtocolRules,
     pub pauses: Pauses,
     /// Whether the trouble is over.
     pub is_calm: Arc<AtomicBool>,
@@ -234,7 +234,7 @@ impl Machines {
         let entropy = SeededEntropy::new(own);
         let store = SimStore { cluster: plan.cluster.clone(), machine, stops: self.stops(process, own, 1) };
         let catalog = Arc::clone(&plan.catalog) as Arc<dyn Catalog>;
-        let opening = Cassandra::on(
+        let opening = Cassandra::open_on(
             Arc::new(store),
             crate::KEYSPACE,
             Some(Arc::clone(&plan.catalog) as Arc<dyn SettingsSource>),
@@ -248,7 +248,7 @@ impl Machines {
             let network = SimNetwork { caches: caches.clone(), machine, stops: Arc::new(self.stops(process, own, 3)) };
             join(&mut stores, network, Arc::clone(&clock), plan.rules).await?;
         }
-        let namespaces = Namespaces::open(catalog, Arc::clone(&clock)).await;
+        let namespaces = NamespaceCatalog::open(catalog, Arc::clone(&clock)).await;
         let namespaces = namespaces.map_err(|error| error.to_string())?;
         let signals = SimSignals {
             machine,
@@ -257,14 +257,14 @@ impl Machines {
             chance: Mutex::new(Chance::new(own, 2)),
             is_calm: Arc::clone(&plan.is_calm),
         };
-        let parts = Parts {
+        let parts = EngineParts {
             stores,
             queue_stores: memory::queue_stores(Arc::clone(&clock)),
             clock,
             entropy: Arc::new(entropy),
             export: None,
             namespaces,
-            profile: Profile {
+            profile: MemberProfile {
                 roles: plan.roles[machine],
                 address: machine.to_string(),
                 name: machine.to_string(),
@@ -288,9 +288,14 @@ pub fn cache_cluster() -> NamespaceName {
 }
 
 /// Opens the cache cluster as a server does: if none of its servers answers, there is no start.
-async fn join(stores: &mut Stores, network: SimNetwork, clock: Arc<dyn Clock>, rules: Rules) -> Result<(), String> {
+async fn join(
+    stores: &mut Stores,
+    network: SimNetwork,
+    clock: Arc<dyn Clock>,
+    rules: ProtocolRules,
+) -> Result<(), String> {
     let options = network.caches.options();
-    let opened = memcached::Cluster::on(Arc::new(network), options, clock, rules).await;
+    let opened = memcached::Cluster::open_on(Arc::new(network), options, clock, rules).await;
     let (cluster, _) = opened.map_err(|absent| format!("{absent:?}"))?;
     let cluster = Arc::new(cluster);
     let (cache, fast) = (Arc::clone(&cluster) as Arc<dyn CountCache>, cluster as Arc<dyn FastCounts>);

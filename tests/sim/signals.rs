@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::ports::{RollupSignal, Signal, SignalCounts};
+use tallystone::ports::{CounterSignal, RollupSignal, SignalCounts};
 
 use crate::chance::Chance;
 use crate::cluster::net::{Net, Site};
@@ -38,7 +38,7 @@ impl SimSignals {
 }
 
 impl RollupSignal for SimSignals {
-    fn send(&self, roller: &Arc<str>, signal: Signal) {
+    fn send(&self, roller: &Arc<str>, signal: CounterSignal) {
         let to: usize = roller.parse().expect("the address of a machine is its number");
         for delay in self.delays() {
             let Some(at) = self.net.send(Site::Machine(self.machine), Site::Machine(to)) else { continue };

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tallystone::adapters::cassandra::Fault;
-use tallystone::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
-use tallystone::adapters::cassandra::value::{Row, Value};
-use tallystone::ports::{Outcome, StoreErrorKind};
+use tallystone::adapters::cassandra::RequestFailure;
+use tallystone::adapters::cassandra::store::{
+    ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
+};
+use tallystone::adapters::cassandra::value::{CqlRow, CqlValue};
+use tallystone::ports::{EffectOutcome, StoreErrorKind};
 use tokio::sync::oneshot;
 
 use crate::cluster::net::Site;
@@ -46,7 +48,7 @@ impl SimStore {
     }
 
     /// Sends a request to some node and waits for its answer.
-    async fn request<T, W>(&self, work: impl FnOnce(Cluster, usize) -> W + Send + 'static) -> Result<T, Fault>
+    async fn request<T, W>(&self, work: impl FnOnce(Cluster, usize) -> W + Send + 'static) -> Result<T, RequestFailure>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -54,7 +56,7 @@ impl SimStore {
         self.stops.step().await;
         let site = Site::Machine(self.machine);
         let Some(node) = self.cluster.coordinator_for(site) else {
-            return Err(Fault::not_sent("no node answers"));
+            return Err(RequestFailure::not_sent("no node answers"));
         };
         let (told, answer) = oneshot::channel();
         let begun = self.world().now();
@@ -96,7 +98,7 @@ impl SimStore {
     }
 
     /// Writes rows through one coordinator, each partition for itself.
-    async fn write_all(&self, rows: Vec<(&Prepared, Vec<Datum>)>) -> Result<(), Fault> {
+    async fn write_all(&self, rows: Vec<(&PreparedCql, Vec<Datum>)>) -> Result<(), RequestFailure> {
         let clock = self.clock();
         let mut changes: Vec<(Name, crate::cql::Partition)> = Vec::new();
         for (prepared, values) in rows {
@@ -122,17 +124,22 @@ impl SimStore {
         .await
     }
 
-    async fn read_all(&self, prepared: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+    async fn read_all(
+        &self,
+        prepared: &PreparedCql,
+        values: &[CqlValue],
+        level: ReadConsistency,
+    ) -> Result<Vec<CqlRow>, RequestFailure> {
         let Parsed::Read(reading) = parsed_of(prepared) else { panic!("{} is no read", prepared.text()) };
         let types = reading.clone();
         let (reading, values) = (Arc::clone(reading), Arc::new(data_of(values)));
         let all = match level {
-            Level::Quorum | Level::Serial => false,
-            Level::All => true,
+            ReadConsistency::Quorum | ReadConsistency::Serial => false,
+            ReadConsistency::All => true,
         };
         let answered =
             self.request(move |cluster, node| async move { cluster.read(node, &reading, &values, all).await });
-        let rows = answered.await.map_err(|fault| Fault { outcome: Outcome::NotApplied, ..fault })?;
+        let rows = answered.await.map_err(|fault| RequestFailure { outcome: EffectOutcome::NotApplied, ..fault })?;
         let row = |row: Vec<Datum>| {
             row.into_iter().zip(&types.columns).map(|(datum, (_, column_type))| value_of(datum, *column_type)).collect()
         };
@@ -142,13 +149,13 @@ impl SimStore {
 
 #[async_trait]
 impl WideStore for SimStore {
-    async fn prepare(&self, text: &str) -> Result<Prepared, Fault> {
+    async fn prepare(&self, text: &str) -> Result<PreparedCql, RequestFailure> {
         let schema = self.cluster.schema();
         let known = PLANS.lock().get(text).cloned();
         let parsed = match known {
             Some(parsed) => parsed,
             None => {
-                let refused = |why| Fault { worth_repeating: false, ..Fault::not_sent(why) };
+                let refused = |why| RequestFailure { is_retryable: false, ..RequestFailure::not_sent(why) };
                 let parsed = Arc::new(match parse::statement(text, &schema).map_err(refused)? {
                     Plan::Read(reading) => Parsed::Read(Arc::new(reading)),
                     Plan::Write(writing) => Parsed::Write(Arc::new(writing)),
@@ -162,17 +169,17 @@ impl WideStore for SimStore {
             Parsed::Write(writing) => &writing.table,
         };
         if !schema.contains_key(&table.name) {
-            return Err(Fault {
-                worth_repeating: false,
-                ..Fault::not_sent(format!("there is no table {}", table.name))
+            return Err(RequestFailure {
+                is_retryable: false,
+                ..RequestFailure::not_sent(format!("there is no table {}", table.name))
             });
         }
-        Ok(Prepared::new(text, parsed))
+        Ok(PreparedCql::new(text, parsed))
     }
 
-    async fn define(&self, text: &str) -> Result<(), Fault> {
+    async fn define(&self, text: &str) -> Result<(), RequestFailure> {
         self.stops.step().await;
-        let definition = parse::definition(text).map_err(Fault::corrupt)?;
+        let definition = parse::definition(text).map_err(RequestFailure::corrupt)?;
         self.cluster.change_schema(|schema| match definition {
             Definition::Create(table) => {
                 schema.entry(Arc::clone(&table.name)).or_insert_with(|| Arc::new(table));
@@ -189,24 +196,28 @@ impl WideStore for SimStore {
         Ok(())
     }
 
-    async fn write(&self, prepared: &Prepared, values: &[Value]) -> Result<(), Fault> {
+    async fn write(&self, prepared: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure> {
         self.write_all(vec![(prepared, data_of(values))]).await
     }
 
-    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
+    async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure> {
         self.write_all(rows.iter().map(|(prepared, values)| (*prepared, data_of(values))).collect()).await
     }
 
     /// Every replica has everything, so any node is as good as another.
-    fn route(&self, prepared: &Prepared, values: &[Value]) -> Route {
+    fn route(&self, prepared: &PreparedCql, values: &[CqlValue]) -> WriteRoute {
         let writing = writing_of(prepared);
         let mut hasher = DefaultHasher::new();
         (&writing.table.name, writing.key(&data_of(values))).hash(&mut hasher);
-        Route { replica: 0, partition: hasher.finish().cast_signed() }
+        WriteRoute { replica: 0, partition: hasher.finish().cast_signed() }
     }
 
-    async fn decide(&self, writes: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
-        let of = |(prepared, values): &(&Prepared, Vec<Value>)| (Arc::clone(writing_of(prepared)), data_of(values));
+    async fn apply_conditionally(
+        &self,
+        writes: &[(&PreparedCql, Vec<CqlValue>)],
+    ) -> Result<ConditionalResult, RequestFailure> {
+        let of =
+            |(prepared, values): &(&PreparedCql, Vec<CqlValue>)| (Arc::clone(writing_of(prepared)), data_of(values));
         let writes: Arc<Vec<_>> = Arc::new(writes.iter().map(of).collect());
         let (first, values) = &writes[0];
         let name = Arc::new((Arc::clone(&first.table.name), first.key(values)));
@@ -214,67 +225,72 @@ impl WideStore for SimStore {
         let decided =
             self.request(move |cluster, node| async move { cluster.decide(node, name, writes).await }).await?;
         Ok(match decided {
-            Decided::Applied => Decision::Applied,
+            Decided::Applied => ConditionalResult::Applied,
             Decided::Held(row) => {
                 let value = |(name, datum): (String, Datum)| {
                     let column_type = table.column(&name).map_or(Type::Blob, |column| column.column_type);
                     (name, value_of(datum, column_type))
                 };
-                Decision::Held(HeldRow::new(row.into_iter().map(value).collect()))
+                ConditionalResult::NotApplied(ConflictingRow::new(row.into_iter().map(value).collect()))
             }
         })
     }
 
-    async fn read(&self, prepared: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+    async fn read(
+        &self,
+        prepared: &PreparedCql,
+        values: &[CqlValue],
+        level: ReadConsistency,
+    ) -> Result<Vec<CqlRow>, RequestFailure> {
         self.read_all(prepared, values, level).await
     }
 
-    async fn read_page(&self, prepared: &Prepared, _after: Option<&PageState>) -> Result<Page, Fault> {
-        Ok((self.read_all(prepared, &[], Level::Quorum).await?, None))
+    async fn read_page(&self, prepared: &PreparedCql, _after: Option<&PageState>) -> Result<RowPage, RequestFailure> {
+        Ok((self.read_all(prepared, &[], ReadConsistency::Quorum).await?, None))
     }
 }
 
-fn parsed_of(prepared: &Prepared) -> &Parsed {
+fn parsed_of(prepared: &PreparedCql) -> &Parsed {
     prepared.inner::<Arc<Parsed>>()
 }
 
-fn writing_of(prepared: &Prepared) -> &Arc<Writing> {
+fn writing_of(prepared: &PreparedCql) -> &Arc<Writing> {
     match parsed_of(prepared) {
         Parsed::Write(writing) => writing,
         Parsed::Read(_) => panic!("{} is no write", prepared.text()),
     }
 }
 
-fn fault(refusal: Refusal) -> Fault {
+fn fault(refusal: Refusal) -> RequestFailure {
     let outcome = match refusal {
-        Refusal::Unavailable => Outcome::NotApplied,
-        Refusal::Timeout => Outcome::Unknown,
+        Refusal::Unavailable => EffectOutcome::NotApplied,
+        Refusal::Timeout => EffectOutcome::Unknown,
     };
-    Fault { kind: StoreErrorKind::Unavailable, outcome, worth_repeating: true, why: format!("{refusal:?}") }
+    RequestFailure { kind: StoreErrorKind::Unavailable, outcome, is_retryable: true, why: format!("{refusal:?}") }
 }
 
-fn data_of(values: &[Value]) -> Vec<Datum> {
-    let datum = |value: &Value| match value {
-        Value::Null => Datum::Null,
-        Value::BigInt(int) => Datum::Int(*int),
-        Value::Int(int) => Datum::Int(i64::from(*int)),
-        Value::Bool(is) => Datum::Bool(*is),
-        Value::Text(text) => Datum::Text(text.as_str().into()),
-        Value::Blob(bytes) => Datum::Blob(bytes.as_slice().into()),
-        Value::Uuid(bytes) => Datum::Uuid(*bytes),
+fn data_of(values: &[CqlValue]) -> Vec<Datum> {
+    let datum = |value: &CqlValue| match value {
+        CqlValue::Null => Datum::Null,
+        CqlValue::BigInt(int) => Datum::Int(*int),
+        CqlValue::Int(int) => Datum::Int(i64::from(*int)),
+        CqlValue::Bool(is) => Datum::Bool(*is),
+        CqlValue::Text(text) => Datum::Text(text.as_str().into()),
+        CqlValue::Blob(bytes) => Datum::Blob(bytes.as_slice().into()),
+        CqlValue::Uuid(bytes) => Datum::Uuid(*bytes),
     };
     values.iter().map(datum).collect()
 }
 
-fn value_of(datum: Datum, column_type: Type) -> Value {
+fn value_of(datum: Datum, column_type: Type) -> CqlValue {
     match datum {
-        Datum::Null => Value::Null,
-        Datum::Int(int) if column_type == Type::Int => Value::Int(i32::try_from(int).expect("it came from an int")),
-        Datum::Int(int) => Value::BigInt(int),
-        Datum::Bool(is) => Value::Bool(is),
-        Datum::Text(text) => Value::Text(text.to_string()),
-        Datum::Blob(bytes) => Value::Blob(bytes.to_vec()),
-        Datum::Uuid(bytes) => Value::Uuid(bytes),
+        Datum::Null => CqlValue::Null,
+        Datum::Int(int) if column_type == Type::Int => CqlValue::Int(i32::try_from(int).expect("it came from an int")),
+        Datum::Int(int) => CqlValue::BigInt(int),
+        Datum::Bool(is) => CqlValue::Bool(is),
+        Datum::Text(text) => CqlValue::Text(text.to_string()),
+        Datum::Blob(bytes) => CqlValue::Blob(bytes.to_vec()),
+        Datum::Uuid(bytes) => CqlValue::Uuid(bytes),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tallystone::adapters::stored;
+use tallystone::adapters::codec;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, NamespaceId};
 
@@ -63,7 +63,7 @@ fn checkpoint_of(cluster: &Cluster, counter: &Counter) -> Timestamp {
     let values = [Datum::Int(DATASET), Datum::Int(ns), Datum::Text(counter.name().as_str().into())];
     let rows = cluster.peek(text, &values).into_iter();
     let as_of = rows.filter_map(|row| match row.into_iter().nth(1) {
-        Some(Datum::Blob(bytes)) => stored::decode_checkpoint(&bytes).ok().map(|checkpoint| checkpoint.as_of),
+        Some(Datum::Blob(bytes)) => codec::decode_checkpoint(&bytes).ok().map(|checkpoint| checkpoint.as_of),
         _ => None, // a row that holds registers only
     });
     as_of.max().unwrap_or(Timestamp::MIN)

@@ -19,11 +19,11 @@ use crate::ports::{FleetStore, StoreError, StoreErrorKind, Stores};
 
 /// The stores, and where each dataset is.
 pub struct ByDataset {
-    home: Stores,
-    beside: BTreeMap<NamespaceName, Stores>,
+    primary: Stores,
+    attached: BTreeMap<NamespaceName, Stores>,
     /// The clusters of the datasets that were asked for; none is home.
-    of_datasets: DashMap<DatasetId, Option<NamespaceName>>,
-    of_namespaces: DashMap<NamespaceId, Option<NamespaceName>>,
+    clusters_by_dataset: DashMap<DatasetId, Option<NamespaceName>>,
+    clusters_by_namespace: DashMap<NamespaceId, Option<NamespaceName>>,
 }
 
 /// One store of a store at home and stores beside it, by the names of their clusters. The catalogs of those beside it are not
@@ -31,7 +31,12 @@ pub struct ByDataset {
 pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stores {
     let is_shared = home.fleet.is_some();
     let outer = home.clone();
-    let all = Arc::new(ByDataset { home, beside, of_datasets: DashMap::new(), of_namespaces: DashMap::new() });
+    let all = Arc::new(ByDataset {
+        primary: home,
+        attached: beside,
+        clusters_by_dataset: DashMap::new(),
+        clusters_by_namespace: DashMap::new(),
+    });
     Stores {
         log: Arc::clone(&all) as Arc<_>,
         touches: Arc::clone(&all) as Arc<_>,
@@ -46,66 +51,68 @@ pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stor
 impl ByDataset {
     /// The store of a dataset. A dataset that the catalog does not have is nowhere: another server may have made it in a
     /// commit that this read has not seen.
-    async fn of(&self, dataset: DatasetId) -> Result<&Stores, StoreError> {
-        if let Some(stores) = self.known(dataset) {
+    async fn stores_of_dataset(&self, dataset: DatasetId) -> Result<&Stores, StoreError> {
+        if let Some(stores) = self.cached_stores_of(dataset) {
             return Ok(stores);
         }
         const OP: &str = "find the cluster of a dataset";
-        if !self.of_datasets.contains_key(&dataset) {
-            self.learn().await?;
+        if !self.clusters_by_dataset.contains_key(&dataset) {
+            self.load_clusters().await?;
         }
-        let cluster = self.of_datasets.get(&dataset).map(|cluster| cluster.clone());
+        let cluster = self.clusters_by_dataset.get(&dataset).map(|cluster| cluster.clone());
         match cluster {
-            Some(cluster) => self.named(cluster.as_ref()).ok_or_else(|| not_listed(OP, cluster.as_ref())),
+            Some(cluster) => self.stores_of_cluster(cluster.as_ref()).ok_or_else(|| not_listed(OP, cluster.as_ref())),
             None => Err(StoreError::not_applied(StoreErrorKind::Unavailable, OP)
-                .because(format!("the catalog has no dataset {}", dataset.0))),
+                .with_source(format!("the catalog has no dataset {}", dataset.0))),
         }
     }
 
     /// The store of a dataset that was asked for before.
-    fn known(&self, dataset: DatasetId) -> Option<&Stores> {
-        let cluster = self.of_datasets.get(&dataset)?;
-        self.named(cluster.as_ref())
+    fn cached_stores_of(&self, dataset: DatasetId) -> Option<&Stores> {
+        let cluster = self.clusters_by_dataset.get(&dataset)?;
+        self.stores_of_cluster(cluster.as_ref())
     }
 
     /// The store of what is kept by namespace; none if the namespace does not live: it may have left something anywhere.
-    async fn of_namespace(&self, namespace: NamespaceId) -> Result<Option<&Stores>, StoreError> {
-        if !self.of_namespaces.contains_key(&namespace) {
-            self.learn().await?;
+    async fn stores_of_namespace(&self, namespace: NamespaceId) -> Result<Option<&Stores>, StoreError> {
+        if !self.clusters_by_namespace.contains_key(&namespace) {
+            self.load_clusters().await?;
         }
-        let Some(cluster) = self.of_namespaces.get(&namespace).map(|cluster| cluster.clone()) else { return Ok(None) };
-        let found = self.named(cluster.as_ref());
+        let Some(cluster) = self.clusters_by_namespace.get(&namespace).map(|cluster| cluster.clone()) else {
+            return Ok(None);
+        };
+        let found = self.stores_of_cluster(cluster.as_ref());
         found.map(Some).ok_or_else(|| not_listed("find the cluster of a namespace", cluster.as_ref()))
     }
 
-    fn named(&self, cluster: Option<&NamespaceName>) -> Option<&Stores> {
+    fn stores_of_cluster(&self, cluster: Option<&NamespaceName>) -> Option<&Stores> {
         match cluster {
-            None => Some(&self.home),
-            Some(name) => self.beside.get(name),
+            None => Some(&self.primary),
+            Some(name) => self.attached.get(name),
         }
     }
 
-    async fn learn(&self) -> Result<(), StoreError> {
-        let state = self.home.catalog.load().await?;
+    async fn load_clusters(&self) -> Result<(), StoreError> {
+        let state = self.primary.catalog.load().await?;
         for dataset in state.datasets {
-            self.of_datasets.insert(dataset.id, dataset.cluster);
+            self.clusters_by_dataset.insert(dataset.id, dataset.cluster);
         }
         for namespace in state.namespaces {
-            let cluster = self.of_datasets.get(&namespace.dataset_id).and_then(|cluster| cluster.clone());
-            self.of_namespaces.insert(namespace.id, cluster);
+            let cluster = self.clusters_by_dataset.get(&namespace.dataset_id).and_then(|cluster| cluster.clone());
+            self.clusters_by_namespace.insert(namespace.id, cluster);
         }
         Ok(())
     }
 
     /// All stores, home first.
-    fn all(&self) -> impl Iterator<Item = &Stores> {
-        std::iter::once(&self.home).chain(self.beside.values())
+    fn all_stores(&self) -> impl Iterator<Item = &Stores> {
+        std::iter::once(&self.primary).chain(self.attached.values())
     }
 }
 
 fn not_listed(op: &'static str, cluster: Option<&NamespaceName>) -> StoreError {
     let cluster = cluster.map(NamespaceName::as_str).unwrap_or_default();
-    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(format!(
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(format!(
         "it is kept in cluster {cluster}, and the settings of this server have no [clusters.{cluster}] of kind \
          \"cassandra\": add it"
     ))

@@ -12,15 +12,15 @@ use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
 #[async_trait]
 impl RollupStore for ByDataset {
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
-        self.of(dataset).await?.rollups.read(dataset, counter).await
+        self.stores_of_dataset(dataset).await?.rollups.read(dataset, counter).await
     }
 
     fn rolled_to(&self, dataset: DatasetId, counter: &Counter) -> Option<Timestamp> {
-        self.known(dataset)?.rollups.rolled_to(dataset, counter)
+        self.cached_stores_of(dataset)?.rollups.rolled_to(dataset, counter)
     }
 
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
-        self.of(dataset).await?.rollups.put(dataset, writes).await
+        self.stores_of_dataset(dataset).await?.rollups.put(dataset, writes).await
     }
 
     async fn buckets(
@@ -30,7 +30,7 @@ impl RollupStore for ByDataset {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
-        self.of(dataset).await?.rollups.buckets(dataset, counter, from, to).await
+        self.stores_of_dataset(dataset).await?.rollups.buckets(dataset, counter, from, to).await
     }
 
     async fn series(
@@ -40,7 +40,7 @@ impl RollupStore for ByDataset {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<StepSum>, StoreError> {
-        match self.of_namespace(counter.namespace()).await? {
+        match self.stores_of_namespace(counter.namespace()).await? {
             Some(stores) => stores.rollups.series(counter, step_seconds, from, to).await,
             None => Ok(Vec::new()),
         }
@@ -52,7 +52,7 @@ impl RollupStore for ByDataset {
         step_seconds: u32,
         before: Timestamp,
     ) -> Result<Option<StepSum>, StoreError> {
-        match self.of_namespace(counter.namespace()).await? {
+        match self.stores_of_namespace(counter.namespace()).await? {
             Some(stores) => stores.rollups.series_before(counter, step_seconds, before).await,
             None => Ok(None),
         }
@@ -60,7 +60,7 @@ impl RollupStore for ByDataset {
 
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
         let mut failed = Ok(());
-        for stores in self.all() {
+        for stores in self.all_stores() {
             failed = failed.and(stores.rollups.trim_series(step_seconds, before).await);
         }
         failed
@@ -68,7 +68,7 @@ impl RollupStore for ByDataset {
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
         let mut found = Vec::new();
-        for stores in self.all() {
+        for stores in self.all_stores() {
             found.extend(stores.rollups.series_resolutions().await?);
         }
         found.sort_unstable();
@@ -83,36 +83,36 @@ impl RollupStore for ByDataset {
         above: Option<&CounterName>,
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError> {
-        if let Some(stores) = self.of_namespace(namespace).await? {
+        if let Some(stores) = self.stores_of_namespace(namespace).await? {
             return stores.rollups.names(namespace, prefix, above, limit).await;
         }
         let mut found = Vec::new();
-        for stores in self.all() {
+        for stores in self.all_stores() {
             found.extend(stores.rollups.names(namespace, prefix, above, limit).await?);
         }
-        Ok(first_of(found, limit))
+        Ok(merge_first(found, limit))
     }
 
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
         let mut found = Vec::new();
-        for stores in self.all() {
+        for stores in self.all_stores() {
             found.extend(stores.rollups.namespaces(above, limit).await?);
         }
-        Ok(first_of(found, limit))
+        Ok(merge_first(found, limit))
     }
 
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut failed = Ok(());
-        for stores in self.all() {
+        for stores in self.all_stores() {
             failed = failed.and(stores.rollups.forget(namespace).await);
         }
-        self.of_namespaces.remove(&namespace);
+        self.clusters_by_namespace.remove(&namespace);
         failed
     }
 }
 
 /// The first of what several stores answered, each in order.
-fn first_of<T: Ord>(mut found: Vec<T>, limit: usize) -> Vec<T> {
+fn merge_first<T: Ord>(mut found: Vec<T>, limit: usize) -> Vec<T> {
     found.sort_unstable();
     found.dedup();
     found.truncate(limit);

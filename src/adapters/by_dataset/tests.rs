@@ -10,7 +10,7 @@ use crate::domain::counter::{
 };
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{NamespaceChange, NamespaceRecord, NewEvent, Outcome, StoreErrorKind, Stores, Tail};
+use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, NewEvent, StoreErrorKind, Stores, TailLookup};
 
 const NEAR: (NamespaceId, DatasetId) = (NamespaceId(1), DatasetId(1));
 const FAR: (NamespaceId, DatasetId) = (NamespaceId(2), DatasetId(2));
@@ -116,14 +116,14 @@ async fn a_dataset_of_a_store_that_is_not_there_is_refused_and_begun_nowhere() {
     let without = by_dataset(home.clone(), BTreeMap::new());
     let events = vec![NewEvent { counter: counter(FAR.0), event: event() }];
     let refused = without.log.append(FAR.1, events, Box::new(())).await.remove(0).expect_err("it is elsewhere");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Unavailable, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Unavailable, EffectOutcome::NotApplied));
     let why = refused.source.expect("it says why").to_string();
     assert!(why.contains("cluster far") && why.contains("[clusters.far]"), "{why}");
-    assert_eq!(without.log.tail(FAR.1, &counter(FAR.0), Timestamp::MIN), Tail::Unknown);
+    assert_eq!(without.log.tail(FAR.1, &counter(FAR.0), Timestamp::MIN), TailLookup::Unknown);
     assert!(without.rollups.names(FAR.0, "", None, 10).await.is_err(), "no names is not what is known");
     assert!(!holds(&home, FAR).await);
     let unknown = without.slices.list(DatasetId(9)).await.expect_err("the catalog has none of that number");
-    assert_eq!((unknown.kind, unknown.outcome), (StoreErrorKind::Unavailable, Outcome::NotApplied));
+    assert_eq!((unknown.kind, unknown.outcome), (StoreErrorKind::Unavailable, EffectOutcome::NotApplied));
 }
 
 #[tokio::test]

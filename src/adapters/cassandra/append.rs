@@ -16,41 +16,41 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::gathering::{Attempt, Rows};
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{Place, place_of, stored_counter, stored_dataset, stored_key};
-use crate::adapters::cassandra::slices::{Slice, Slices};
-use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, stored_counter, stored_dataset, stored_key};
+use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
+use crate::adapters::cassandra::touch_writer::TouchWriter;
 use crate::adapters::cassandra::value::Bind;
-use crate::adapters::stored;
+use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt};
+use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
 use crate::domain::limits::{
     CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
     TOKENS_REMEMBERED_MAX,
 };
-use crate::ports::{Appended, Held, NewEvent, Outcome, StoreError, StoreErrorKind};
+use crate::ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
 
 const OP: &str = "append";
 
 /// What is known of a token that this process has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Recent {
+struct RecentWrite {
     change: Change,
     durable: bool,
 }
 
-type Token = (DatasetId, Counter, EventKey);
-type Answers = Vec<Result<Appended, StoreError>>;
+type AppendToken = (DatasetId, Counter, EventKey);
+type AppendResults = Vec<Result<AppendOutcome, StoreError>>;
 
 /// The appends of this process.
-pub struct Appending {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
-    touching: Arc<Touching>,
-    recent: Cache<Token, Recent>,
-    held_bytes: AtomicUsize,
+pub struct Appender {
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    touch_writer: Arc<TouchWriter>,
+    recent: Cache<AppendToken, RecentWrite>,
+    pending_bytes: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
     stop: CancellationToken,
 }
@@ -65,7 +65,7 @@ struct Partition {
     /// The counter.
     counter: Counter,
     /// The buckets.
-    place: Place,
+    place: BucketKey,
 }
 
 /// The columns of an event that are not those of its partition, and the cell timestamp.
@@ -82,62 +82,67 @@ pub struct EventRow {
 }
 
 /// An event with the place it goes to.
-struct Placed {
+struct PartitionedEvent {
     partition: Partition,
-    slice: Arc<Slice>,
+    slice: Arc<CqlSlice>,
     /// Where its answer stands in the call's.
-    at: usize,
+    result_index: usize,
     new: NewEvent,
     /// Whether the same change under its token is on its way, in this call or in another one.
-    under_way: bool,
+    is_pending: bool,
 }
 
 /// What this process knows of a token.
-enum Known {
-    Nothing,
+enum AppendTokenState {
+    New,
     /// The same change, not durable yet.
-    UnderWay,
+    Pending,
     /// A durable change, or another one that is on its way.
-    Held(Change),
+    Recorded(Change),
 }
 
 /// Events of one call that share a partition.
-struct Group {
-    slice: Arc<Slice>,
+struct PartitionBatch {
+    slice: Arc<CqlSlice>,
     partition: Partition,
     events: Vec<NewEvent>,
     /// Where their answers stand in the call's.
-    at: Vec<usize>,
+    result_indexes: Vec<usize>,
     /// The same of those that repeat one of the events.
-    again: Vec<(usize, Change)>,
+    duplicates: Vec<(usize, Change)>,
     /// Whether the rows were sent, so that they may be there.
     sent: bool,
 }
 
 /// What became of a group so far.
-enum Standing {
+enum BatchWriteStatus {
     Durable,
-    Refused(Fault),
+    Refused(RequestFailure),
     /// It may be there, and is sent again.
-    Open(Fault),
+    Unresolved(RequestFailure),
 }
 
-impl Appending {
+impl Appender {
     /// Nothing is in flight yet.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>) -> Self {
+    pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>, touching: Arc<TouchWriter>) -> Self {
         Self {
-            link,
+            requests,
             slices,
-            touching,
+            touch_writer: touching,
             recent: Cache::new(TOKENS_REMEMBERED_MAX),
-            held_bytes: AtomicUsize::new(0),
+            pending_bytes: AtomicUsize::new(0),
             tasks: Mutex::default(),
             stop: CancellationToken::new(),
         }
     }
 
     /// Appends events in a task of their own, which begins at the first poll.
-    pub async fn append(self: &Arc<Self>, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Answers {
+    pub async fn append(
+        self: &Arc<Self>,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        held: AppendGuard,
+    ) -> AppendResults {
         let count = events.len();
         let Some(bytes) = self.reserve(&events) else {
             let busy = || StoreError::not_applied(StoreErrorKind::Busy, OP);
@@ -150,7 +155,7 @@ impl Appending {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(async move {
                 this.run(dataset, events, told).await;
-                this.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                this.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 drop(held);
             });
         }
@@ -160,10 +165,10 @@ impl Appending {
 
     /// Takes room for events that are held; none if there is too little.
     fn reserve(&self, events: &[NewEvent]) -> Option<usize> {
-        let bytes: usize = events.iter().map(held_bytes).sum();
-        let held = self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let bytes: usize = events.iter().map(event_bytes).sum();
+        let held = self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         if held > 0 && held + bytes > HELD_BYTES_MAX {
-            self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return None;
         }
         Some(bytes)
@@ -177,24 +182,24 @@ impl Appending {
     }
 
     /// Notes that a void stands at a key.
-    pub fn note_void(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) {
+    pub fn note_tombstone(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) {
         let token = (dataset, counter.clone(), key.clone());
-        self.recent.insert(token, Recent { change: Change::Void, durable: true });
+        self.recent.insert(token, RecentWrite { change: Change::Void, durable: true });
     }
 
-    async fn run(&self, dataset: DatasetId, events: Vec<NewEvent>, told: oneshot::Sender<Answers>) {
-        let mut answers: Vec<Option<Result<Appended, StoreError>>> = events.iter().map(|_| None).collect();
-        let groups = self.admit(dataset, events, &mut answers).await;
-        let began = self.link.elapsed();
+    async fn run(&self, dataset: DatasetId, events: Vec<NewEvent>, told: oneshot::Sender<AppendResults>) {
+        let mut answers: Vec<Option<Result<AppendOutcome, StoreError>>> = events.iter().map(|_| None).collect();
+        let groups = self.assign_partitions(dataset, events, &mut answers).await;
+        let began = self.requests.elapsed();
         let mut open = Vec::new();
         for (group, standing) in self.write_all(groups, began + CASSANDRA_ANSWER_WITHIN).await {
-            for at in &group.at {
-                answers[*at] = Some(answer(&standing, Appended::Inserted));
+            for at in &group.result_indexes {
+                answers[*at] = Some(answer(&standing, AppendOutcome::Inserted));
             }
-            for (at, change) in &group.again {
-                answers[*at] = Some(answer(&standing, Appended::Existing(*change)));
+            for (at, change) in &group.duplicates {
+                answers[*at] = Some(answer(&standing, AppendOutcome::Existing(*change)));
             }
-            if let Standing::Open(_) = standing {
+            if let BatchWriteStatus::Unresolved(_) = standing {
                 open.push(group);
             }
         }
@@ -208,7 +213,11 @@ impl Appending {
     }
 
     /// Writes groups until the outcome of each is known, or until a time at which it may still be open.
-    async fn write_all(&self, mut groups: Vec<Group>, until: Duration) -> Vec<(Group, Standing)> {
+    async fn write_all(
+        &self,
+        mut groups: Vec<PartitionBatch>,
+        until: Duration,
+    ) -> Vec<(PartitionBatch, BatchWriteStatus)> {
         let one = |group| {
             Box::pin(async move {
                 let (group, standing) = self.write(group, until).await;
@@ -227,46 +236,46 @@ impl Appending {
     }
 
     /// Finds the partition of each event; answers at once what no slice takes and what is known already.
-    async fn admit(
+    async fn assign_partitions(
         &self,
         dataset: DatasetId,
         events: Vec<NewEvent>,
-        answers: &mut [Option<Result<Appended, StoreError>>],
-    ) -> Vec<Group> {
+        answers: &mut [Option<Result<AppendOutcome, StoreError>>],
+    ) -> Vec<PartitionBatch> {
         let mut placed = Vec::with_capacity(events.len());
         for (at, new) in events.into_iter().enumerate() {
-            let (slice, partition) = match self.place(dataset, &new).await {
+            let (slice, partition) = match self.locate(dataset, &new).await {
                 Ok(placed) => placed,
                 Err(error) => {
                     answers[at] = Some(Err(error));
                     continue;
                 }
             };
-            let under_way = match self.known(dataset, &new) {
-                Known::Held(change) => {
-                    answers[at] = Some(Ok(Appended::Existing(change)));
+            let under_way = match self.token_state(dataset, &new) {
+                AppendTokenState::Recorded(change) => {
+                    answers[at] = Some(Ok(AppendOutcome::Existing(change)));
                     continue;
                 }
-                Known::UnderWay => true,
-                Known::Nothing => false,
+                AppendTokenState::Pending => true,
+                AppendTokenState::New => false,
             };
-            placed.push(Placed { partition, slice, at, new, under_way });
+            placed.push(PartitionedEvent { partition, slice, result_index: at, new, is_pending: under_way });
         }
-        grouped(placed)
+        group_by_partition(placed)
     }
 
-    async fn place(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<Slice>, Partition), StoreError> {
-        let slice = self.slices.taking(dataset, new.event.key.time, OP).await?;
+    async fn locate(&self, dataset: DatasetId, new: &NewEvent) -> Result<(Arc<CqlSlice>, Partition), StoreError> {
+        let slice = self.slices.writable_slice_at(dataset, new.event.key.time, OP).await?;
         let settings = self.slices.settings(&slice, new.counter.namespace()).await?;
-        let place = place_of(&new.event.key, settings.partition_of(&new.counter));
+        let place = bucket_key_of(&new.event.key, settings.partition_of(&new.counter));
         let partition = Partition { dataset, slice_start: slice.start(), counter: new.counter.clone(), place };
         Ok((slice, partition))
     }
 
     /// What is known of the token of an event, which is on its way from now on.
-    fn known(&self, dataset: DatasetId, new: &NewEvent) -> Known {
+    fn token_state(&self, dataset: DatasetId, new: &NewEvent) -> AppendTokenState {
         let token = (dataset, new.counter.clone(), new.event.key.clone());
-        let own = Recent { change: new.event.change, durable: false };
+        let own = RecentWrite { change: new.event.change, durable: false };
         let mut is_new = false;
         let recent = self.recent.get_or_insert_with(&token, || {
             is_new = true;
@@ -274,41 +283,44 @@ impl Appending {
         });
         let Ok(recent) = recent;
         match (is_new, recent.durable || recent.change != own.change) {
-            (true, _) => Known::Nothing,
-            (false, true) => Known::Held(recent.change),
-            (false, false) => Known::UnderWay,
+            (true, _) => AppendTokenState::New,
+            (false, true) => AppendTokenState::Recorded(recent.change),
+            (false, false) => AppendTokenState::Pending,
         }
     }
 
     /// Writes a group until its outcome is known, or until a time at which it may still be open.
-    async fn write(&self, mut group: Group, until: Duration) -> (Group, Standing) {
+    async fn write(&self, mut group: PartitionBatch, until: Duration) -> (PartitionBatch, BatchWriteStatus) {
         let was_sent = group.sent;
         let rows = rows_of(&group);
-        let mut open: Option<Fault> = None;
+        let mut open: Option<RequestFailure> = None;
         let mut attempt = 1;
         loop {
             let fault = match self.attempt(&mut group, &rows).await {
-                Ok(()) => return (group, Standing::Durable),
+                Ok(()) => return (group, BatchWriteStatus::Durable),
                 Err(fault) => fault,
             };
             if group.slice.is_dropped() {
                 // Its rows are gone with it, whatever was written.
-                let gone = Fault { kind: StoreErrorKind::Conflict, ..Fault::not_sent("the slice was dropped") };
-                return (group, Standing::Refused(gone));
+                let gone = RequestFailure {
+                    kind: StoreErrorKind::Conflict,
+                    ..RequestFailure::not_sent("the slice was dropped")
+                };
+                return (group, BatchWriteStatus::Refused(gone));
             }
-            let may_be_there = was_sent || open.is_some() || fault.outcome == Outcome::Unknown;
+            let may_be_there = was_sent || open.is_some() || fault.outcome == EffectOutcome::Unknown;
             if may_be_there {
-                open = Some(Fault { outcome: Outcome::Unknown, ..fault });
-            } else if attempt >= CASSANDRA_ATTEMPTS_MAX || !fault.worth_repeating {
-                return (group, Standing::Refused(fault));
+                open = Some(RequestFailure { outcome: EffectOutcome::Unknown, ..fault });
+            } else if attempt >= CASSANDRA_ATTEMPTS_MAX || !fault.is_retryable {
+                return (group, BatchWriteStatus::Refused(fault));
             }
-            let late = self.link.elapsed() >= until;
+            let late = self.requests.elapsed() >= until;
             if let Some(fault) = open.clone().filter(|_| late || self.stop.is_cancelled()) {
-                return (group, Standing::Open(fault));
+                return (group, BatchWriteStatus::Unresolved(fault));
             }
             tokio::select! {
                 biased;
-                () = self.link.pause(attempt) => {}
+                () = self.requests.pause(attempt) => {}
                 () = self.stop.cancelled() => {}
             }
             attempt += 1;
@@ -316,27 +328,30 @@ impl Appending {
     }
 
     /// Touch first, so that no row is ever there without one; then the rows; a clear shows before it is acknowledged.
-    async fn attempt(&self, group: &mut Group, rows: &Rows) -> Result<(), Fault> {
+    async fn attempt(&self, group: &mut PartitionBatch, rows: &PartitionRows) -> Result<(), RequestFailure> {
         let (dataset, counter) = (group.partition.dataset, &group.partition.counter);
         let unsent = group.sent;
-        let beside = |error: StoreError| Fault {
-            outcome: if unsent { Outcome::Unknown } else { Outcome::NotApplied },
-            ..Fault::not_sent(error.source.map_or_else(|| error.op.to_owned(), |source| source.to_string()))
+        let beside = |error: StoreError| RequestFailure {
+            outcome: if unsent { EffectOutcome::Unknown } else { EffectOutcome::NotApplied },
+            ..RequestFailure::not_sent(error.source.map_or_else(|| error.op.to_owned(), |source| source.to_string()))
         };
         for new in &group.events {
-            self.touching.touch(dataset, &group.slice, counter, new.event.key.time).await.map_err(beside)?;
+            self.touch_writer.touch(dataset, &group.slice, counter, new.event.key.time).await.map_err(beside)?;
         }
         let tables = self.slices.tables(&group.slice, OP).await.map_err(beside)?;
-        let attempt = if group.sent { Attempt::Repeat } else { Attempt::First };
+        let attempt = if group.sent { WriteAttempt::Repeat } else { WriteAttempt::First };
         group.sent = true;
-        self.link.write_once(tables.named("insert_event"), Arc::clone(rows), attempt).await?;
-        if self.touching.is_forgotten(counter.namespace()) {
+        self.requests.write_once(tables.get("insert_event"), Arc::clone(rows), attempt).await?;
+        if self.touch_writer.is_deleted(counter.namespace()) {
             return Ok(());
         }
         let clears = group.events.iter().filter(|new| new.event.change == Change::Clear).map(|new| &new.event.key);
         if let Some(newest) = clears.max() {
             let raised = self.raise_clear(dataset, counter, newest).await;
-            raised.map_err(|error| Fault { outcome: Outcome::Unknown, ..Fault::not_sent(error.to_string()) })?;
+            raised.map_err(|error| RequestFailure {
+                outcome: EffectOutcome::Unknown,
+                ..RequestFailure::not_sent(error.to_string())
+            })?;
         }
         Ok(())
     }
@@ -344,57 +359,66 @@ impl Appending {
     /// Raises the clear register of a counter.
     pub async fn raise_clear(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<(), StoreError> {
         let (ns, name) = stored_counter(counter);
-        let at = self.link.register_time(key.time.micros());
+        let at = self.requests.register_time(key.time.micros());
         let values = (at, stored_key(key), stored_dataset(dataset), ns, name);
-        self.link.write("raise clear", self.link.statement("set_clear"), values).await
+        self.requests.write("raise clear", self.requests.statement("set_clear"), values).await
     }
 
-    fn conclude(&self, group: &Group, standing: &Standing) {
+    fn conclude(&self, group: &PartitionBatch, standing: &BatchWriteStatus) {
         for new in &group.events {
             let token = (group.partition.dataset, new.counter.clone(), new.event.key.clone());
             match standing {
-                Standing::Durable => self.recent.insert(token, Recent { change: new.event.change, durable: true }),
-                Standing::Refused(_) => {
+                BatchWriteStatus::Durable => {
+                    self.recent.insert(token, RecentWrite { change: new.event.change, durable: true })
+                }
+                BatchWriteStatus::Refused(_) => {
                     self.recent.remove(&token);
                 }
-                Standing::Open(_) => {} // its change stays the one that the token names
+                BatchWriteStatus::Unresolved(_) => {} // its change stays the one that the token names
             }
         }
     }
 }
 
 /// The events of a call by partition. An event that repeats another one of the call is not written twice.
-fn grouped(mut placed: Vec<Placed>) -> Vec<Group> {
+fn group_by_partition(mut placed: Vec<PartitionedEvent>) -> Vec<PartitionBatch> {
     // Stable: the events of a partition keep their order.
     placed.sort_by(|a, b| a.partition.cmp(&b.partition));
-    let mut groups: Vec<Group> = Vec::with_capacity(placed.len());
-    for Placed { partition, slice, at, new, under_way } in placed {
+    let mut groups: Vec<PartitionBatch> = Vec::with_capacity(placed.len());
+    for PartitionedEvent { partition, slice, result_index: at, new, is_pending: under_way } in placed {
         match groups.last_mut().filter(|group| group.partition == partition) {
             Some(group) if under_way && group.events.iter().any(|event| event.event.key == new.event.key) => {
-                group.again.push((at, new.event.change));
+                group.duplicates.push((at, new.event.change));
             }
             Some(group) => {
                 group.events.push(new);
-                group.at.push(at);
+                group.result_indexes.push(at);
             }
             None => {
                 let (events, at) = (vec![new], vec![at]);
-                groups.push(Group { slice, partition, events, at, again: Vec::new(), sent: false });
+                groups.push(PartitionBatch {
+                    slice,
+                    partition,
+                    events,
+                    result_indexes: at,
+                    duplicates: Vec::new(),
+                    sent: false,
+                });
             }
         }
     }
     groups
 }
 
-fn answer(standing: &Standing, durable: Appended) -> Result<Appended, StoreError> {
+fn answer(standing: &BatchWriteStatus, durable: AppendOutcome) -> Result<AppendOutcome, StoreError> {
     match standing {
-        Standing::Durable => Ok(durable),
-        Standing::Refused(fault) | Standing::Open(fault) => Err(fault.clone().during(OP)),
+        BatchWriteStatus::Durable => Ok(durable),
+        BatchWriteStatus::Refused(fault) | BatchWriteStatus::Unresolved(fault) => Err(fault.clone().during(OP)),
     }
 }
 
 /// The values of `insert_event` for each event of a group.
-fn rows_of(group: &Group) -> Rows {
+fn rows_of(group: &PartitionBatch) -> PartitionRows {
     let Partition { counter, place, .. } = &group.partition;
     let (ns, name) = stored_counter(counter);
     let values = |new: &NewEvent| {
@@ -411,15 +435,18 @@ pub fn row_of(new: &NewEvent) -> EventRow {
     EventRow {
         event_time: key.time.micros(),
         event_id: key.id.to_bytes(),
-        value: stored::encode_event(new.event.change, &new.event.provenance),
+        value: codec::encode_event(new.event.change, &new.event.provenance),
         timestamp: key.time.micros(),
     }
 }
 
 /// What a held event counts for.
-fn held_bytes(new: &NewEvent) -> usize {
-    const BESIDE: usize = 256;
-    BESIDE + new.counter.name().as_str().len() + new.event.key.id.stored_len() + new.event.provenance.as_str().len()
+fn event_bytes(new: &NewEvent) -> usize {
+    const OVERHEAD_BYTES: usize = 256;
+    OVERHEAD_BYTES
+        + new.counter.name().as_str().len()
+        + new.event.key.id.stored_len()
+        + new.event.provenance.as_str().len()
 }
 
 const _: () = assert!(CASSANDRA_ATTEMPTS_MAX >= 2, "a single attempt is no loop");
@@ -427,7 +454,7 @@ const _: () = assert!(CASSANDRA_ATTEMPTS_MAX >= 2, "a single attempt is no loop"
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::cassandra::link::pause_after;
+    use crate::adapters::cassandra::request_runner::pause_after;
 
     #[test]
     fn pauses_grow_and_stay_below_the_answer() {

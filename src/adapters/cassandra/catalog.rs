@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::stored_namespace;
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::stored_namespace;
 use crate::adapters::cassandra::slices::{RowSettings, SettingsSource};
-use crate::adapters::cassandra::store::Decision;
+use crate::adapters::cassandra::store::ConditionalResult;
 use crate::adapters::cassandra::value::Bind;
-use crate::adapters::stored::Damaged;
-use crate::adapters::stored::catalog::{
+use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
     encode_spec,
 };
@@ -31,11 +31,11 @@ const SPECS: i32 = 4;
 
 /// The catalog of a keyspace.
 pub struct Catalog {
-    link: Arc<Link>,
+    requests: Arc<RequestRunner>,
 }
 
 /// What a commit is decided on.
-struct Known {
+struct CatalogRevision {
     revision: i64,
     last_namespace: u64,
     last_dataset: u32,
@@ -47,29 +47,29 @@ type CatalogRow = (i32, String, i64, i64, Vec<u8>);
 
 impl Catalog {
     /// Reads the catalog of the link's keyspace.
-    pub fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub fn new(requests: Arc<RequestRunner>) -> Self {
+        Self { requests }
     }
 
     /// Makes the row that every commit is conditional on. One that is not worth repeating is refused for good: conditional
     /// writes are not possible, or not allowed.
-    pub async fn begin(&self) -> Result<(), Fault> {
-        let asked = [(self.link.statement("begin_catalog"), ().bind())];
-        self.link.attempts(|| self.link.store.decide(&asked)).await.map(|_| ())
+    pub async fn initialize(&self) -> Result<(), RequestFailure> {
+        let asked = [(self.requests.statement("begin_catalog"), ().bind())];
+        self.requests.retry_requests(|| self.requests.store.apply_conditionally(&asked)).await.map(|_| ())
     }
 
     async fn read_all<T>(
         &self,
         kind: i32,
         op: &'static str,
-        decode: fn(&[u8]) -> Result<T, Damaged>,
+        decode: fn(&[u8]) -> Result<T, CorruptValue>,
     ) -> Result<Vec<T>, StoreError> {
-        let statement = self.link.statement("list_catalog");
-        let rows: Vec<(Vec<u8>,)> = self.link.rows_serial(op, statement, (kind,)).await?;
-        rows.into_iter().map(|(value,)| decode(&value).map_err(|damaged| damaged.during(op))).collect()
+        let statement = self.requests.statement("list_catalog");
+        let rows: Vec<(Vec<u8>,)> = self.requests.rows_serial(op, statement, (kind,)).await?;
+        rows.into_iter().map(|(value,)| decode(&value).map_err(|damaged| damaged.into_store_error(op))).collect()
     }
 
-    async fn known(&self, op: &'static str) -> Result<Known, StoreError> {
+    async fn read_snapshot(&self, op: &'static str) -> Result<CatalogRevision, StoreError> {
         loop {
             let before = self.numbers(op).await?;
             let mut namespaces: Vec<Namespace> = self.read_all(NAMESPACES, op, decode_namespace).await?;
@@ -83,36 +83,40 @@ impl Catalog {
             let (revision, last_namespace, last_dataset) = before;
             let (next_namespace_id, next_dataset_id) = (last_namespace + 1, last_dataset + 1);
             let state = CatalogState { datasets, namespaces, next_namespace_id, next_dataset_id };
-            return Ok(Known { revision, last_namespace, last_dataset, state });
+            return Ok(CatalogRevision { revision, last_namespace, last_dataset, state });
         }
     }
 
     async fn numbers(&self, op: &'static str) -> Result<(i64, u64, u32), StoreError> {
-        let statement = self.link.statement("read_revision");
-        let rows: Vec<(Option<i64>, Option<i64>, Option<i64>)> = self.link.rows_serial(op, statement, ()).await?;
+        let statement = self.requests.statement("read_revision");
+        let rows: Vec<(Option<i64>, Option<i64>, Option<i64>)> = self.requests.rows_serial(op, statement, ()).await?;
         let Some((Some(revision), Some(namespace), Some(dataset))) = rows.first().copied() else {
-            return Err(Fault::corrupt("the catalog has no revision").during(op));
+            return Err(RequestFailure::corrupt("the catalog has no revision").during(op));
         };
-        let dataset = u32::try_from(dataset).map_err(|error| Fault::corrupt(error).during(op))?;
+        let dataset = u32::try_from(dataset).map_err(|error| RequestFailure::corrupt(error).during(op))?;
         Ok((revision, namespace.cast_unsigned(), dataset))
     }
 
     /// Sends a commit once.
-    async fn try_commit(&self, known: &Known, record: &NamespaceRecord) -> Result<Decision, Fault> {
+    async fn try_commit(
+        &self,
+        known: &CatalogRevision,
+        record: &NamespaceRecord,
+    ) -> Result<ConditionalResult, RequestFailure> {
         let id = record.change.namespace;
         let last_namespace = known.last_namespace.max(id.0).cast_signed();
         let new_dataset = record.new_dataset.as_ref().map_or(0, |dataset| dataset.id.0);
         let last_dataset = i64::from(known.last_dataset.max(new_dataset));
         let moved = (known.revision + 1, last_namespace, last_dataset, known.revision);
-        let mut changes = vec![(self.link.statement("move_revision"), moved.bind())];
+        let mut changes = vec![(self.requests.statement("move_revision"), moved.bind())];
         for row in rows_of(record) {
-            changes.push((self.link.statement("insert_catalog_row"), row.bind()));
+            changes.push((self.requests.statement("insert_catalog_row"), row.bind()));
         }
         if record.namespace.is_none() {
             let row = (NAMESPACES, record.change.name.as_str(), stored_namespace(id), 0_i64);
-            changes.push((self.link.statement("delete_catalog_row"), row.bind()));
+            changes.push((self.requests.statement("delete_catalog_row"), row.bind()));
         }
-        self.link.store.decide(&changes).await
+        self.requests.store.apply_conditionally(&changes).await
     }
 
     /// Whether a change stands in the history. A serial read also decides what was still under way.
@@ -133,9 +137,10 @@ impl Catalog {
         let (id, version) =
             beyond.map_or((i64::MAX, i64::MAX), |(id, version)| (stored_namespace(id), version.cast_signed()));
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
-        let statement = self.link.statement("list_changes");
-        let rows: Vec<(Vec<u8>,)> = self.link.rows_serial(OP, statement, (name.as_str(), id, version, most)).await?;
-        rows.into_iter().map(|(value,)| decode_change(&value).map_err(|damaged| damaged.during(OP))).collect()
+        let statement = self.requests.statement("list_changes");
+        let rows: Vec<(Vec<u8>,)> =
+            self.requests.rows_serial(OP, statement, (name.as_str(), id, version, most)).await?;
+        rows.into_iter().map(|(value,)| decode_change(&value).map_err(|damaged| damaged.into_store_error(OP))).collect()
     }
 }
 
@@ -158,7 +163,7 @@ fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
 }
 
 /// Says why a record cannot be committed, if so.
-fn check(known: &Known, record: &NamespaceRecord) -> Result<(), String> {
+fn check(known: &CatalogRevision, record: &NamespaceRecord) -> Result<(), String> {
     let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == record.change.name);
     record.check(live, (known.last_namespace, known.last_dataset), &known.state.datasets)
 }
@@ -166,13 +171,13 @@ fn check(known: &Known, record: &NamespaceRecord) -> Result<(), String> {
 #[async_trait]
 impl ports::Catalog for Catalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
-        Ok(self.known("load catalog").await?.state)
+        Ok(self.read_snapshot("load catalog").await?.state)
     }
 
     async fn revision(&self) -> Result<i64, StoreError> {
         const OP: &str = "read revision";
         type Numbers = (Option<i64>, Option<i64>, Option<i64>);
-        let row: Option<Numbers> = self.link.first_row(OP, self.link.statement("read_revision"), ()).await?;
+        let row: Option<Numbers> = self.requests.first_row(OP, self.requests.statement("read_revision"), ()).await?;
         Ok(row.and_then(|(revision, _, _)| revision).unwrap_or(0))
     }
 
@@ -181,20 +186,21 @@ impl ports::Catalog for Catalog {
         let mut attempt = 1;
         let mut lost_answer = false;
         loop {
-            let known = self.known(OP).await?;
+            let known = self.read_snapshot(OP).await?;
             if lost_answer && self.is_committed(&record).await? {
                 return Ok(());
             }
-            check(&known, &record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
+            check(&known, &record)
+                .map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
             match self.try_commit(&known, &record).await {
-                Ok(Decision::Applied) => return Ok(()),
+                Ok(ConditionalResult::Applied) => return Ok(()),
                 // Another commit came first; it may be of another namespace.
-                Ok(Decision::Held(_)) => {}
+                Ok(ConditionalResult::NotApplied(_)) => {}
                 Err(fault) if attempt >= CASSANDRA_ATTEMPTS_MAX => return Err(fault.during(OP)),
                 Err(_) => {
                     lost_answer = true;
                     attempt += 1;
-                    self.link.pause(attempt).await;
+                    self.requests.pause(attempt).await;
                 }
             }
         }
@@ -202,10 +208,10 @@ impl ports::Catalog for Catalog {
 
     async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
         const OP: &str = "read version";
-        let statement = self.link.statement("read_version");
+        let statement = self.requests.statement("read_version");
         let values = (stored_namespace(namespace), version.cast_signed());
-        let found: Vec<(Vec<u8>,)> = self.link.rows_serial(OP, statement, values).await?;
-        found.first().map(|(value,)| decode_spec(value).map_err(|damaged| damaged.during(OP))).transpose()
+        let found: Vec<(Vec<u8>,)> = self.requests.rows_serial(OP, statement, values).await?;
+        found.first().map(|(value,)| decode_spec(value).map_err(|damaged| damaged.into_store_error(OP))).transpose()
     }
 
     async fn history(
@@ -223,7 +229,7 @@ impl SettingsSource for Catalog {
     async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
         let spec = ports::Catalog::version_of(self, namespace, version).await?;
         let why = || format!("the catalog has no version {version} of namespace {}", namespace.0);
-        let spec = spec.ok_or_else(|| Fault::corrupt(why()).during("read frozen settings"))?;
+        let spec = spec.ok_or_else(|| RequestFailure::corrupt(why()).during("read frozen settings"))?;
         Ok(spec.into())
     }
 }

@@ -13,9 +13,9 @@ use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::statement::Statement;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::patience::Patience;
+use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::schema::{self, SchemaState};
+use crate::adapters::cassandra::startup_deadline::StartupDeadline;
 use crate::domain::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::ports::{Clock, StoreError, StoreErrorKind};
 
@@ -173,7 +173,7 @@ pub enum OpenError {
 
 impl OpenError {
     /// Of a request of the start.
-    pub fn of(fault: Fault, keyspace: &str) -> Self {
+    pub fn of(fault: RequestFailure, keyspace: &str) -> Self {
         Self::of_store(fault.during("look at the cluster"), keyspace)
     }
 
@@ -196,8 +196,8 @@ impl OpenError {
     }
 
     /// Of the first conditional write, which the store refuses for good or cannot take at present.
-    pub fn of_condition(fault: Fault, keyspace: &str) -> Self {
-        let is_invalid = !fault.worth_repeating && fault.kind != StoreErrorKind::Forbidden;
+    pub fn of_condition(fault: RequestFailure, keyspace: &str) -> Self {
+        let is_invalid = !fault.is_retryable && fault.kind != StoreErrorKind::Forbidden;
         let source = fault.during("begin catalog");
         if is_invalid {
             Self::NotWritable { keyspace: keyspace.to_owned(), source }
@@ -208,9 +208,9 @@ impl OpenError {
 }
 
 /// Opens a session within what is left of a start, and checks the data centre.
-pub async fn connect(options: &Options, patience: &Patience) -> Result<Session, OpenError> {
+pub async fn connect(options: &Options, startup_deadline: &StartupDeadline) -> Result<Session, OpenError> {
     let servers = options.servers.join(",");
-    let Some(built) = patience.wait(Box::pin(session_of(options, Consistency::LocalQuorum))).await else {
+    let Some(built) = startup_deadline.run(Box::pin(session_of(options, Consistency::LocalQuorum))).await else {
         return Err(OpenError::Unreachable { servers, why: "no answer in time".to_owned() });
     };
     let session = built.map_err(|error| refusal(servers, &error))?;
@@ -274,7 +274,7 @@ pub async fn check_schema(
     session: &Session,
     keyspace: &str,
     clock: &dyn Clock,
-    patience: &Patience,
+    startup_deadline: &StartupDeadline,
 ) -> Result<(), OpenError> {
     let of = |fault| OpenError::of(fault, keyspace);
     let looking = async {
@@ -282,10 +282,10 @@ pub async fn check_schema(
         agreed.map_err(|error| OpenError::Disagreement { why: error.to_string() })?;
         schema::state(session, keyspace, clock).await.map_err(of)
     };
-    let (what, advice) = match in_time(patience, keyspace, Box::pin(looking)).await? {
+    let (what, advice) = match within_deadline(startup_deadline, keyspace, Box::pin(looking)).await? {
         SchemaState::Current => {
             let making = async { schema::may_make_tables(session, keyspace).await.map_err(of) };
-            return in_time(patience, keyspace, making).await;
+            return within_deadline(startup_deadline, keyspace, making).await;
         }
         SchemaState::NoKeyspace => (
             format!("there is no keyspace {keyspace}"),
@@ -308,13 +308,13 @@ pub async fn check_schema(
 }
 
 /// A step of the start on a keyspace, within what is left of it: what is wrong if it gets no answer is that nodes are silent.
-pub async fn in_time<T>(
-    patience: &Patience,
+pub async fn within_deadline<T>(
+    startup_deadline: &StartupDeadline,
     keyspace: &str,
     step: impl Future<Output = Result<T, OpenError>>,
 ) -> Result<T, OpenError> {
-    let ended = patience.wait(step).await;
-    ended.unwrap_or_else(|| Err(OpenError::of(Fault::not_sent("no answer in time"), keyspace)))
+    let ended = startup_deadline.run(step).await;
+    ended.unwrap_or_else(|| Err(OpenError::of(RequestFailure::not_sent("no answer in time"), keyspace)))
 }
 
 /// Warns of settings of the cluster that weaken what is promised. What a cluster does not tell is not warned of.
@@ -339,7 +339,7 @@ pub async fn warn_of_settings(session: &Session) {
 }
 
 /// Changes the schema, with more patience than a request of data.
-pub async fn define(session: &Session, text: String) -> Result<(), Fault> {
+pub async fn define(session: &Session, text: String) -> Result<(), RequestFailure> {
     let mut statement = Statement::new(text);
     statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));
     session.query_unpaged(statement, ()).await?;
@@ -358,9 +358,9 @@ mod tests {
     #[tokio::test]
     async fn a_step_of_the_start_that_gets_no_answer_says_that_the_keyspace_cannot_be_used() {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(0)));
-        let patience = Patience::begun(Arc::clone(&clock) as Arc<dyn Clock>);
+        let patience = StartupDeadline::start(Arc::clone(&clock) as Arc<dyn Clock>);
         clock.advance(CASSANDRA_START_WITHIN);
-        let ended = in_time(&patience, "views", pending::<Result<(), OpenError>>()).await;
+        let ended = within_deadline(&patience, "views", pending::<Result<(), OpenError>>()).await;
         let refusal = ended.expect_err("nobody answers");
         assert!(matches!(refusal, OpenError::Store { .. }), "{refusal:?}");
         assert!(refusal.to_string().contains("keyspace views cannot be used at present"), "{refusal}");
@@ -368,10 +368,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_step_of_the_start_that_ends_in_time_says_what_it_says() {
-        let patience = Patience::begun(Arc::new(ManualClock::at(Timestamp::from_secs(0))));
-        assert_eq!(in_time(&patience, "views", ready(Ok(7))).await.expect("it works"), 7);
+        let patience = StartupDeadline::start(Arc::new(ManualClock::at(Timestamp::from_secs(0))));
+        assert_eq!(within_deadline(&patience, "views", ready(Ok(7))).await.expect("it works"), 7);
         let unnamed = || OpenError::DataCenterUnnamed { known: "a, b".to_owned() };
-        let refusal = in_time(&patience, "views", ready(Err::<(), _>(unnamed()))).await.expect_err("it is refused");
+        let refusal =
+            within_deadline(&patience, "views", ready(Err::<(), _>(unnamed()))).await.expect_err("it is refused");
         assert_eq!(refusal.to_string(), unnamed().to_string());
     }
 }

@@ -9,71 +9,73 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::append::{Appending, row_of};
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{place_of, stored_counter};
-use crate::adapters::cassandra::scan::{Scanning, event_from};
-use crate::adapters::cassandra::slices::{Slice, Slices};
-use crate::adapters::cassandra::store::Decision;
-use crate::adapters::cassandra::touching::Touching;
-use crate::adapters::stored;
+use crate::adapters::cassandra::append::{Appender, row_of};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{bucket_key_of, stored_counter};
+use crate::adapters::cassandra::scan::{LogReader, event_from};
+use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
+use crate::adapters::cassandra::store::ConditionalResult;
+use crate::adapters::cassandra::touch_writer::TouchWriter;
+use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
-use crate::domain::fleet::Rule;
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::STEP;
 use crate::ports::{
-    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, Tail,
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, TailLookup,
+    VerdictOutcome,
 };
 
 const OP: &str = "settle";
 
 /// The event log.
 pub struct Log {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
-    touching: Arc<Touching>,
-    appending: Arc<Appending>,
-    scanning: Arc<Scanning>,
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    touching: Arc<TouchWriter>,
+    appending: Arc<Appender>,
+    scanning: Arc<LogReader>,
 }
 
 impl Log {
     /// Puts the parts together.
     pub fn new(
-        link: Arc<Link>,
-        slices: Arc<Slices>,
-        touching: Arc<Touching>,
-        appending: Arc<Appending>,
-        scanning: Arc<Scanning>,
+        requests: Arc<RequestRunner>,
+        slices: Arc<CqlSlices>,
+        touching: Arc<TouchWriter>,
+        appending: Arc<Appender>,
+        scanning: Arc<LogReader>,
     ) -> Self {
-        Self { link, slices, touching, appending, scanning }
+        Self { requests, slices, touching, appending, scanning }
     }
 
     async fn settle_in(
         &self,
         dataset: DatasetId,
-        slice: &Slice,
+        slice: &CqlSlice,
         counter: &Counter,
         key: &EventKey,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<VerdictOutcome, StoreError> {
         // A void is no touch, but scans have to find it.
         self.touching.store_step(dataset, slice, key.time.floor_to(STEP)).await?;
         let void = Event { key: key.clone(), change: Change::Void, provenance: Provenance::default() };
-        let value = stored::encode_event(void.change, &void.provenance);
+        let value = codec::encode_event(void.change, &void.provenance);
         let settings = self.slices.settings(slice, counter.namespace()).await?;
-        let place = place_of(key, settings.partition_of(counter));
+        let place = bucket_key_of(key, settings.partition_of(counter));
         let (ns, name) = stored_counter(counter);
         let tables = self.slices.tables(slice, OP).await?;
         let bucket = place.time_bucket.micros();
         let values = (ns, name, bucket, place.event_bucket, key.time.micros(), key.id.to_bytes(), value);
-        if !self.link.rules.keeps(Rule::Void) {
+        if !self.requests.rules.keeps(ProtocolRule::Void) {
             let found = self.scanning.find(dataset, counter, key).await?;
-            return Ok(found.map_or(Settled::Voided, Settled::Found));
+            return Ok(found.map_or(VerdictOutcome::Voided, VerdictOutcome::Found));
         }
-        let found = match self.link.decide(OP, tables.named("insert_void"), values).await? {
-            Decision::Applied => void,
-            Decision::Held(row) => {
-                let value = row.bytes("value").ok_or_else(|| Fault::corrupt("an event has no value").during(OP))?;
+        let found = match self.requests.apply_conditionally(OP, tables.get("insert_void"), values).await? {
+            ConditionalResult::Applied => void,
+            ConditionalResult::NotApplied(row) => {
+                let value =
+                    row.bytes("value").ok_or_else(|| RequestFailure::corrupt("an event has no value").during(OP))?;
                 event_from(key.clone(), &value, OP)?
             }
         };
@@ -83,37 +85,47 @@ impl Log {
             row.timestamp = key.time.just_after().micros();
         }
         let again = (ns, name, bucket, place.event_bucket, row.event_time, row.event_id, row.value, row.timestamp);
-        if !is_void || self.link.rules.keeps(Rule::SecondVoid) {
-            self.link.write(OP, tables.named("insert_event"), again).await?;
+        if !is_void || self.requests.rules.keeps(ProtocolRule::SecondVoid) {
+            self.requests.write(OP, tables.get("insert_event"), again).await?;
         }
         if is_void {
-            self.appending.note_void(dataset, counter, key);
-            return Ok(Settled::Voided);
+            self.appending.note_tombstone(dataset, counter, key);
+            return Ok(VerdictOutcome::Voided);
         }
         // Whoever wrote it may have ended before it was touched, or before a clear was shown.
         self.touching.touch(dataset, slice, counter, key.time).await?;
-        if found.change == Change::Clear && !self.touching.is_forgotten(counter.namespace()) {
+        if found.change == Change::Clear && !self.touching.is_deleted(counter.namespace()) {
             self.appending.raise_clear(dataset, counter, key).await?;
         }
-        Ok(Settled::Found(found))
+        Ok(VerdictOutcome::Found(found))
     }
 }
 
 #[async_trait]
 impl EventLog for Log {
     fn capabilities(&self) -> LogCapabilities {
-        LogCapabilities { sees_reuse: false, unknown_outcomes: true, keeps_tail: false, exact_last_write: false }
+        LogCapabilities { reports_existing: false, unknown_outcomes: true, keeps_tail: false, exact_last_write: false }
     }
 
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
+    async fn append(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        held: AppendGuard,
+    ) -> Vec<Result<AppendOutcome, StoreError>> {
         self.appending.append(dataset, events, held).await
     }
 
-    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
-        let slice = self.slices.taking(dataset, key.time, OP).await?;
+    async fn settle(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<VerdictOutcome, StoreError> {
+        let slice = self.slices.writable_slice_at(dataset, key.time, OP).await?;
         let settled = self.settle_in(dataset, &slice, counter, key).await;
         if settled.is_err() && slice.is_dropped() {
-            self.slices.taking(dataset, key.time, OP).await?;
+            self.slices.writable_slice_at(dataset, key.time, OP).await?;
         }
         settled
     }
@@ -126,8 +138,8 @@ impl EventLog for Log {
         self.scanning.scan(dataset, counter, range).await
     }
 
-    fn tail(&self, _dataset: DatasetId, _counter: &Counter, _after: Timestamp) -> Tail {
-        Tail::Unknown
+    fn tail(&self, _dataset: DatasetId, _counter: &Counter, _after: Timestamp) -> TailLookup {
+        TailLookup::Unknown
     }
 
     async fn scan_slice(

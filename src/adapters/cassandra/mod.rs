@@ -12,68 +12,68 @@
 mod append;
 mod catalog;
 mod connect;
-mod counted;
-mod fault;
+mod counting_store;
+mod data_center;
 mod fleet;
-mod gathering;
-mod home;
-mod link;
 mod log;
 mod no_queues;
-mod owner;
-mod patience;
-mod place;
+mod ownership;
+mod request_failure;
+mod request_runner;
 mod rollups;
+mod row_keys;
 mod scan;
 pub mod schema;
 mod series;
 mod session;
 mod slices;
+mod startup_deadline;
 mod statements;
 pub mod store;
+mod touch_writer;
 mod touches;
-mod touching;
 pub mod value;
-mod wide;
+mod wide_rows;
+mod write_batcher;
 
 use std::sync::Arc;
 
-use crate::adapters::cassandra::append::Appending;
-use crate::adapters::cassandra::counted::{Counted, Tally};
-use crate::adapters::cassandra::fleet::Fleet;
-use crate::adapters::cassandra::link::Link;
+use crate::adapters::cassandra::append::Appender;
+use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
+use crate::adapters::cassandra::fleet::CqlFleetStore;
 use crate::adapters::cassandra::log::Log;
-use crate::adapters::cassandra::place::stored_dataset;
+use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
-use crate::adapters::cassandra::scan::Scanning;
+use crate::adapters::cassandra::row_keys::stored_dataset;
+use crate::adapters::cassandra::scan::LogReader;
 use crate::adapters::cassandra::session::CqlStore;
-use crate::adapters::cassandra::slices::Slices;
+use crate::adapters::cassandra::slices::CqlSlices;
 use crate::adapters::cassandra::statements::Statements;
-use crate::adapters::cassandra::store::{Level, WideStore};
-use crate::adapters::cassandra::touches::{Limits, TouchIndex};
-use crate::adapters::cassandra::touching::Touching;
+use crate::adapters::cassandra::store::{ReadConsistency, WideStore};
+use crate::adapters::cassandra::touch_writer::TouchWriter;
+use crate::adapters::cassandra::touches::{PublishedLimits, TouchIndex};
 use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::fleet::Rules;
+use crate::domain::fleet::ProtocolRules;
 use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreError, Stores};
 
 pub use catalog::Catalog;
-pub use connect::{Credentials, OpenError, Options, connect, data_centers, in_time};
-pub use counted::Requests;
-pub use fault::Fault;
+pub use connect::{Credentials, OpenError, Options, connect, data_centers, within_deadline};
+pub use counting_store::RequestCounts;
 pub use no_queues::no_queues;
-pub use patience::Patience;
+pub use request_failure::RequestFailure;
 pub use slices::{RowSettings, SettingsSource};
+pub use startup_deadline::StartupDeadline;
 
 /// An opened keyspace.
 pub struct Cassandra {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
-    touching: Arc<Touching>,
-    appending: Arc<Appending>,
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    touch_writer: Arc<TouchWriter>,
+    appender: Arc<Appender>,
     rollups: Arc<Rollups>,
     catalog: Arc<Catalog>,
-    tally: Arc<Tally>,
+    request_counters: Arc<RequestCounters>,
 }
 
 impl Cassandra {
@@ -84,46 +84,54 @@ impl Cassandra {
         options: &Options,
         settings: Option<Arc<dyn SettingsSource>>,
         clock: Arc<dyn Clock>,
-        patience: &Arc<Patience>,
+        startup_deadline: &Arc<StartupDeadline>,
     ) -> Result<Self, OpenError> {
-        let session = connect::connect(options, patience).await?;
-        connect::check_schema(&session, &options.keyspace, clock.as_ref(), patience).await?;
+        let session = connect::connect(options, startup_deadline).await?;
+        connect::check_schema(&session, &options.keyspace, clock.as_ref(), startup_deadline).await?;
         let opening = async {
             connect::warn_of_settings(&session).await;
-            home::settle(&session, options, clock.as_ref()).await?;
-            let tally = Arc::new(Tally::default());
-            let store = CqlStore::new(session, options.data_center.clone(), Arc::clone(patience));
-            let store = Arc::new(Counted::new(store, Arc::clone(&tally)));
-            let opened = Self::on(store, &options.keyspace, settings, clock, Rules::default()).await?;
-            Ok(Self { tally, ..opened })
+            data_center::ensure_write_data_center(&session, options, clock.as_ref()).await?;
+            let tally = Arc::new(RequestCounters::default());
+            let store = CqlStore::new(session, options.data_center.clone(), Arc::clone(startup_deadline));
+            let store = Arc::new(CountingStore::new(store, Arc::clone(&tally)));
+            let opened = Self::open_on(store, &options.keyspace, settings, clock, ProtocolRules::default()).await?;
+            Ok(Self { request_counters: tally, ..opened })
         };
-        connect::in_time(patience, &options.keyspace, Box::pin(opening)).await
+        connect::within_deadline(startup_deadline, &options.keyspace, Box::pin(opening)).await
     }
 
     /// Opens a keyspace of any store of wide rows; its schema is that of this release. Its requests are not counted.
-    pub async fn on(
+    pub async fn open_on(
         store: Arc<dyn WideStore>,
         keyspace: &str,
         settings: Option<Arc<dyn SettingsSource>>,
         clock: Arc<dyn Clock>,
-        rules: Rules,
+        rules: ProtocolRules,
     ) -> Result<Self, OpenError> {
         let unusable = |error| OpenError::of_store(error, keyspace);
         let statements = Statements::of_schema(store.as_ref(), keyspace).await;
         let statements = statements.map_err(|fault| OpenError::of(fault, keyspace))?;
-        let link = Arc::new(Link::new(store, keyspace.to_owned(), statements, clock, rules));
-        let catalog = Arc::new(Catalog::new(Arc::clone(&link)));
-        let begun = catalog.begin().await;
+        let requests = Arc::new(RequestRunner::new(store, keyspace.to_owned(), statements, clock, rules));
+        let catalog = Arc::new(Catalog::new(Arc::clone(&requests)));
+        let begun = catalog.initialize().await;
         begun.map_err(|fault| OpenError::of_condition(fault, keyspace))?;
         let settings = settings.unwrap_or_else(|| Arc::clone(&catalog) as Arc<dyn SettingsSource>);
-        let slices = Arc::new(Slices::new(Arc::clone(&link), settings));
-        let touching = Touching::open(Arc::clone(&link), Arc::clone(&slices)).await.map_err(unusable)?;
+        let slices = Arc::new(CqlSlices::new(Arc::clone(&requests), settings));
+        let touching = TouchWriter::open(Arc::clone(&requests), Arc::clone(&slices)).await.map_err(unusable)?;
         let touching = Arc::new(touching);
-        let rollups = Rollups::open(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching)).await;
+        let rollups = Rollups::open(Arc::clone(&requests), Arc::clone(&slices), Arc::clone(&touching)).await;
         let rollups = rollups.map_err(unusable)?;
-        let appending = Appending::new(Arc::clone(&link), Arc::clone(&slices), Arc::clone(&touching));
+        let appending = Appender::new(Arc::clone(&requests), Arc::clone(&slices), Arc::clone(&touching));
         let (rollups, appending) = (Arc::new(rollups), Arc::new(appending));
-        Ok(Self { link, slices, touching, appending, rollups, catalog, tally: Arc::default() })
+        Ok(Self {
+            requests,
+            slices,
+            touch_writer: touching,
+            appender: appending,
+            rollups,
+            catalog,
+            request_counters: Arc::default(),
+        })
     }
 
     /// The catalog, which is also the source of settings of keyspaces beside this one: theirs are empty.
@@ -132,14 +140,14 @@ impl Cassandra {
     }
 
     /// How often the keyspace was asked so far.
-    pub fn requests(&self) -> Requests {
-        self.tally.requests()
+    pub fn request_counts(&self) -> RequestCounts {
+        self.request_counters.requests()
     }
 
     /// The stores of the keyspace, beside those best-effort counters.
     pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
-        let Self { link, slices, touching, appending, .. } = self;
-        let scanning = Arc::new(Scanning::new(Arc::clone(link), Arc::clone(slices)));
+        let Self { requests: link, slices, touch_writer: touching, appender: appending, .. } = self;
+        let scanning = Arc::new(LogReader::new(Arc::clone(link), Arc::clone(slices)));
         let log = Log::new(
             Arc::clone(link),
             Arc::clone(slices),
@@ -148,7 +156,7 @@ impl Cassandra {
             Arc::clone(&scanning),
         );
         let rollups = Arc::clone(&self.rollups);
-        let fleet = Fleet::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning, rollups);
+        let fleet = CqlFleetStore::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning, rollups);
         Stores {
             log: Arc::new(log),
             touches: Arc::new(TouchIndex::new(Arc::clone(link), Arc::clone(slices))),
@@ -156,7 +164,7 @@ impl Cassandra {
             rollups: Arc::clone(&self.rollups) as Arc<_>,
             cache: Arc::new(NoCache),
             caches: Arc::default(),
-            progress: Arc::new(Limits::new(Arc::clone(link), Arc::clone(slices))),
+            progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
             fleet: Some(Arc::new(fleet)),
@@ -164,20 +172,21 @@ impl Cassandra {
     }
 
     /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
-    pub async fn answers(&self) -> Result<(), StoreError> {
+    pub async fn check_responsive(&self) -> Result<(), StoreError> {
         let values = (stored_dataset(DatasetId(0)),).bind();
-        let read = self.link.store.read(self.link.statement("read_frontier"), &values, Level::Quorum).await;
+        let read =
+            self.requests.store.read(self.requests.statement("read_frontier"), &values, ReadConsistency::Quorum).await;
         read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
     /// How many counters were found whose partitions are too large, one for each slice.
     pub fn wide_counters(&self) -> u64 {
-        self.rollups.wide.found()
+        self.rollups.wide_rows.warning_count()
     }
 
     /// Ends what is under way.
     pub async fn close(&self) {
-        self.appending.close().await;
+        self.appender.close().await;
     }
 }
 

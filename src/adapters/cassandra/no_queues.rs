@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, Prospect};
+use crate::domain::queue::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::seal::LeaseKey;
-use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Durability, Settings, State};
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::{Durability, MessageState, Settings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     FilteredDepth, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest, QueueStore,
@@ -27,12 +27,12 @@ struct NoQueues;
 
 fn refused(op: &'static str) -> StoreError {
     let why = "this server keeps counters in Cassandra and no queues; ask a server with storage.kind embedded, which keeps them";
-    StoreError::not_applied(StoreErrorKind::NotKept, op).because(why)
+    StoreError::not_applied(StoreErrorKind::NotKept, op).with_source(why)
 }
 
 #[async_trait]
 impl QueueCatalog for NoQueues {
-    async fn load(&self) -> Result<Vec<crate::domain::queue::spec::Queue>, StoreError> {
+    async fn load(&self) -> Result<Vec<crate::domain::queue::queue_spec::CatalogQueue>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -40,11 +40,11 @@ impl QueueCatalog for NoQueues {
         Err(refused("commit queue"))
     }
 
-    async fn keep(&self, _request: QueueRequest, _now: Timestamp) -> Result<(), StoreError> {
+    async fn save_request(&self, _request: QueueRequest, _now: Timestamp) -> Result<(), StoreError> {
         Err(refused("keep request"))
     }
 
-    async fn kept(&self, _queue: QueueId, _token: &str) -> Result<Option<QueueRequest>, StoreError> {
+    async fn saved_request(&self, _queue: QueueId, _token: &str) -> Result<Option<QueueRequest>, StoreError> {
         Ok(None)
     }
 
@@ -93,7 +93,13 @@ impl QueueStore for NoQueues {
         Err(refused("peek"))
     }
 
-    async fn list(&self, _shard: ShardId, _state: State, _after: u64, _limit: usize) -> Result<MessagesAt, StoreError> {
+    async fn list(
+        &self,
+        _shard: ShardId,
+        _state: MessageState,
+        _after: u64,
+        _limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
         Err(refused("list messages"))
     }
 
@@ -105,7 +111,7 @@ impl QueueStore for NoQueues {
         Err(refused("read totals"))
     }
 
-    async fn sessions(&self, _shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
+    async fn sessions(&self, _shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
         Err(refused("read sessions"))
     }
 
@@ -117,7 +123,11 @@ impl QueueStore for NoQueues {
         Err(refused("explain message"))
     }
 
-    async fn prospect(&self, _shard: ShardId, _filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
+    async fn preview_dequeue(
+        &self,
+        _shard: ShardId,
+        _filter: Filter,
+    ) -> Result<(DequeuePreview, Timestamp), StoreError> {
         Err(refused("explain queue"))
     }
 
@@ -136,7 +146,7 @@ impl QueueStore for NoQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::Outcome;
+    use crate::ports::EffectOutcome;
 
     #[tokio::test]
     async fn a_queue_is_refused_with_what_to_do_and_none_is_listed() {
@@ -145,7 +155,7 @@ mod tests {
         assert!(stores.shards.queues().await.expect("a list").is_empty());
         let shard = ShardId { queue: QueueId(1), number: 0 };
         let refused = stores.shards.totals(shard).await.expect_err("no queues here");
-        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::NotKept, Outcome::NotApplied));
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::NotKept, EffectOutcome::NotApplied));
         let why = refused.source.expect("it says why").to_string();
         assert!(why.contains("storage.kind embedded"), "{why}");
     }

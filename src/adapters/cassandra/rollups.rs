@@ -13,74 +13,85 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
 use crate::adapters::cassandra::series::Resolutions;
-use crate::adapters::cassandra::slices::{Slices, series_ttl};
-use crate::adapters::cassandra::touching::Touching;
-use crate::adapters::cassandra::wide::{Wide, suspects};
-use crate::adapters::stored;
+use crate::adapters::cassandra::slices::{CqlSlices, series_ttl};
+use crate::adapters::cassandra::touch_writer::TouchWriter;
+use crate::adapters::cassandra::wide_rows::{WideRowDetector, oversized_buckets};
+use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{
     HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
 };
-use crate::domain::rollup::{BucketRecord, Checkpoint, Sealed, StepSum};
+use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum, VerifiedBase};
 use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
 
 /// Checkpoints and what is kept beside them.
 pub struct Rollups {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
-    touching: Arc<Touching>,
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    touch_writer: Arc<TouchWriter>,
     resolutions: RwLock<Resolutions>,
     /// Checkpoints that this process has read or written.
-    heads: Cache<(DatasetId, Counter), Head>,
+    versions: Cache<(DatasetId, Counter), CheckpointVersion>,
     /// Counters that are too hot for their partitions.
-    pub wide: Wide,
+    pub wide_rows: WideRowDetector,
 }
 
 /// The number of repairs of a checkpoint, and its as_of: the greater one counts.
-type Head = (u64, Timestamp);
+type CheckpointVersion = (u64, Timestamp);
 
 /// A row of a rollup: repairs, live, sealed, last_write_time, clear.
-type RowOfRollup = (Option<i64>, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
+type StoredRollupRow = (Option<i64>, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
 
 impl Rollups {
     /// Reads which resolutions of series there are.
-    pub async fn open(link: Arc<Link>, slices: Arc<Slices>, touching: Arc<Touching>) -> Result<Self, StoreError> {
-        let statement = link.statement("list_resolutions");
-        let rows = link.rows("read resolutions", statement, ()).await?;
+    pub async fn open(
+        requests: Arc<RequestRunner>,
+        slices: Arc<CqlSlices>,
+        touching: Arc<TouchWriter>,
+    ) -> Result<Self, StoreError> {
+        let statement = requests.statement("list_resolutions");
+        let rows = requests.rows("read resolutions", statement, ()).await?;
         let resolutions = RwLock::new(Resolutions::stored(rows));
         let heads = Cache::new(HEADS_REMEMBERED_MAX);
-        Ok(Self { link, slices, touching, resolutions, heads, wide: Wide::default() })
+        Ok(Self {
+            requests,
+            slices,
+            touch_writer: touching,
+            resolutions,
+            versions: heads,
+            wide_rows: WideRowDetector::default(),
+        })
     }
 
-    fn note_head(&self, dataset: DatasetId, counter: &Counter, head: Head) {
+    fn note_version(&self, dataset: DatasetId, counter: &Counter, head: CheckpointVersion) {
         let key = (dataset, counter.clone());
-        if self.heads.get(&key).is_none_or(|known| known < head) {
-            self.heads.insert(key, head);
+        if self.versions.get(&key).is_none_or(|known| known < head) {
+            self.versions.insert(key, head);
         }
     }
 
-    async fn head(&self, dataset: DatasetId, counter: &Counter) -> Result<Head, StoreError> {
-        match self.heads.get(&(dataset, counter.clone())) {
+    async fn stored_version(&self, dataset: DatasetId, counter: &Counter) -> Result<CheckpointVersion, StoreError> {
+        match self.versions.get(&(dataset, counter.clone())) {
             Some(head) => Ok(head),
-            None => Ok(head_of(&self.read(dataset, counter).await?)),
+            None => Ok(version_of(&self.read(dataset, counter).await?)),
         }
     }
 
     /// Writes the rolls of one counter, in their order; each wins over those before it if its as_of is greater.
     async fn put_counter(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
         for write in writes {
-            if self.touching.is_forgotten(write.counter.namespace()) {
+            if self.touch_writer.is_deleted(write.counter.namespace()) {
                 continue;
             }
             let head = (write.checkpoint.repairs, write.checkpoint.as_of);
-            if head > self.head(dataset, &write.counter).await? {
+            if head > self.stored_version(dataset, &write.counter).await? {
                 self.put_one(dataset, &write).await?;
-                self.note_head(dataset, &write.counter, head);
+                self.note_version(dataset, &write.counter, head);
             }
         }
         Ok(())
@@ -89,7 +100,7 @@ impl Rollups {
     async fn put_one(&self, dataset: DatasetId, write: &RollWrite) -> Result<(), StoreError> {
         const OP: &str = "put checkpoint";
         let as_of = write.checkpoint.as_of;
-        self.touching.name(&write.counter).await?;
+        self.touch_writer.ensure_name_stored(&write.counter).await?;
         for bucket in &write.finished_buckets {
             self.put_bucket(dataset, &write.counter, bucket, record_time(&write.checkpoint)).await?;
         }
@@ -97,19 +108,19 @@ impl Rollups {
         self.look_for_wide(dataset, write).await;
         let (ns, name) = stored_counter(&write.counter);
         let repairs = write.checkpoint.repairs.cast_signed();
-        let value = stored::encode_checkpoint(&write.checkpoint);
-        let at = self.link.register_time(as_of.micros());
+        let value = codec::encode_checkpoint(&write.checkpoint);
+        let at = self.requests.register_time(as_of.micros());
         let values = (at, value, stored_dataset(dataset), ns, name, repairs);
-        self.link.write(OP, self.link.statement("set_live"), values).await
+        self.requests.write(OP, self.requests.statement("set_live"), values).await
     }
 
     /// Warns of partitions that grow too large; a roll never fails for that.
     async fn look_for_wide(&self, dataset: DatasetId, write: &RollWrite) {
-        for bucket in suspects(write) {
-            let Ok(Some(slice)) = self.slices.covering(dataset, bucket.start).await else { continue };
+        for bucket in oversized_buckets(write) {
+            let Ok(Some(slice)) = self.slices.slice_at(dataset, bucket.start).await else { continue };
             let Ok(settings) = self.slices.settings(&slice, write.counter.namespace()).await else { continue };
             let partition = settings.partition_of(&write.counter);
-            self.wide.look(dataset, &write.counter, &slice, partition, bucket, write.checkpoint.as_of);
+            self.wide_rows.check_bucket(dataset, &write.counter, &slice, partition, bucket, write.checkpoint.as_of);
         }
     }
 
@@ -122,14 +133,14 @@ impl Rollups {
     ) -> Result<(), StoreError> {
         const OP: &str = "put bucket record";
         // The records of a dropped slice are gone with it; before the first slice there is nothing to record.
-        let Some(slice) = self.slices.covering(dataset, bucket.start).await? else { return Ok(()) };
+        let Some(slice) = self.slices.slice_at(dataset, bucket.start).await? else { return Ok(()) };
         if slice.is_dropped() {
             return Ok(());
         }
         let (ns, name) = stored_counter(counter);
         let tables = self.slices.tables(&slice, OP).await?;
-        let values = (ns, name, bucket.start.micros(), stored::encode_bucket(bucket), at.micros());
-        let written = self.link.write(OP, tables.named("insert_bucket"), values).await;
+        let values = (ns, name, bucket.start.micros(), codec::encode_bucket(bucket), at.micros());
+        let written = self.requests.write(OP, tables.get("insert_bucket"), values).await;
         if slice.is_dropped() { Ok(()) } else { written }
     }
 
@@ -139,23 +150,25 @@ impl Rollups {
             return Ok(());
         }
         let as_of = write.checkpoint.as_of;
-        let settings = match self.slices.covering(dataset, as_of).await? {
+        let settings = match self.slices.slice_at(dataset, as_of).await? {
             Some(slice) => Some(self.slices.settings(&slice, write.counter.namespace()).await?),
             None => None,
         };
         let (ns, name) = stored_counter(&write.counter);
         for step in &write.finished_steps {
             let resolution = stored_resolution(step.step_seconds);
-            let newest = self.resolutions.read().newest_above(resolution, step.start);
+            let newest = self.resolutions.read().is_newer(resolution, step.start);
             if newest {
                 let start = step.start.micros();
-                self.link.write(OP, self.link.statement("set_newest_start"), (start, start, resolution)).await?;
+                self.requests
+                    .write(OP, self.requests.statement("set_newest_start"), (start, start, resolution))
+                    .await?;
                 self.resolutions.write().note_newest(resolution, step.start);
             }
             let ttl = settings.as_ref().map_or(0, |settings| series_ttl(settings, step.step_seconds));
-            let value = stored::encode_step(step);
+            let value = codec::encode_step(step);
             let values = (ns, name, resolution, step.start.micros(), value, ttl, as_of.micros());
-            self.link.write(OP, self.link.statement("insert_series_step"), values).await?;
+            self.requests.write(OP, self.requests.statement("insert_series_step"), values).await?;
         }
         Ok(())
     }
@@ -172,9 +185,10 @@ impl Rollups {
         let shard = stored_shard(shard);
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
         let values = (stored_namespace(namespace), shard, from, most);
-        let rows: Vec<(String,)> = self.link.rows(OP, self.link.statement("list_names"), values).await?;
-        let name =
-            |(name,): (String,)| CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP));
+        let rows: Vec<(String,)> = self.requests.rows(OP, self.requests.statement("list_names"), values).await?;
+        let name = |(name,): (String,)| {
+            CounterName::new(&name).map_err(|reject| RequestFailure::corrupt(reject.message).during(OP))
+        };
         rows.into_iter().map(name).collect()
     }
 
@@ -184,36 +198,37 @@ impl Rollups {
         let (ns, name) = stored_counter(&counter);
         for dataset in datasets {
             let values = (stored_dataset(*dataset), ns, name);
-            self.link.write(OP, self.link.statement("delete_rollup"), values).await?;
-            self.heads.remove(&(*dataset, counter.clone()));
-            for slice in self.slices.live(*dataset, Timestamp::MIN, Timestamp::MAX).await? {
+            self.requests.write(OP, self.requests.statement("delete_rollup"), values).await?;
+            self.versions.remove(&(*dataset, counter.clone()));
+            for slice in self.slices.live_slices(*dataset, Timestamp::MIN, Timestamp::MAX).await? {
                 let tables = self.slices.tables(&slice, OP).await?;
-                self.link.write(OP, tables.named("delete_buckets"), (ns, name)).await?;
+                self.requests.write(OP, tables.get("delete_buckets"), (ns, name)).await?;
             }
         }
         let resolutions = self.resolutions.read().all();
         for resolution in resolutions {
-            self.link.write(OP, self.link.statement("delete_series"), (ns, name, resolution)).await?;
+            self.requests.write(OP, self.requests.statement("delete_series"), (ns, name, resolution)).await?;
         }
-        self.touching.unname(&counter);
+        self.touch_writer.unname(&counter);
         let shard = stored_shard(counter.touch_shard());
-        self.link.write(OP, self.link.statement("delete_name"), (ns, shard, name)).await
+        self.requests.write(OP, self.requests.statement("delete_name"), (ns, shard, name)).await
     }
 
     /// Reads what is sealed of a counter.
-    pub async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<Sealed>, StoreError> {
+    pub async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<VerifiedBase>, StoreError> {
         const OP: &str = "read sealed value";
         let (ns, name) = stored_counter(counter);
         let values = (stored_dataset(dataset), ns, name);
         let row: Option<(Option<Vec<u8>>,)> =
-            self.link.first_row(OP, self.link.statement("read_sealed"), values).await?;
+            self.requests.first_row(OP, self.requests.statement("read_sealed"), values).await?;
         let Some((Some(bytes),)) = row else { return Ok(None) };
-        stored::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.during(OP))
+        codec::decode_sealed(&bytes).map(Some).map_err(|damaged| damaged.into_store_error(OP))
     }
 
     /// The datasets that have slices.
     pub async fn datasets(&self) -> Result<Vec<DatasetId>, StoreError> {
-        let rows: Vec<(i64,)> = self.link.rows("list datasets", self.link.statement("list_datasets"), ()).await?;
+        let rows: Vec<(i64,)> =
+            self.requests.rows("list datasets", self.requests.statement("list_datasets"), ()).await?;
         let known = |(id,): (i64,)| u32::try_from(id).ok().map(DatasetId);
         Ok(rows.into_iter().filter_map(known).collect())
     }
@@ -228,13 +243,13 @@ impl Rollups {
         const OP: &str = "read series";
         let resolution = stored_resolution(step_seconds);
         let from = from.max(self.resolutions.read().trimmed_before(resolution));
-        if from >= to || self.touching.is_forgotten(counter.namespace()) {
+        if from >= to || self.touch_writer.is_deleted(counter.namespace()) {
             return Ok(Vec::new());
         }
         let (ns, name) = stored_counter(counter);
         let values = (ns, name, resolution, from.micros(), to.micros());
-        let rows: Vec<(Vec<u8>,)> = self.link.rows(OP, self.link.statement(statement), values).await?;
-        let step = |(bytes,): (Vec<u8>,)| stored::decode_step(&bytes).map_err(|damaged| damaged.during(OP));
+        let rows: Vec<(Vec<u8>,)> = self.requests.rows(OP, self.requests.statement(statement), values).await?;
+        let step = |(bytes,): (Vec<u8>,)| codec::decode_step(&bytes).map_err(|damaged| damaged.into_store_error(OP));
         rows.into_iter().map(step).collect()
     }
 }
@@ -249,7 +264,7 @@ fn record_time(checkpoint: &Checkpoint) -> Timestamp {
     checkpoint.as_of + Duration::from_micros(checkpoint.repairs.min(999))
 }
 
-fn head_of(row: &RollupRow) -> Head {
+fn version_of(row: &RollupRow) -> CheckpointVersion {
     let checkpoint = row.checkpoint.as_ref().filter(|_| !row.just_repaired);
     match (checkpoint, &row.checkpoint) {
         (Some(checkpoint), _) => (checkpoint.repairs, checkpoint.as_of),
@@ -259,7 +274,7 @@ fn head_of(row: &RollupRow) -> Head {
     }
 }
 
-fn row_from(rows: Vec<RowOfRollup>) -> Result<RollupRow, StoreError> {
+fn row_from(rows: Vec<StoredRollupRow>) -> Result<RollupRow, StoreError> {
     const OP: &str = "read checkpoint";
     let mut row = RollupRow::default();
     let mut greatest = None;
@@ -267,15 +282,16 @@ fn row_from(rows: Vec<RowOfRollup>) -> Result<RollupRow, StoreError> {
     for (repairs, live, sealed, last_write_time, clear) in rows {
         sealed_value = sealed;
         row.last_write_time = last_write_time.map(Timestamp::from_micros);
-        let key = |bytes: Vec<u8>| key_from(&bytes).ok_or_else(|| Fault::corrupt("a clear register").during(OP));
+        let key =
+            |bytes: Vec<u8>| key_from(&bytes).ok_or_else(|| RequestFailure::corrupt("a clear register").during(OP));
         row.clear = clear.map(key).transpose()?;
         if let Some(live) = live.filter(|_| repairs >= greatest) {
             greatest = repairs;
-            row.checkpoint = Some(stored::decode_checkpoint(&live).map_err(|damaged| damaged.during(OP))?);
+            row.checkpoint = Some(codec::decode_checkpoint(&live).map_err(|damaged| damaged.into_store_error(OP))?);
         }
     }
     if let Some(sealed) = sealed_value {
-        let sealed = stored::decode_sealed(&sealed).map_err(|damaged| damaged.during(OP))?;
+        let sealed = codec::decode_sealed(&sealed).map_err(|damaged| damaged.into_store_error(OP))?;
         if row.checkpoint.as_ref().is_none_or(|live| live.repairs < sealed.checkpoint.repairs) {
             row.checkpoint = Some(sealed.checkpoint);
             row.just_repaired = true;
@@ -287,18 +303,19 @@ fn row_from(rows: Vec<RowOfRollup>) -> Result<RollupRow, StoreError> {
 #[async_trait]
 impl RollupStore for Rollups {
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
-        if self.touching.is_forgotten(counter.namespace()) {
+        if self.touch_writer.is_deleted(counter.namespace()) {
             return Ok(RollupRow::default());
         }
         let (ns, name) = stored_counter(counter);
         let values = (stored_dataset(dataset), ns, name);
-        let row = row_from(self.link.rows("read checkpoint", self.link.statement("read_rollup"), values).await?)?;
-        self.note_head(dataset, counter, head_of(&row));
+        let row =
+            row_from(self.requests.rows("read checkpoint", self.requests.statement("read_rollup"), values).await?)?;
+        self.note_version(dataset, counter, version_of(&row));
         Ok(row)
     }
 
     fn rolled_to(&self, dataset: DatasetId, counter: &Counter) -> Option<Timestamp> {
-        self.heads.get(&(dataset, counter.clone())).map(|(_, as_of)| as_of)
+        self.versions.get(&(dataset, counter.clone())).map(|(_, as_of)| as_of)
     }
 
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
@@ -323,20 +340,20 @@ impl RollupStore for Rollups {
     ) -> Result<Vec<BucketRecord>, StoreError> {
         const OP: &str = "read bucket records";
         let mut found = Vec::new();
-        if from >= to || self.touching.is_forgotten(counter.namespace()) {
+        if from >= to || self.touch_writer.is_deleted(counter.namespace()) {
             return Ok(found);
         }
         let (ns, name) = stored_counter(counter);
-        for slice in self.slices.live(dataset, from, to.just_before()).await? {
+        for slice in self.slices.live_slices(dataset, from, to.just_before()).await? {
             let tables = self.slices.tables(&slice, OP).await?;
             let values = (ns, name, from.micros(), to.micros());
             let rows: Result<Vec<(Vec<u8>,)>, StoreError> =
-                self.link.rows(OP, tables.named("list_buckets"), values).await;
+                self.requests.rows(OP, tables.get("list_buckets"), values).await;
             if slice.is_dropped() {
                 continue;
             }
             for (bytes,) in rows? {
-                found.push(stored::decode_bucket(&bytes).map_err(|damaged| damaged.during(OP))?);
+                found.push(codec::decode_bucket(&bytes).map_err(|damaged| damaged.into_store_error(OP))?);
             }
         }
         // Records that repairs have changed count instead of those that the rolls wrote.
@@ -371,15 +388,15 @@ impl RollupStore for Rollups {
 
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
         let resolution = stored_resolution(step_seconds);
-        let Some(before) = self.resolutions.read().trim_to(resolution, before) else { return Ok(()) };
+        let Some(before) = self.resolutions.read().trim_target(resolution, before) else { return Ok(()) };
         let values = (before.micros(), before.micros(), resolution);
-        self.link.write("trim series", self.link.statement("set_trimmed_before"), values).await?;
+        self.requests.write("trim series", self.requests.statement("set_trimmed_before"), values).await?;
         self.resolutions.write().note_trimmed(resolution, before);
         Ok(())
     }
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
-        let rows = self.link.rows("read resolutions", self.link.statement("list_resolutions"), ()).await?;
+        let rows = self.requests.rows("read resolutions", self.requests.statement("list_resolutions"), ()).await?;
         *self.resolutions.write() = Resolutions::stored(rows);
         Ok(self.resolutions.read().with_steps())
     }
@@ -391,7 +408,7 @@ impl RollupStore for Rollups {
         above: Option<&CounterName>,
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError> {
-        if self.touching.is_forgotten(namespace) {
+        if self.touch_writer.is_deleted(namespace) {
             return Ok(Vec::new());
         }
         let from = above.map_or(prefix, |above| above.as_str().max(prefix));
@@ -408,15 +425,15 @@ impl RollupStore for Rollups {
     }
 
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
-        self.touching.follow().await?;
-        Ok(self.touching.kept_namespaces(above, limit))
+        self.touch_writer.refresh_namespaces().await?;
+        Ok(self.touch_writer.stored_namespaces(above, limit))
     }
 
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         const OP: &str = "forget namespace";
         let id = (stored_namespace(namespace),);
-        self.link.write(OP, self.link.statement("forget_namespace"), id).await?;
-        self.touching.note(namespace, |kept| kept.forgotten = true);
+        self.requests.write(OP, self.requests.statement("forget_namespace"), id).await?;
+        self.touch_writer.update_namespace(namespace, |kept| kept.is_deleted = true);
         let datasets = self.datasets().await?;
         for shard in 0..TOUCH_SHARDS {
             loop {
@@ -433,8 +450,8 @@ impl RollupStore for Rollups {
                 }
             }
         }
-        self.link.write(OP, self.link.statement("empty_namespace"), id).await?;
-        self.touching.note(namespace, |kept| kept.rows = false);
+        self.requests.write(OP, self.requests.statement("empty_namespace"), id).await?;
+        self.touch_writer.update_namespace(namespace, |kept| kept.has_rows = false);
         Ok(())
     }
 }

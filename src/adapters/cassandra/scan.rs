@@ -6,30 +6,30 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{Place, bucket_width, place_of, stored_counter};
-use crate::adapters::cassandra::slices::{Slice, Slices};
-use crate::adapters::cassandra::store::Level;
-use crate::adapters::cassandra::value::{FromRow, Row};
-use crate::adapters::stored;
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, bucket_width, stored_counter};
+use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
+use crate::adapters::cassandra::store::ReadConsistency;
+use crate::adapters::cassandra::value::{CqlRow, FromRow};
+use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
 use crate::domain::limits::{
     PARTITION_READS_AT_ONCE_MAX, SCAN_PAGE_EVENTS, SLICE_COUNTERS_LISTED_MAX, STEP, TIME_BUCKETS_AT_ONCE_MAX,
 };
-use crate::ports::{Order, ScanRange, SliceRow, StoreError};
+use crate::ports::{ScanOrder, ScanRange, SliceRow, StoreError};
 
 /// The reading side of the log.
-pub struct Scanning {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
-    listing: Mutex<Option<Listing>>,
+pub struct LogReader {
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    listing: Mutex<Option<CounterListing>>,
 }
 
 /// Counters of a slice in their order, for an export that goes over it page by page.
 #[derive(Clone)]
-struct Listing {
+struct CounterListing {
     dataset: DatasetId,
     start: Timestamp,
     /// All of them above this one are in the list, up to its end.
@@ -40,18 +40,18 @@ struct Listing {
 
 /// How partitions are read.
 #[derive(Clone, Copy)]
-struct Way {
-    order: Order,
-    level: Level,
+struct PartitionReadMode {
+    order: ScanOrder,
+    level: ReadConsistency,
 }
 
 /// Both ends of a range as places in the order of keys, each excluded: (time, id).
-type Ends = ((i64, Vec<u8>), (i64, Vec<u8>));
+type KeyBounds = ((i64, Vec<u8>), (i64, Vec<u8>));
 
-impl Scanning {
+impl LogReader {
     /// Reads by the book of slices.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
-        Self { link, slices, listing: Mutex::new(None) }
+    pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
+        Self { requests, slices, listing: Mutex::new(None) }
     }
 
     /// Reads the event at a key.
@@ -62,7 +62,7 @@ impl Scanning {
         key: &EventKey,
     ) -> Result<Option<Event>, StoreError> {
         const OP: &str = "find";
-        let Some(slice) = self.slices.covering(dataset, key.time).await?.filter(|slice| !slice.is_dropped()) else {
+        let Some(slice) = self.slices.slice_at(dataset, key.time).await?.filter(|slice| !slice.is_dropped()) else {
             return Ok(None);
         };
         let found = self.find_in(&slice, counter, key, OP).await;
@@ -71,17 +71,17 @@ impl Scanning {
 
     async fn find_in(
         &self,
-        slice: &Slice,
+        slice: &CqlSlice,
         counter: &Counter,
         key: &EventKey,
         op: &'static str,
     ) -> Result<Option<Event>, StoreError> {
         let settings = self.slices.settings(slice, counter.namespace()).await?;
-        let place = place_of(key, settings.partition_of(counter));
+        let place = bucket_key_of(key, settings.partition_of(counter));
         let (ns, name) = stored_counter(counter);
         let values = (ns, name, place.time_bucket.micros(), place.event_bucket, key.time.micros(), key.id.to_bytes());
         let tables = self.slices.tables(slice, op).await?;
-        let found: Option<(Vec<u8>,)> = self.link.first_row(op, tables.named("find_event"), values).await?;
+        let found: Option<(Vec<u8>,)> = self.requests.first_row(op, tables.get("find_event"), values).await?;
         found.map(|(value,)| event_from(key.clone(), &value, op)).transpose()
     }
 
@@ -93,8 +93,8 @@ impl Scanning {
         range: ScanRange,
     ) -> Result<Vec<Event>, StoreError> {
         let Some((first, last)) = times_of(&range) else { return Ok(Vec::new()) };
-        let mut slices = self.slices.live(dataset, first, last).await?;
-        if range.order == Order::NewestFirst {
+        let mut slices = self.slices.live_slices(dataset, first, last).await?;
+        if range.order == ScanOrder::NewestFirst {
             slices.reverse();
         }
         let mut found = Vec::new();
@@ -114,7 +114,7 @@ impl Scanning {
     /// Reads the events of a range that lie in one slice, up to a limit.
     async fn scan_one(
         &self,
-        slice: &Slice,
+        slice: &CqlSlice,
         counter: &Counter,
         range: &ScanRange,
         (first, last): (Timestamp, Timestamp),
@@ -127,12 +127,12 @@ impl Scanning {
         let steps = self.slices.steps(slice, from.floor_to(STEP), to).await?;
         let buckets: BTreeSet<Timestamp> = steps.into_iter().map(|step| step.floor_to(width)).collect();
         let mut buckets: Vec<Timestamp> = buckets.into_iter().collect();
-        if range.order == Order::NewestFirst {
+        if range.order == ScanOrder::NewestFirst {
             buckets.reverse();
         }
         let event_buckets = partition.buckets_per_id;
-        let way = Way { order: range.order, level: Level::Quorum };
-        let ends = ends_of(range);
+        let way = PartitionReadMode { order: range.order, level: ReadConsistency::Quorum };
+        let ends = key_bounds(range);
         let reading = buckets
             .into_iter()
             .map(|time_bucket| self.read_bucket(slice, counter, time_bucket, event_buckets, way, &ends, limit));
@@ -152,15 +152,15 @@ impl Scanning {
     #[allow(clippy::too_many_arguments, reason = "one range, taken apart once for all buckets")]
     async fn read_bucket(
         &self,
-        slice: &Slice,
+        slice: &CqlSlice,
         counter: &Counter,
         time_bucket: Timestamp,
         event_buckets: u32,
-        way: Way,
-        ends: &Ends,
+        way: PartitionReadMode,
+        ends: &KeyBounds,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
-        let places = (0..event_buckets.max(1)).map(|bucket| Place {
+        let places = (0..event_buckets.max(1)).map(|bucket| BucketKey {
             time_bucket,
             event_bucket: i32::try_from(bucket).expect("there are at most a few hundred event buckets"),
         });
@@ -168,26 +168,26 @@ impl Scanning {
         let read: Vec<Vec<Event>> = stream::iter(reading).buffered(PARTITION_READS_AT_ONCE_MAX).try_collect().await?;
         let mut events: Vec<Event> = read.into_iter().flatten().collect();
         match way.order {
-            Order::OldestFirst => events.sort_by(|a, b| a.key.cmp(&b.key)),
-            Order::NewestFirst => events.sort_by(|a, b| b.key.cmp(&a.key)),
+            ScanOrder::OldestFirst => events.sort_by(|a, b| a.key.cmp(&b.key)),
+            ScanOrder::NewestFirst => events.sort_by(|a, b| b.key.cmp(&a.key)),
         }
         Ok(events)
     }
 
     /// Reads all events of a time bucket, whatever is known of steps. None if its slice is not there any more.
-    pub async fn whole_bucket(
+    pub async fn read_time_bucket(
         &self,
         dataset: DatasetId,
         counter: &Counter,
         start: Timestamp,
-        level: Level,
+        level: ReadConsistency,
     ) -> Result<Option<Vec<Event>>, StoreError> {
-        let covering = self.slices.covering(dataset, start).await?;
+        let covering = self.slices.slice_at(dataset, start).await?;
         let Some(slice) = covering.filter(|slice| !slice.is_dropped()) else { return Ok(None) };
         let settings = self.slices.settings(&slice, counter.namespace()).await?;
         let event_buckets = settings.partition_of(counter).buckets_per_id;
         let ends = ((i64::MIN, Vec::new()), (i64::MAX, Vec::new()));
-        let way = Way { order: Order::OldestFirst, level };
+        let way = PartitionReadMode { order: ScanOrder::OldestFirst, level };
         let read = self.read_bucket(&slice, counter, start, event_buckets, way, &ends, usize::MAX).await;
         if slice.is_dropped() { Ok(None) } else { read.map(Some) }
     }
@@ -195,18 +195,18 @@ impl Scanning {
     /// Reads one partition, page by page.
     async fn read_partition(
         &self,
-        slice: &Slice,
+        slice: &CqlSlice,
         counter: &Counter,
-        place: Place,
-        Way { order, level }: Way,
-        (mut low, mut high): Ends,
+        place: BucketKey,
+        PartitionReadMode { order, level }: PartitionReadMode,
+        (mut low, mut high): KeyBounds,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         const OP: &str = "scan";
         let tables = self.slices.tables(slice, OP).await?;
-        let statement = tables.named(match order {
-            Order::OldestFirst => "scan_oldest_first",
-            Order::NewestFirst => "scan_newest_first",
+        let statement = tables.get(match order {
+            ScanOrder::OldestFirst => "scan_oldest_first",
+            ScanOrder::NewestFirst => "scan_newest_first",
         });
         let (ns, name) = stored_counter(counter);
         let mut events = Vec::new();
@@ -216,18 +216,18 @@ impl Scanning {
             let of_partition = (ns, name, place.time_bucket.micros(), place.event_bucket);
             let values =
                 (of_partition.0, of_partition.1, of_partition.2, of_partition.3, low.0, &low.1, high.0, &high.1, most);
-            let rows: Vec<(i64, Vec<u8>, Vec<u8>)> = self.link.rows_at(level, OP, statement, values).await?;
+            let rows: Vec<(i64, Vec<u8>, Vec<u8>)> = self.requests.rows_at(level, OP, statement, values).await?;
             let read = rows.len();
             if let Some((time, id, _)) = rows.last() {
                 let beyond = (*time, id.clone());
                 match order {
-                    Order::OldestFirst => low = beyond,
-                    Order::NewestFirst => high = beyond,
+                    ScanOrder::OldestFirst => low = beyond,
+                    ScanOrder::NewestFirst => high = beyond,
                 }
             }
             for (time, id, value) in rows {
                 let id = EventId::from_bytes(&id)
-                    .ok_or_else(|| Fault::corrupt("an event has an id of no kind").during(OP))?;
+                    .ok_or_else(|| RequestFailure::corrupt("an event has an id of no kind").during(OP))?;
                 events.push(event_from(EventKey { time: Timestamp::from_micros(time), id }, &value, OP)?);
             }
             if read < page || events.len() >= limit {
@@ -244,7 +244,7 @@ impl Scanning {
         beyond: Option<(Counter, EventKey)>,
         limit: usize,
     ) -> Result<Vec<SliceRow>, StoreError> {
-        let slice = self.slices.covering(dataset, slice_start).await?;
+        let slice = self.slices.slice_at(dataset, slice_start).await?;
         let Some(slice) = slice.filter(|slice| slice.start() == slice_start && !slice.is_dropped()) else {
             return Ok(Vec::new());
         };
@@ -255,7 +255,7 @@ impl Scanning {
     async fn slice_rows(
         &self,
         dataset: DatasetId,
-        slice: &Slice,
+        slice: &CqlSlice,
         beyond: Option<(Counter, EventKey)>,
         limit: usize,
     ) -> Result<Vec<SliceRow>, StoreError> {
@@ -273,7 +273,7 @@ impl Scanning {
             let range = ScanRange {
                 after: slice.start().just_before(),
                 to: slice.last(),
-                order: Order::OldestFirst,
+                order: ScanOrder::OldestFirst,
                 beyond: key.take(),
                 limit: limit - rows.len(),
             };
@@ -288,11 +288,11 @@ impl Scanning {
     async fn next_counter(
         &self,
         dataset: DatasetId,
-        slice: &Slice,
+        slice: &CqlSlice,
         above: Option<Counter>,
     ) -> Result<Option<Counter>, StoreError> {
         let listing = self.listing.lock().clone();
-        let fits = |listing: &Listing| {
+        let fits = |listing: &CounterListing| {
             (listing.dataset, listing.start) == (dataset, slice.start())
                 && listing.above <= above
                 && (listing.is_last || listing.counters.last() > above.as_ref())
@@ -313,20 +313,20 @@ impl Scanning {
     async fn list_counters(
         &self,
         dataset: DatasetId,
-        slice: &Slice,
+        slice: &CqlSlice,
         above: Option<Counter>,
-    ) -> Result<Listing, StoreError> {
+    ) -> Result<CounterListing, StoreError> {
         const OP: &str = "list counters of a slice";
-        let statement = self.slices.tables(slice, OP).await?.named("list_partitions");
+        let statement = self.slices.tables(slice, OP).await?.get("list_partitions");
         let mut counters: BTreeSet<Counter> = BTreeSet::new();
         let mut is_last = true;
         let mut after = None;
         loop {
             let (rows, next) =
-                self.link.store.read_page(statement, after.as_ref()).await.map_err(|fault| fault.during(OP))?;
+                self.requests.store.read_page(statement, after.as_ref()).await.map_err(|fault| fault.during(OP))?;
             for row in rows {
                 let counter =
-                    counter_of_partition(row).ok_or_else(|| Fault::corrupt("a partition's key").during(OP))?;
+                    counter_of_partition(row).ok_or_else(|| RequestFailure::corrupt("a partition's key").during(OP))?;
                 if Some(&counter) > above.as_ref() {
                     counters.insert(counter);
                 }
@@ -341,12 +341,12 @@ impl Scanning {
             }
         }
         let counters = Arc::new(counters.into_iter().collect());
-        Ok(Listing { dataset, start: slice.start(), above, counters, is_last })
+        Ok(CounterListing { dataset, start: slice.start(), above, counters, is_last })
     }
 }
 
 /// The counter of a row (namespace, name, time bucket, event bucket).
-fn counter_of_partition(row: Row) -> Option<Counter> {
+fn counter_of_partition(row: CqlRow) -> Option<Counter> {
     let (ns, name, _, _) = <(i64, String, i64, i32)>::from_row(row)?;
     Some(Counter::new(NamespaceId(ns.cast_unsigned()), CounterName::new(&name).ok()?))
 }
@@ -356,22 +356,22 @@ fn times_of(range: &ScanRange) -> Option<(Timestamp, Timestamp)> {
     let (mut first, mut last) = (range.after.just_after(), range.to);
     if let Some(beyond) = &range.beyond {
         match range.order {
-            Order::OldestFirst => first = first.max(beyond.time),
-            Order::NewestFirst => last = last.min(beyond.time),
+            ScanOrder::OldestFirst => first = first.max(beyond.time),
+            ScanOrder::NewestFirst => last = last.min(beyond.time),
         }
     }
     (first <= last && range.limit > 0).then_some((first, last))
 }
 
 /// The ends of a range in the order of keys. No id is empty, so (time, empty) stands before all events of the time.
-fn ends_of(range: &ScanRange) -> Ends {
+fn key_bounds(range: &ScanRange) -> KeyBounds {
     let mut low = (range.after.just_after().micros(), Vec::new());
     let mut high = (range.to.just_after().micros(), Vec::new());
     if let Some(beyond) = &range.beyond {
         let place = (beyond.time.micros(), beyond.id.to_bytes());
         match range.order {
-            Order::OldestFirst => low = low.max(place),
-            Order::NewestFirst => high = high.min(place),
+            ScanOrder::OldestFirst => low = low.max(place),
+            ScanOrder::NewestFirst => high = high.min(place),
         }
     }
     (low, high)
@@ -379,6 +379,6 @@ fn ends_of(range: &ScanRange) -> Ends {
 
 /// Puts an event together.
 pub fn event_from(key: EventKey, value: &[u8], op: &'static str) -> Result<Event, StoreError> {
-    let (change, provenance) = stored::decode_event(value).map_err(|damaged| damaged.during(op))?;
+    let (change, provenance) = codec::decode_event(value).map_err(|damaged| damaged.into_store_error(op))?;
     Ok(Event { key, change, provenance })
 }

@@ -11,8 +11,8 @@ use uuid::Builder;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::adapters::cassandra::connect::define;
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link;
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner;
 use crate::domain::limits::CASSANDRA_DEFINE_ATTEMPTS_MAX;
 use crate::ports::Clock;
 
@@ -103,11 +103,11 @@ pub fn table_id(name: &str) -> String {
 }
 
 /// Compares the schema of a keyspace with this binary's.
-pub async fn state(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<SchemaState, Fault> {
-    repeated(clock, || look(session, keyspace)).await
+pub async fn state(session: &Session, keyspace: &str, clock: &dyn Clock) -> Result<SchemaState, RequestFailure> {
+    repeated(clock, || read_state(session, keyspace)).await
 }
 
-async fn look(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
+async fn read_state(session: &Session, keyspace: &str) -> Result<SchemaState, RequestFailure> {
     let known = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
     if rows::<(String,)>(session.query_unpaged(known, (keyspace,)).await?)?.is_empty() {
         return Ok(SchemaState::NoKeyspace);
@@ -120,7 +120,7 @@ async fn look(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
     match session.query_unpaged(applied, ()).await {
         Ok(answered) => Ok(compare(&rows::<(i32, i64)>(answered)?)),
         Err(ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, text)))
-            if half_made(&error, &text) =>
+            if is_partially_created(&error, &text) =>
         {
             Ok(SchemaState::Behind(MIGRATIONS.to_vec()))
         }
@@ -130,7 +130,7 @@ async fn look(session: &Session, keyspace: &str) -> Result<SchemaState, Fault> {
 
 /// While a keyspace or a table is being made, its description can be read a moment before it can: Cassandra then calls the
 /// table invalid, or fails over a keyspace that it does not know.
-fn half_made(error: &DbError, text: &str) -> bool {
+fn is_partially_created(error: &DbError, text: &str) -> bool {
     matches!(error, DbError::Invalid) || (matches!(error, DbError::ServerError) && text.contains("Unknown keyspace"))
 }
 
@@ -151,7 +151,7 @@ fn compare(applied: &[(i32, i64)]) -> SchemaState {
 }
 
 /// Asks for a table that is there already, which changes nothing and is refused to a user who may not make tables.
-pub async fn may_make_tables(session: &Session, keyspace: &str) -> Result<(), Fault> {
+pub async fn may_make_tables(session: &Session, keyspace: &str) -> Result<(), RequestFailure> {
     define(session, qualified_table(keyspace)).await
 }
 
@@ -161,7 +161,7 @@ pub async fn make_keyspace(
     keyspace: &str,
     replication: &Replication,
     clock: &dyn Clock,
-) -> Result<(), Fault> {
+) -> Result<(), RequestFailure> {
     repeated(clock, || define(session, create_keyspace(keyspace, replication))).await
 }
 
@@ -172,7 +172,7 @@ pub async fn apply(
     migrations: &[Migration],
     clock: &dyn Clock,
     made: &(dyn Fn() + Sync),
-) -> Result<(), Fault> {
+) -> Result<(), RequestFailure> {
     repeated(clock, || define(session, qualified_table(keyspace))).await?;
     made();
     for migration in migrations {
@@ -185,18 +185,18 @@ pub async fn apply(
     Ok(())
 }
 
-async fn record(session: &Session, keyspace: &str, migration: &Migration) -> Result<(), Fault> {
+async fn record(session: &Session, keyspace: &str, migration: &Migration) -> Result<(), RequestFailure> {
     let done = format!("INSERT INTO {keyspace}.schema_migrations (slot, number, name, digest) VALUES (0, ?, ?, ?)");
     session.query_unpaged(done, (migration.number, migration.name, migration.digest())).await?;
     Ok(())
 }
 
 /// On a busy node a connection breaks, or agreement on a schema is not seen, while a change is made.
-async fn repeated<T, F>(clock: &dyn Clock, attempt: impl FnMut() -> F) -> Result<T, Fault>
+async fn repeated<T, F>(clock: &dyn Clock, attempt: impl FnMut() -> F) -> Result<T, RequestFailure>
 where
-    F: Future<Output = Result<T, Fault>>,
+    F: Future<Output = Result<T, RequestFailure>>,
 {
-    link::repeated(clock, CASSANDRA_DEFINE_ATTEMPTS_MAX, attempt).await
+    request_runner::retry_with_pauses(clock, CASSANDRA_DEFINE_ATTEMPTS_MAX, attempt).await
 }
 
 fn qualified_table(keyspace: &str) -> String {
@@ -205,13 +205,13 @@ fn qualified_table(keyspace: &str) -> String {
 }
 
 /// The rows of an answer, all in memory.
-pub(super) fn rows<R>(answered: QueryResult) -> Result<Vec<R>, Fault>
+pub(super) fn rows<R>(answered: QueryResult) -> Result<Vec<R>, RequestFailure>
 where
     R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,
 {
-    let result = answered.into_rows_result().map_err(Fault::corrupt)?;
-    let rows = result.rows::<R>().map_err(Fault::corrupt)?;
-    rows.collect::<Result<_, _>>().map_err(Fault::corrupt)
+    let result = answered.into_rows_result().map_err(RequestFailure::corrupt)?;
+    let rows = result.rows::<R>().map_err(RequestFailure::corrupt)?;
+    rows.collect::<Result<_, _>>().map_err(RequestFailure::corrupt)
 }
 
 #[cfg(test)]

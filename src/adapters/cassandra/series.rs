@@ -42,7 +42,7 @@ impl Resolutions {
     }
 
     /// Whether a step begins after every step that was stored.
-    pub fn newest_above(&self, resolution: i32, start: Timestamp) -> bool {
+    pub fn is_newer(&self, resolution: i32, start: Timestamp) -> bool {
         self.0.get(&resolution).is_none_or(|known| known.newest_start < start)
     }
 
@@ -59,7 +59,7 @@ impl Resolutions {
     }
 
     /// How far a trim goes; none if it changes nothing.
-    pub fn trim_to(&self, resolution: i32, before: Timestamp) -> Option<Timestamp> {
+    pub fn trim_target(&self, resolution: i32, before: Timestamp) -> Option<Timestamp> {
         let known = self.0.get(&resolution)?;
         let width = Duration::from_secs(u64::try_from(resolution).unwrap_or(0));
         let before = before.min(known.newest_start + width);
@@ -83,11 +83,11 @@ mod tests {
         let at = Timestamp::from_secs;
         let mut resolutions = Resolutions::stored(vec![(10, Some(at(100).micros()), None)]);
         assert_eq!(resolutions.with_steps(), [10]);
-        let before = resolutions.trim_to(10, Timestamp::MAX).expect("there are steps");
+        let before = resolutions.trim_target(10, Timestamp::MAX).expect("there are steps");
         assert_eq!(before, at(110));
         resolutions.note_trimmed(10, before);
         assert!(resolutions.with_steps().is_empty());
-        assert_eq!(resolutions.trim_to(10, Timestamp::MAX), None);
+        assert_eq!(resolutions.trim_target(10, Timestamp::MAX), None);
         resolutions.note_newest(10, at(110));
         assert_eq!(resolutions.with_steps(), [10]);
         assert!(resolutions.trimmed_before(10) <= at(110), "the new step is answered");

@@ -21,10 +21,12 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::adapters::cassandra::connect::define;
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::patience::Patience;
-use crate::adapters::cassandra::store::{Decision, HeldRow, Level, Page, PageState, Prepared, Route, WideStore};
-use crate::adapters::cassandra::value::{Row, Value};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::startup_deadline::StartupDeadline;
+use crate::adapters::cassandra::store::{
+    ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
+};
+use crate::adapters::cassandra::value::{CqlRow, CqlValue};
 
 /// A session of a keyspace.
 pub struct CqlStore {
@@ -32,13 +34,13 @@ pub struct CqlStore {
     /// The data centre whose replicas answer.
     data_center: Option<String>,
     /// The start that waits for tables, as long as some are made.
-    patience: Arc<Patience>,
+    startup_deadline: Arc<StartupDeadline>,
     /// One change of the schema at a time: nodes agree on each before the next, and side by side they are no faster.
     defining: Semaphore,
 }
 
 /// What is kept of a prepared statement.
-struct Statement {
+struct PreparedVariants {
     quorum: PreparedStatement,
     /// A read that sees every conditional write that was answered.
     serial: PreparedStatement,
@@ -48,23 +50,23 @@ struct Statement {
 
 impl CqlStore {
     /// Speaks to the cluster of a session.
-    pub fn new(session: Session, data_center: Option<String>, patience: Arc<Patience>) -> Self {
-        Self { session, data_center, patience, defining: Semaphore::new(1) }
+    pub fn new(session: Session, data_center: Option<String>, startup_deadline: Arc<StartupDeadline>) -> Self {
+        Self { session, data_center, startup_deadline, defining: Semaphore::new(1) }
     }
 }
 
-fn at(statement: &Prepared, level: Level) -> &PreparedStatement {
-    let statement: &Statement = statement.inner();
+fn at(statement: &PreparedCql, level: ReadConsistency) -> &PreparedStatement {
+    let statement: &PreparedVariants = statement.inner();
     match level {
-        Level::Quorum => &statement.quorum,
-        Level::Serial => &statement.serial,
-        Level::All => &statement.all,
+        ReadConsistency::Quorum => &statement.quorum,
+        ReadConsistency::Serial => &statement.serial,
+        ReadConsistency::All => &statement.all,
     }
 }
 
 #[async_trait]
 impl WideStore for CqlStore {
-    async fn prepare(&self, text: &str) -> Result<Prepared, Fault> {
+    async fn prepare(&self, text: &str) -> Result<PreparedCql, RequestFailure> {
         let mut quorum = self.session.prepare(text).await?;
         // Plain writes carry their own timestamps, so sending one again changes nothing; conditional ones are asked again
         // by rules of their own.
@@ -73,26 +75,26 @@ impl WideStore for CqlStore {
         serial.set_consistency(Consistency::LocalSerial);
         let mut all = quorum.clone();
         all.set_consistency(Consistency::All);
-        Ok(Prepared::new(text, Statement { quorum, serial, all }))
+        Ok(PreparedCql::new(text, PreparedVariants { quorum, serial, all }))
     }
 
-    async fn define(&self, text: &str) -> Result<(), Fault> {
+    async fn define(&self, text: &str) -> Result<(), RequestFailure> {
         let _turn = self.defining.acquire().await.expect("the semaphore is never closed");
         define(&self.session, text.to_owned()).await?;
-        self.patience.renew();
+        self.startup_deadline.extend();
         Ok(())
     }
 
-    async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault> {
-        let statement = at(statement, Level::Quorum);
-        self.session.execute_unpaged(statement, values).await.map(|_| ()).map_err(Fault::from)
+    async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure> {
+        let statement = at(statement, ReadConsistency::Quorum);
+        self.session.execute_unpaged(statement, values).await.map(|_| ()).map_err(RequestFailure::from)
     }
 
-    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault> {
+    async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure> {
         let mut batch = Batch::new(BatchType::Unlogged);
         let mut values = Vec::with_capacity(rows.len());
         for (statement, of_row) in rows {
-            batch.append_statement(at(statement, Level::Quorum).clone());
+            batch.append_statement(at(statement, ReadConsistency::Quorum).clone());
             values.push(*of_row);
         }
         batch.set_is_idempotent(true);
@@ -100,12 +102,12 @@ impl WideStore for CqlStore {
             let mut partitions = rows.iter().map(|(statement, values)| self.route(statement, values).partition);
             let first = partitions.next();
             let is_one = partitions.all(|partition| Some(partition) == first);
-            if is_one { Fault::from(error) } else { Fault::of_several(error) }
+            if is_one { RequestFailure::from(error) } else { RequestFailure::of_several(error) }
         })
     }
 
-    fn route(&self, statement: &Prepared, values: &[Value]) -> Route {
-        let statement = at(statement, Level::Quorum);
+    fn route(&self, statement: &PreparedCql, values: &[CqlValue]) -> WriteRoute {
+        let statement = at(statement, ReadConsistency::Quorum);
         // Whoever has no token goes with others of that kind; the driver says what is wrong when it is sent.
         let token = statement.calculate_token(&values).ok().flatten();
         let cluster = self.session.get_cluster_state();
@@ -115,17 +117,20 @@ impl WideStore for CqlStore {
             let near = replicas.iter().find(|(node, _)| node.datacenter == self.data_center);
             near.or(replicas.first()).map(|(node, _)| xxhash_rust::xxh3::xxh3_64(node.host_id.as_bytes()))
         });
-        Route { replica: replica.unwrap_or_default(), partition: token.map_or(0, |token| token.value()) }
+        WriteRoute { replica: replica.unwrap_or_default(), partition: token.map_or(0, |token| token.value()) }
     }
 
-    async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault> {
+    async fn apply_conditionally(
+        &self,
+        statements: &[(&PreparedCql, Vec<CqlValue>)],
+    ) -> Result<ConditionalResult, RequestFailure> {
         let result = if let [(statement, values)] = statements {
-            self.session.execute_unpaged(at(statement, Level::Quorum), values).await?
+            self.session.execute_unpaged(at(statement, ReadConsistency::Quorum), values).await?
         } else {
             let mut batch = Batch::new(BatchType::Unlogged);
             let mut values = Vec::with_capacity(statements.len());
             for (statement, of_statement) in statements {
-                batch.append_statement(at(statement, Level::Quorum).clone());
+                batch.append_statement(at(statement, ReadConsistency::Quorum).clone());
                 values.push(of_statement);
             }
             self.session.batch(&batch, values).await?
@@ -133,13 +138,18 @@ impl WideStore for CqlStore {
         decision(result)
     }
 
-    async fn read(&self, statement: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault> {
+    async fn read(
+        &self,
+        statement: &PreparedCql,
+        values: &[CqlValue],
+        level: ReadConsistency,
+    ) -> Result<Vec<CqlRow>, RequestFailure> {
         rows(self.session.execute_unpaged(at(statement, level), values).await?)
     }
 
-    async fn read_page(&self, statement: &Prepared, after: Option<&PageState>) -> Result<Page, Fault> {
+    async fn read_page(&self, statement: &PreparedCql, after: Option<&PageState>) -> Result<RowPage, RequestFailure> {
         let after = after.map_or_else(PagingState::start, |state| PagingState::new_from_raw_bytes(state.as_slice()));
-        let statement = at(statement, Level::Quorum);
+        let statement = at(statement, ReadConsistency::Quorum);
         let (result, next) = self.session.execute_single_page(statement, (), after).await?;
         let next = next.into_paging_control_flow().continue_value();
         let next = next.and_then(|state| state.as_bytes_slice().map(|bytes| bytes.to_vec()));
@@ -147,16 +157,16 @@ impl WideStore for CqlStore {
     }
 }
 
-fn rows(result: QueryResult) -> Result<Vec<Row>, Fault> {
-    let result = result.into_rows_result().map_err(Fault::corrupt)?;
-    let rows = result.rows::<ColumnIterator<'_, '_>>().map_err(Fault::corrupt)?;
-    rows.map(|row| values(row.map_err(Fault::corrupt)?)).collect()
+fn rows(result: QueryResult) -> Result<Vec<CqlRow>, RequestFailure> {
+    let result = result.into_rows_result().map_err(RequestFailure::corrupt)?;
+    let rows = result.rows::<ColumnIterator<'_, '_>>().map_err(RequestFailure::corrupt)?;
+    rows.map(|row| values(row.map_err(RequestFailure::corrupt)?)).collect()
 }
 
-fn values(columns: ColumnIterator<'_, '_>) -> Result<Row, Fault> {
+fn values(columns: ColumnIterator<'_, '_>) -> Result<CqlRow, RequestFailure> {
     let value = |column: Result<_, DeserializationError>| {
-        let column: scylla::deserialize::row::RawColumn<'_, '_> = column.map_err(Fault::corrupt)?;
-        value(column.spec.typ(), column.slice).map_err(Fault::corrupt)
+        let column: scylla::deserialize::row::RawColumn<'_, '_> = column.map_err(RequestFailure::corrupt)?;
+        value(column.spec.typ(), column.slice).map_err(RequestFailure::corrupt)
     };
     columns.map(value).collect()
 }
@@ -164,34 +174,36 @@ fn values(columns: ColumnIterator<'_, '_>) -> Result<Row, Fault> {
 fn value<'frame, 'metadata>(
     typ: &'metadata ColumnType<'metadata>,
     slice: Option<FrameSlice<'frame>>,
-) -> Result<Value, DeserializationError> {
+) -> Result<CqlValue, DeserializationError> {
     if slice.is_none() {
-        return Ok(Value::Null);
+        return Ok(CqlValue::Null);
     }
     Ok(match typ {
-        ColumnType::Native(NativeType::BigInt) => Value::BigInt(i64::deserialize(typ, slice)?),
-        ColumnType::Native(NativeType::Int) => Value::Int(i32::deserialize(typ, slice)?),
-        ColumnType::Native(NativeType::Boolean) => Value::Bool(bool::deserialize(typ, slice)?),
-        ColumnType::Native(NativeType::Text) => Value::Text(String::deserialize(typ, slice)?),
-        ColumnType::Native(NativeType::Blob) => Value::Blob(Vec::<u8>::deserialize(typ, slice)?),
-        ColumnType::Native(NativeType::Uuid) => Value::Uuid(Uuid::deserialize(typ, slice)?.into_bytes()),
-        _ => Value::Null, // no table of ours has a column of another type
+        ColumnType::Native(NativeType::BigInt) => CqlValue::BigInt(i64::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Int) => CqlValue::Int(i32::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Boolean) => CqlValue::Bool(bool::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Text) => CqlValue::Text(String::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Blob) => CqlValue::Blob(Vec::<u8>::deserialize(typ, slice)?),
+        ColumnType::Native(NativeType::Uuid) => CqlValue::Uuid(Uuid::deserialize(typ, slice)?.into_bytes()),
+        _ => CqlValue::Null, // no table of ours has a column of another type
     })
 }
 
 /// Whether the first column of the answer says that a condition held.
-fn decision(result: QueryResult) -> Result<Decision, Fault> {
-    let result = result.into_rows_result().map_err(Fault::corrupt)?;
+fn decision(result: QueryResult) -> Result<ConditionalResult, RequestFailure> {
+    let result = result.into_rows_result().map_err(RequestFailure::corrupt)?;
     let names: Vec<String> = result.column_specs().iter().map(|spec| spec.name().to_owned()).collect();
-    let row = values(result.first_row::<ColumnIterator<'_, '_>>().map_err(Fault::corrupt)?)?;
+    let row = values(result.first_row::<ColumnIterator<'_, '_>>().map_err(RequestFailure::corrupt)?)?;
     match row.first() {
-        Some(Value::Bool(true)) => Ok(Decision::Applied),
-        Some(Value::Bool(false)) => Ok(Decision::Held(HeldRow::new(names.into_iter().zip(row).collect()))),
-        _ => Err(Fault::corrupt("a conditional request was answered without saying whether it was applied")),
+        Some(CqlValue::Bool(true)) => Ok(ConditionalResult::Applied),
+        Some(CqlValue::Bool(false)) => {
+            Ok(ConditionalResult::NotApplied(ConflictingRow::new(names.into_iter().zip(row).collect())))
+        }
+        _ => Err(RequestFailure::corrupt("a conditional request was answered without saying whether it was applied")),
     }
 }
 
-impl SerializeValue for Value {
+impl SerializeValue for CqlValue {
     fn serialize<'b>(
         &self,
         typ: &ColumnType<'_>,

@@ -14,13 +14,13 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::stored_dataset;
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::stored_dataset;
 use crate::adapters::cassandra::schema::table_id;
 use crate::adapters::cassandra::statements::{Statements, definitions};
-use crate::adapters::cassandra::store::Decision;
-use crate::adapters::stored;
+use crate::adapters::cassandra::store::ConditionalResult;
+use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::limits::STEP;
@@ -60,29 +60,29 @@ pub trait SettingsSource: Send + Sync + 'static {
 }
 
 /// One slice, as this process knows it.
-pub struct Slice {
+pub struct CqlSlice {
     row: TimeSlice,
     status: Mutex<SliceStatus>,
     tables: OnceCell<Statements>,
     /// Held while tables are made or dropped, so that none is made after they were dropped.
-    defining: AsyncMutex<()>,
+    definition_lock: AsyncMutex<()>,
     /// The steps that hold rows of any counter, as far as they are known.
     steps: RwLock<BTreeSet<Timestamp>>,
     /// Of acknowledged events up to here every step is known.
-    steps_to: Mutex<Timestamp>,
+    steps_complete_to: Mutex<Timestamp>,
     settings: DashMap<NamespaceId, Arc<RowSettings>>,
 }
 
-impl Slice {
+impl CqlSlice {
     fn new(row: TimeSlice) -> Self {
         let status = Mutex::new(row.status);
         Self {
             row,
             status,
             tables: OnceCell::new(),
-            defining: AsyncMutex::new(()),
+            definition_lock: AsyncMutex::new(()),
             steps: RwLock::default(),
-            steps_to: Mutex::new(Timestamp::MIN),
+            steps_complete_to: Mutex::new(Timestamp::MIN),
             settings: DashMap::new(),
         }
     }
@@ -125,68 +125,68 @@ impl Slice {
     }
 }
 
-type Book = Arc<RwLock<BTreeMap<Timestamp, Arc<Slice>>>>;
+type SlicesByStart = Arc<RwLock<BTreeMap<Timestamp, Arc<CqlSlice>>>>;
 
 /// The slices of all datasets.
-pub struct Slices {
-    link: Arc<Link>,
+pub struct CqlSlices {
+    requests: Arc<RequestRunner>,
     source: Arc<dyn SettingsSource>,
-    books: DashMap<DatasetId, Arc<OnceCell<Book>>>,
+    by_dataset: DashMap<DatasetId, Arc<OnceCell<SlicesByStart>>>,
 }
 
-impl Slices {
+impl CqlSlices {
     /// Knows no slices yet; each dataset's are read when they are first asked for.
-    pub fn new(link: Arc<Link>, source: Arc<dyn SettingsSource>) -> Self {
-        Self { link, source, books: DashMap::new() }
+    pub fn new(requests: Arc<RequestRunner>, source: Arc<dyn SettingsSource>) -> Self {
+        Self { requests, source, by_dataset: DashMap::new() }
     }
 
     /// The slice that takes events of a time.
-    pub async fn taking(
+    pub async fn writable_slice_at(
         &self,
         dataset: DatasetId,
         time: Timestamp,
         op: &'static str,
-    ) -> Result<Arc<Slice>, StoreError> {
-        match self.covering(dataset, time).await?.filter(|slice| !slice.is_dropped()) {
+    ) -> Result<Arc<CqlSlice>, StoreError> {
+        match self.slice_at(dataset, time).await?.filter(|slice| !slice.is_dropped()) {
             Some(slice) => Ok(slice),
             None => Err(not_covered(dataset, time, op)),
         }
     }
 
     /// The slice that covers a time, dropped or not.
-    pub async fn covering(&self, dataset: DatasetId, time: Timestamp) -> Result<Option<Arc<Slice>>, StoreError> {
-        let book = self.book(dataset).await?;
+    pub async fn slice_at(&self, dataset: DatasetId, time: Timestamp) -> Result<Option<Arc<CqlSlice>>, StoreError> {
+        let book = self.slices_of(dataset).await?;
         let found = book.read().range(..=time).next_back().map(|(_, slice)| Arc::clone(slice));
         Ok(found.filter(|slice| time <= slice.last()))
     }
 
     /// The slices with rows that hold any of `from..=to`, oldest first.
-    pub async fn live(
+    pub async fn live_slices(
         &self,
         dataset: DatasetId,
         from: Timestamp,
         to: Timestamp,
-    ) -> Result<Vec<Arc<Slice>>, StoreError> {
-        let book = self.book(dataset).await?;
+    ) -> Result<Vec<Arc<CqlSlice>>, StoreError> {
+        let book = self.slices_of(dataset).await?;
         let book = book.read();
         let overlapping = book.values().filter(|slice| slice.start() <= to && from <= slice.last());
         Ok(overlapping.filter(|slice| !slice.is_dropped()).cloned().collect())
     }
 
     /// The statements on the tables of a slice; its tables are made if they are missing.
-    pub async fn tables<'a>(&self, slice: &'a Slice, op: &'static str) -> Result<&'a Statements, StoreError> {
+    pub async fn tables<'a>(&self, slice: &'a CqlSlice, op: &'static str) -> Result<&'a Statements, StoreError> {
         let prepared = slice.tables.get_or_try_init(|| async {
-            let _defining = slice.defining.lock().await;
+            let _defining = slice.definition_lock.lock().await;
             if slice.is_dropped() {
                 return Err(not_covered(slice.row.dataset, slice.start(), op));
             }
             let fill = self.fill(&slice.row);
             // They are there unless whoever made the row ended before it made them.
-            match Statements::of_slice(self.link.store.as_ref(), &fill).await {
+            match Statements::of_slice(self.requests.store.as_ref(), &fill).await {
                 Ok(prepared) => Ok(prepared),
                 Err(_) => {
                     self.define("create_", &slice.row, op).await?;
-                    Statements::of_slice(self.link.store.as_ref(), &fill).await.map_err(|fault| fault.during(op))
+                    Statements::of_slice(self.requests.store.as_ref(), &fill).await.map_err(|fault| fault.during(op))
                 }
             }
         });
@@ -194,7 +194,7 @@ impl Slices {
     }
 
     /// The settings that a slice froze for a namespace; its first version, if the slice is older than the namespace.
-    pub async fn settings(&self, slice: &Slice, namespace: NamespaceId) -> Result<Arc<RowSettings>, StoreError> {
+    pub async fn settings(&self, slice: &CqlSlice, namespace: NamespaceId) -> Result<Arc<RowSettings>, StoreError> {
         if let Some(settings) = slice.settings.get(&namespace) {
             return Ok(Arc::clone(&settings));
         }
@@ -206,8 +206,8 @@ impl Slices {
 
     /// The steps of a slice in `from..=to` that hold rows, in order. Those that other servers may have begun since the last
     /// limit are read.
-    pub async fn steps(&self, slice: &Slice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
-        let known_to = *slice.steps_to.lock();
+    pub async fn steps(&self, slice: &CqlSlice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
+        let known_to = *slice.steps_complete_to.lock();
         if to > known_to {
             self.read_steps(slice, from.max(known_to.floor_to(STEP)), to).await?;
         }
@@ -215,22 +215,23 @@ impl Slices {
         Ok(if from <= to { steps.range(from..=to).copied().collect() } else { Vec::new() })
     }
 
-    async fn read_steps(&self, slice: &Slice, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
+    async fn read_steps(&self, slice: &CqlSlice, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
         let values = (stored_dataset(slice.row.dataset), slice.start().micros(), from.micros(), to.micros());
-        let steps: Vec<(i64,)> = self.link.rows("read steps", self.link.statement("list_steps"), values).await?;
+        let steps: Vec<(i64,)> =
+            self.requests.rows("read steps", self.requests.statement("list_steps"), values).await?;
         slice.steps.write().extend(steps.into_iter().map(|(step,)| Timestamp::from_micros(step)));
         Ok(())
     }
 
     /// Takes in what other servers have made, up to a limit that was read before.
-    pub async fn follow(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
-        self.read_rows(dataset).await?;
-        for slice in self.live(dataset, Timestamp::MIN, limit).await? {
+    pub async fn refresh_to(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
+        self.refresh_rows(dataset).await?;
+        for slice in self.live_slices(dataset, Timestamp::MIN, limit).await? {
             let to = limit.min(slice.last());
-            let known_to = *slice.steps_to.lock();
+            let known_to = *slice.steps_complete_to.lock();
             if known_to < to {
                 self.read_steps(&slice, known_to.floor_to(STEP).max(slice.start().floor_to(STEP)), to).await?;
-                let mut steps_to = slice.steps_to.lock();
+                let mut steps_to = slice.steps_complete_to.lock();
                 *steps_to = to.max(*steps_to);
             }
         }
@@ -238,16 +239,16 @@ impl Slices {
     }
 
     /// Has every step of the live slices read again by whoever needs it next.
-    pub async fn forget_steps(&self, dataset: DatasetId) -> Result<(), StoreError> {
-        for slice in self.live(dataset, Timestamp::MIN, Timestamp::MAX).await? {
-            *slice.steps_to.lock() = Timestamp::MIN;
+    pub async fn invalidate_steps(&self, dataset: DatasetId) -> Result<(), StoreError> {
+        for slice in self.live_slices(dataset, Timestamp::MIN, Timestamp::MAX).await? {
+            *slice.steps_complete_to.lock() = Timestamp::MIN;
         }
         Ok(())
     }
 
     /// Reads the rows of a dataset again.
-    async fn read_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
-        let book = self.book(dataset).await?;
+    async fn refresh_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
+        let book = self.slices_of(dataset).await?;
         for row in self.stored_rows(dataset).await? {
             let known = book.read().get(&row.start).cloned();
             match known {
@@ -255,7 +256,7 @@ impl Slices {
                     slice.advance(row.status);
                 }
                 None => {
-                    book.write().entry(row.start).or_insert_with(|| Arc::new(Slice::new(row)));
+                    book.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row)));
                 }
             }
         }
@@ -264,19 +265,20 @@ impl Slices {
 
     async fn stored_rows(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         const OP: &str = "read slices";
-        let statement = self.link.statement("list_slices");
-        let rows: Vec<(i64, Vec<u8>, Option<i32>)> = self.link.rows(OP, statement, (stored_dataset(dataset),)).await?;
+        let statement = self.requests.statement("list_slices");
+        let rows: Vec<(i64, Vec<u8>, Option<i32>)> =
+            self.requests.rows(OP, statement, (stored_dataset(dataset),)).await?;
         rows.into_iter().map(|(_, row, status)| row_from(&row, status, OP)).collect()
     }
 
-    async fn book(&self, dataset: DatasetId) -> Result<Book, StoreError> {
+    async fn slices_of(&self, dataset: DatasetId) -> Result<SlicesByStart, StoreError> {
         // Every event asks, so the usual way only reads.
-        let known = self.books.get(&dataset).map(|cell| Arc::clone(&cell));
-        let cell = known.unwrap_or_else(|| Arc::clone(&self.books.entry(dataset).or_default()));
+        let known = self.by_dataset.get(&dataset).map(|cell| Arc::clone(&cell));
+        let cell = known.unwrap_or_else(|| Arc::clone(&self.by_dataset.entry(dataset).or_default()));
         let book = cell.get_or_try_init(|| async {
             let rows = self.stored_rows(dataset).await?;
-            let book: BTreeMap<_, _> = rows.into_iter().map(|row| (row.start, Arc::new(Slice::new(row)))).collect();
-            Ok::<Book, StoreError>(Arc::new(RwLock::new(book)))
+            let book: BTreeMap<_, _> = rows.into_iter().map(|row| (row.start, Arc::new(CqlSlice::new(row)))).collect();
+            Ok::<SlicesByStart, StoreError>(Arc::new(RwLock::new(book)))
         });
         book.await.cloned()
     }
@@ -284,7 +286,7 @@ impl Slices {
     /// Makes or drops the tables of a slice.
     async fn define(&self, kind: &'static str, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
         for text in definitions(kind, self.fill(row)) {
-            self.link.store.define(&text).await.map_err(|fault| fault.during(op))?;
+            self.requests.store.define(&text).await.map_err(|fault| fault.during(op))?;
         }
         Ok(())
     }
@@ -294,7 +296,7 @@ impl Slices {
         let seconds = row.start.micros().div_euclid(1_000_000);
         let sign = if seconds < 0 { "m" } else { "" };
         let slice = format!("{}_{sign}{}", row.dataset.0, seconds.unsigned_abs());
-        let keyspace = self.link.keyspace.clone();
+        let keyspace = self.requests.keyspace.clone();
         move |text: &str| {
             let mut text = text.to_owned();
             for table in ["events", "dirty", "buckets"] {
@@ -308,12 +310,12 @@ impl Slices {
 
 fn not_covered(dataset: DatasetId, time: Timestamp, op: &'static str) -> StoreError {
     StoreError::not_applied(StoreErrorKind::Conflict, op)
-        .because(format!("no live slice of dataset {} covers {time:?}", dataset.0))
+        .with_source(format!("no live slice of dataset {} covers {time:?}", dataset.0))
 }
 
 /// A row with the status that its register has come to.
 fn row_from(row: &[u8], status: Option<i32>, op: &'static str) -> Result<TimeSlice, StoreError> {
-    let mut row = stored::decode_slice(row).map_err(|damaged| damaged.during(op))?;
+    let mut row = codec::decode_slice(row).map_err(|damaged| damaged.into_store_error(op))?;
     if let Some(status) = status {
         row.status = row.status.max(status_from(status).map_err(|fault| fault.during(op))?);
     }
@@ -329,41 +331,42 @@ fn status_code(status: SliceStatus) -> i32 {
     }
 }
 
-fn status_from(code: i32) -> Result<SliceStatus, Fault> {
+fn status_from(code: i32) -> Result<SliceStatus, RequestFailure> {
     match code {
         1 => Ok(SliceStatus::Future),
         2 => Ok(SliceStatus::Open),
         3 => Ok(SliceStatus::Closed),
         4 => Ok(SliceStatus::Dropped),
-        _ => Err(Fault::corrupt(format!("a slice has the status {code}"))), // written by nobody
+        _ => Err(RequestFailure::corrupt(format!("a slice has the status {code}"))), // written by nobody
     }
 }
 
 #[async_trait]
-impl TimeSlices for Slices {
+impl TimeSlices for CqlSlices {
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
-        self.read_rows(dataset).await?;
-        self.known(dataset).await
+        self.refresh_rows(dataset).await?;
+        self.list_cached(dataset).await
     }
 
-    async fn known(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
-        Ok(self.book(dataset).await?.read().values().map(|slice| slice.current()).collect())
+    async fn list_cached(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        Ok(self.slices_of(dataset).await?.read().values().map(|slice| slice.current()).collect())
     }
 
     async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
         const OP: &str = "create slice";
-        let book = self.book(slice.dataset).await?;
+        let book = self.slices_of(slice.dataset).await?;
         let key = (stored_dataset(slice.dataset), slice.start.micros());
-        let values = (key.0, key.1, stored::encode_slice(&slice));
-        let statement = self.link.statement("insert_slice");
-        let row = match self.link.decide(OP, statement, values).await? {
-            Decision::Applied => slice,
-            Decision::Held(held) => {
-                let bytes = held.bytes("row").ok_or_else(|| Fault::corrupt("a slice has no row").during(OP))?;
+        let values = (key.0, key.1, codec::encode_slice(&slice));
+        let statement = self.requests.statement("insert_slice");
+        let row = match self.requests.apply_conditionally(OP, statement, values).await? {
+            ConditionalResult::Applied => slice,
+            ConditionalResult::NotApplied(held) => {
+                let bytes =
+                    held.bytes("row").ok_or_else(|| RequestFailure::corrupt("a slice has no row").during(OP))?;
                 row_from(&bytes, held.int("status"), OP)?
             }
         };
-        let slice = Arc::clone(book.write().entry(row.start).or_insert_with(|| Arc::new(Slice::new(row))));
+        let slice = Arc::clone(book.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row))));
         if !slice.is_dropped() {
             self.tables(&slice, OP).await?;
         }
@@ -372,20 +375,20 @@ impl TimeSlices for Slices {
 
     async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
         const OP: &str = "set slice status";
-        let slice = self.book(dataset).await?.read().get(&start).cloned();
+        let slice = self.slices_of(dataset).await?.read().get(&start).cloned();
         let Some(slice) = slice else {
             let why = format!("dataset {} has no slice that starts at {start:?}", dataset.0);
-            return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why));
+            return Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why));
         };
         let status = slice.advance(status);
         let code = status_code(status);
         let key = (stored_dataset(dataset), start.micros());
         let values = (i64::from(code), code, key.0, key.1);
-        self.link.write(OP, self.link.statement("set_slice_status"), values).await?;
+        self.requests.write(OP, self.requests.statement("set_slice_status"), values).await?;
         if status == SliceStatus::Dropped {
-            let _defining = slice.defining.lock().await;
+            let _defining = slice.definition_lock.lock().await;
             self.define("drop_", &slice.row, OP).await?;
-            self.link.write(OP, self.link.statement("delete_steps"), key).await?;
+            self.requests.write(OP, self.requests.statement("delete_steps"), key).await?;
         }
         Ok(())
     }

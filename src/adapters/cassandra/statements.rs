@@ -7,31 +7,32 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::store::{Prepared, WideStore};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::store::{PreparedCql, WideStore};
 use crate::domain::limits::PREPARED_AT_ONCE_MAX;
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
 
 /// Statements by name, prepared.
-pub struct Statements(HashMap<&'static str, Prepared>);
+pub struct Statements(HashMap<&'static str, PreparedCql>);
 
 impl Statements {
     /// Prepares the statements on the tables of the schema.
-    pub async fn of_schema(store: &dyn WideStore, keyspace: &str) -> Result<Self, Fault> {
-        let texts = named(COUNTERS).into_iter().map(|(name, text)| (name, text.replace("{keyspace}", keyspace)));
+    pub async fn of_schema(store: &dyn WideStore, keyspace: &str) -> Result<Self, RequestFailure> {
+        let texts =
+            parse_statements(COUNTERS).into_iter().map(|(name, text)| (name, text.replace("{keyspace}", keyspace)));
         Self::prepared(store, texts.collect()).await
     }
 
     /// Prepares the statements on the tables of one slice, which exist.
-    pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, Fault> {
-        let used = named(SLICES).into_iter().filter(|(name, _)| !is_definition(name));
+    pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, RequestFailure> {
+        let used = parse_statements(SLICES).into_iter().filter(|(name, _)| !is_definition(name));
         Self::prepared(store, used.map(|(name, text)| (name, fill(&text))).collect()).await
     }
 
     /// Several at once, so that a node with slow answers does not add them all up.
-    async fn prepared(store: &dyn WideStore, texts: Vec<(&'static str, String)>) -> Result<Self, Fault> {
+    async fn prepared(store: &dyn WideStore, texts: Vec<(&'static str, String)>) -> Result<Self, RequestFailure> {
         let mut prepared = HashMap::new();
         for texts in texts.chunks(PREPARED_AT_ONCE_MAX) {
             let ready = try_join_all(texts.iter().map(|(_, text)| store.prepare(text))).await?;
@@ -44,14 +45,15 @@ impl Statements {
     ///
     /// # Panics
     /// Panics if there is none of that name.
-    pub fn named(&self, name: &str) -> &Prepared {
+    pub fn get(&self, name: &str) -> &PreparedCql {
         self.0.get(name).unwrap_or_else(|| panic!("cql/statements has no statement {name}"))
     }
 }
 
 /// The statements that make or drop the tables of a slice, with their places filled in.
 pub fn definitions(kind: &str, fill: impl Fn(&str) -> String) -> Vec<String> {
-    let of_kind = named(SLICES).into_iter().filter(|(name, _)| is_definition(name) && name.starts_with(kind));
+    let of_kind =
+        parse_statements(SLICES).into_iter().filter(|(name, _)| is_definition(name) && name.starts_with(kind));
     of_kind.map(|(_, text)| fill(&text)).collect()
 }
 
@@ -60,7 +62,7 @@ fn is_definition(name: &str) -> bool {
 }
 
 /// The statements of a file with their names, comments left out.
-fn named(file: &'static str) -> Vec<(&'static str, String)> {
+fn parse_statements(file: &'static str) -> Vec<(&'static str, String)> {
     let mut found: Vec<(&'static str, String)> = Vec::new();
     for line in file.lines() {
         if let Some(name) = line.strip_prefix("-- name: ") {
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_statement_has_a_name_of_its_own_and_is_one() {
-        let all = [named(COUNTERS), named(SLICES)].concat();
+        let all = [parse_statements(COUNTERS), parse_statements(SLICES)].concat();
         let names: BTreeSet<_> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), all.len());
         for (name, text) in &all {

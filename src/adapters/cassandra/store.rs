@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::value::{Row, Value};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::value::{CqlRow, CqlValue};
 
 /// A store of wide rows.
 ///
@@ -27,33 +27,41 @@ use crate::adapters::cassandra::value::{Row, Value};
 #[async_trait]
 pub trait WideStore: Send + Sync + 'static {
     /// Prepares a statement on tables that exist.
-    async fn prepare(&self, text: &str) -> Result<Prepared, Fault>;
+    async fn prepare(&self, text: &str) -> Result<PreparedCql, RequestFailure>;
 
     /// Makes or drops tables; answers when all nodes know.
-    async fn define(&self, text: &str) -> Result<(), Fault>;
+    async fn define(&self, text: &str) -> Result<(), RequestFailure>;
 
     /// Writes.
-    async fn write(&self, statement: &Prepared, values: &[Value]) -> Result<(), Fault>;
+    async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure>;
 
     /// Writes rows by one request.
-    async fn write_many(&self, rows: &[(&Prepared, &[Value])]) -> Result<(), Fault>;
+    async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure>;
 
     /// Where a write goes. Cheap.
-    fn route(&self, statement: &Prepared, values: &[Value]) -> Route;
+    fn route(&self, statement: &PreparedCql, values: &[CqlValue]) -> WriteRoute;
 
     /// Asks a conditional question; several statements are one, and all are on one partition.
-    async fn decide(&self, statements: &[(&Prepared, Vec<Value>)]) -> Result<Decision, Fault>;
+    async fn apply_conditionally(
+        &self,
+        statements: &[(&PreparedCql, Vec<CqlValue>)],
+    ) -> Result<ConditionalResult, RequestFailure>;
 
     /// Reads all rows that a statement asks for.
-    async fn read(&self, statement: &Prepared, values: &[Value], level: Level) -> Result<Vec<Row>, Fault>;
+    async fn read(
+        &self,
+        statement: &PreparedCql,
+        values: &[CqlValue],
+        level: ReadConsistency,
+    ) -> Result<Vec<CqlRow>, RequestFailure>;
 
     /// Reads a page of rows after an earlier page; says where the next begins, if there is one.
-    async fn read_page(&self, statement: &Prepared, after: Option<&PageState>) -> Result<Page, Fault>;
+    async fn read_page(&self, statement: &PreparedCql, after: Option<&PageState>) -> Result<RowPage, RequestFailure>;
 }
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
+pub struct WriteRoute {
     /// The replica that it is best sent to: one number for each, of the store's choice. Equal ones may share a request.
     pub replica: u64,
     /// The partition. Two partitions may have one number, if seldom.
@@ -61,14 +69,14 @@ pub struct Route {
 }
 
 /// Rows, and where the next ones begin.
-pub type Page = (Vec<Row>, Option<PageState>);
+pub type RowPage = (Vec<CqlRow>, Option<PageState>);
 
 /// Where a page begins; only its store knows what it says.
 pub type PageState = Vec<u8>;
 
 /// How many replicas a read asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Level {
+pub enum ReadConsistency {
     /// A quorum of the own data centre.
     Quorum,
     /// A quorum, after what is being decided on the partition is decided.
@@ -79,12 +87,12 @@ pub enum Level {
 
 /// A statement that a store has prepared.
 #[derive(Clone)]
-pub struct Prepared {
+pub struct PreparedCql {
     text: String,
     inner: Arc<dyn Any + Send + Sync>,
 }
 
-impl Prepared {
+impl PreparedCql {
     /// A statement with whatever its store keeps of it.
     pub fn new(text: &str, inner: impl Any + Send + Sync) -> Self {
         Self { text: text.to_owned(), inner: Arc::new(inner) }
@@ -104,7 +112,7 @@ impl Prepared {
     }
 }
 
-impl fmt::Debug for Prepared {
+impl fmt::Debug for PreparedCql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Prepared").field(&self.text).finish()
     }
@@ -112,27 +120,27 @@ impl fmt::Debug for Prepared {
 
 /// What a conditional request came to.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Decision {
+pub enum ConditionalResult {
     /// The condition held and the change is made.
     Applied,
     /// It did not hold; this is the row that was there, by column.
-    Held(HeldRow),
+    NotApplied(ConflictingRow),
 }
 
 /// A row that stood in the way of a conditional request.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct HeldRow(Vec<(String, Value)>);
+pub struct ConflictingRow(Vec<(String, CqlValue)>);
 
-impl HeldRow {
+impl ConflictingRow {
     /// A row by its columns.
-    pub fn new(columns: Vec<(String, Value)>) -> Self {
+    pub fn new(columns: Vec<(String, CqlValue)>) -> Self {
         Self(columns)
     }
 
     /// The bytes of a column; none if it is null or not among those answered.
     pub fn bytes(&self, column: &str) -> Option<Vec<u8>> {
         match self.value(column)? {
-            Value::Blob(bytes) => Some(bytes.clone()),
+            CqlValue::Blob(bytes) => Some(bytes.clone()),
             _ => None, // a column of another type is not the one that was asked for
         }
     }
@@ -140,12 +148,12 @@ impl HeldRow {
     /// The number of a column.
     pub fn int(&self, column: &str) -> Option<i32> {
         match self.value(column)? {
-            Value::Int(number) => Some(*number),
+            CqlValue::Int(number) => Some(*number),
             _ => None, // as above
         }
     }
 
-    fn value(&self, column: &str) -> Option<&Value> {
+    fn value(&self, column: &str) -> Option<&CqlValue> {
         self.0.iter().find(|(name, _)| name == column).map(|(_, value)| value)
     }
 }

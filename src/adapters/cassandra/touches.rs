@@ -6,31 +6,31 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
-use crate::adapters::cassandra::fault::Fault;
-use crate::adapters::cassandra::link::Link;
-use crate::adapters::cassandra::place::{stored_counter, stored_dataset, stored_shard};
-use crate::adapters::cassandra::slices::{Slice, Slices};
+use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{stored_counter, stored_dataset, stored_shard};
+use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{PARTITION_READS_AT_ONCE_MAX, STEP, TOUCH_SHARDS};
-use crate::ports::{Progress, StoreError, Touch, Touches};
+use crate::ports::{LimitPublisher, StoreError, Touch, Touches};
 
 /// The touch index.
 pub struct TouchIndex {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
 }
 
 impl TouchIndex {
     /// Reads by the book of slices.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
-        Self { link, slices }
+    pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
+        Self { requests, slices }
     }
 
     /// Reads the counters of a shard and step, above one of them.
     async fn read_step(
         &self,
-        slice: &Slice,
+        slice: &CqlSlice,
         shard: i32,
         step: Timestamp,
         above: Option<&Touch>,
@@ -41,9 +41,9 @@ impl TouchIndex {
         let (ns, name) = above.map_or((i64::MIN, ""), |above| stored_counter(&above.counter));
         let bucket = above.map_or(i64::MIN, |above| stored_bucket(above.recheck));
         let values = (shard, step.micros(), ns, name, bucket, limit);
-        let rows: Vec<(i64, String, i64)> = self.link.rows(OP, tables.named("list_touches"), values).await?;
+        let rows: Vec<(i64, String, i64)> = self.requests.rows(OP, tables.get("list_touches"), values).await?;
         let touch = |(ns, name, bucket): (i64, String, i64)| {
-            let name = CounterName::new(&name).map_err(|reject| Fault::corrupt(reject.message).during(OP))?;
+            let name = CounterName::new(&name).map_err(|reject| RequestFailure::corrupt(reject.message).during(OP))?;
             let counter = Counter::new(NamespaceId(ns.cast_unsigned()), name);
             Ok(Touch { step, counter, recheck: (bucket != 0).then(|| Timestamp::from_micros(bucket)) })
         };
@@ -66,7 +66,7 @@ impl Touches for TouchIndex {
         let shard = stored_shard(shard);
         let most = i32::try_from(limit).unwrap_or(i32::MAX);
         let mut found = Vec::new();
-        for slice in self.slices.live(dataset, from, to).await? {
+        for slice in self.slices.live_slices(dataset, from, to).await? {
             let steps = self.slices.steps(&slice, from.ceil_to(STEP).max(slice.start()), to.min(slice.last())).await?;
             let reading = steps.into_iter().map(|step| {
                 let above = beyond.filter(|beyond| beyond.step == step);
@@ -100,19 +100,19 @@ impl Touches for TouchIndex {
     }
 
     async fn watermarks(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
-        let statement = self.link.statement("list_watermarks");
+        let statement = self.requests.statement("list_watermarks");
         let rows: Vec<(i32, Option<i64>)> =
-            self.link.rows("read watermarks", statement, (stored_dataset(dataset),)).await?;
+            self.requests.rows("read watermarks", statement, (stored_dataset(dataset),)).await?;
         Ok(by_shard(rows))
     }
 
     async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
-        let statement = self.link.statement("set_watermark");
+        let statement = self.requests.statement("set_watermark");
         let writing = moved.into_iter().map(|(shard, to)| {
             let shard = stored_shard(shard);
-            let at = self.link.register_time(to.micros());
+            let at = self.requests.register_time(to.micros());
             let values = (at, to.micros(), stored_dataset(dataset), shard);
-            self.link.write("move watermark", statement, values)
+            self.requests.write("move watermark", statement, values)
         });
         let mut writing = stream::iter(writing).buffered(PARTITION_READS_AT_ONCE_MAX);
         while let Some(written) = writing.next().await {
@@ -139,44 +139,44 @@ pub fn stored_bucket(recheck: Option<Timestamp>) -> i64 {
 }
 
 /// How far datasets are closed. Whoever is told a limit knows the slices and steps of all that was acknowledged up to it.
-pub struct Limits {
-    link: Arc<Link>,
-    slices: Arc<Slices>,
+pub struct PublishedLimits {
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
 }
 
-impl Limits {
+impl PublishedLimits {
     /// Reads and writes the registers.
-    pub fn new(link: Arc<Link>, slices: Arc<Slices>) -> Self {
-        Self { link, slices }
+    pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
+        Self { requests, slices }
     }
 
     async fn stored(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
-        let statement = self.link.statement("read_limit");
+        let statement = self.requests.statement("read_limit");
         let row: Option<(Option<i64>,)> =
-            self.link.first_row("read limit", statement, (stored_dataset(dataset),)).await?;
+            self.requests.first_row("read limit", statement, (stored_dataset(dataset),)).await?;
         Ok(row.and_then(|(limit,)| limit).map_or(Timestamp::MIN, Timestamp::from_micros))
     }
 }
 
 #[async_trait]
-impl Progress for Limits {
+impl LimitPublisher for PublishedLimits {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
         let stored = self.stored(dataset).await?;
         let mut limit = closed.floor_to(Duration::from_millis(1));
         if limit > stored {
-            let at = self.link.register_time(limit.micros());
+            let at = self.requests.register_time(limit.micros());
             let values = (at, limit.micros(), stored_dataset(dataset));
-            self.link.write("publish limit", self.link.statement("set_limit"), values).await?;
+            self.requests.write("publish limit", self.requests.statement("set_limit"), values).await?;
         } else {
             limit = stored;
         }
-        self.slices.follow(dataset, limit).await?;
+        self.slices.refresh_to(dataset, limit).await?;
         Ok(limit)
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
         let limit = self.stored(dataset).await?;
-        self.slices.follow(dataset, limit).await?;
+        self.slices.refresh_to(dataset, limit).await?;
         Ok(limit)
     }
 }

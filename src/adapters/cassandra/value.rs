@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 /// The value of a column.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Value {
+pub enum CqlValue {
     /// None.
     Null,
     /// A number of 64 bits.
@@ -21,11 +21,11 @@ pub enum Value {
     Uuid([u8; 16]),
 }
 
-impl Value {
+impl CqlValue {
     /// Bytes on the way to the store, with what goes beside them.
     pub fn size(&self) -> usize {
-        const BESIDE: usize = 4;
-        BESIDE
+        const OVERHEAD_BYTES: usize = 4;
+        OVERHEAD_BYTES
             + match self {
                 Self::Null => 0,
                 Self::Bool(_) => 1,
@@ -39,38 +39,38 @@ impl Value {
 }
 
 /// The columns of a row, in the order in which they were asked for.
-pub type Row = Vec<Value>;
+pub type CqlRow = Vec<CqlValue>;
 
 /// The values of a statement, in the order of its places.
 pub trait Bind {
     /// The values.
-    fn bind(self) -> Vec<Value>;
+    fn bind(self) -> Vec<CqlValue>;
 }
 
 /// A row of known types.
 pub trait FromRow: Sized {
     /// Takes a row apart; none if it is of another shape.
-    fn from_row(row: Row) -> Option<Self>;
+    fn from_row(row: CqlRow) -> Option<Self>;
 }
 
 /// A value of a known type.
 pub trait FromValue: Sized {
     /// Takes a value out; none if it is of another type.
-    fn from_value(value: Value) -> Option<Self>;
+    fn from_value(value: CqlValue) -> Option<Self>;
 }
 
 macro_rules! of_type {
     ($type:ty, $kind:ident) => {
-        impl From<$type> for Value {
+        impl From<$type> for CqlValue {
             fn from(value: $type) -> Self {
                 Self::$kind(value)
             }
         }
 
         impl FromValue for $type {
-            fn from_value(value: Value) -> Option<Self> {
+            fn from_value(value: CqlValue) -> Option<Self> {
                 match value {
-                    Value::$kind(value) => Some(value),
+                    CqlValue::$kind(value) => Some(value),
                     _ => None, // null, or of another type
                 }
             }
@@ -84,66 +84,66 @@ of_type!(bool, Bool);
 of_type!(String, Text);
 of_type!(Vec<u8>, Blob);
 
-impl From<&str> for Value {
+impl From<&str> for CqlValue {
     fn from(value: &str) -> Self {
         Self::Text(value.to_owned())
     }
 }
 
-impl From<&String> for Value {
+impl From<&String> for CqlValue {
     fn from(value: &String) -> Self {
         Self::Text(value.clone())
     }
 }
 
-impl From<&Vec<u8>> for Value {
+impl From<&Vec<u8>> for CqlValue {
     fn from(value: &Vec<u8>) -> Self {
         Self::Blob(value.clone())
     }
 }
 
-impl From<Uuid> for Value {
+impl From<Uuid> for CqlValue {
     fn from(value: Uuid) -> Self {
         Self::Uuid(value.into_bytes())
     }
 }
 
 impl FromValue for Uuid {
-    fn from_value(value: Value) -> Option<Self> {
+    fn from_value(value: CqlValue) -> Option<Self> {
         match value {
-            Value::Uuid(bytes) => Some(Self::from_bytes(bytes)),
+            CqlValue::Uuid(bytes) => Some(Self::from_bytes(bytes)),
             _ => None, // null, or of another type
         }
     }
 }
 
 impl<T: FromValue> FromValue for Option<T> {
-    fn from_value(value: Value) -> Option<Self> {
+    fn from_value(value: CqlValue) -> Option<Self> {
         match value {
-            Value::Null => Some(None),
+            CqlValue::Null => Some(None),
             value => T::from_value(value).map(Some),
         }
     }
 }
 
 impl Bind for () {
-    fn bind(self) -> Vec<Value> {
+    fn bind(self) -> Vec<CqlValue> {
         Vec::new()
     }
 }
 
 macro_rules! tuples {
     ($($name:ident)+) => {
-        impl<$($name: Into<Value>),+> Bind for ($($name,)+) {
+        impl<$($name: Into<CqlValue>),+> Bind for ($($name,)+) {
             #[allow(non_snake_case, reason = "a tuple's parts are named like their types")]
-            fn bind(self) -> Vec<Value> {
+            fn bind(self) -> Vec<CqlValue> {
                 let ($($name,)+) = self;
                 vec![$($name.into()),+]
             }
         }
 
         impl<$($name: FromValue),+> FromRow for ($($name,)+) {
-            fn from_row(row: Row) -> Option<Self> {
+            fn from_row(row: CqlRow) -> Option<Self> {
                 let mut columns = row.into_iter();
                 let tuple = ($($name::from_value(columns.next()?)?,)+);
                 columns.next().is_none().then_some(tuple)
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn a_row_of_another_shape_is_none_of_the_type() {
-        assert_eq!(<(i64,)>::from_row(vec![Value::Int(1)]), None);
-        assert_eq!(<(i64,)>::from_row(vec![Value::Null]), None);
-        assert_eq!(<(Option<i64>,)>::from_row(vec![Value::Null]), Some((None,)));
+        assert_eq!(<(i64,)>::from_row(vec![CqlValue::Int(1)]), None);
+        assert_eq!(<(i64,)>::from_row(vec![CqlValue::Null]), None);
+        assert_eq!(<(Option<i64>,)>::from_row(vec![CqlValue::Null]), Some((None,)));
         assert_eq!(<(i64,)>::from_row(vec![]), None);
         assert_eq!(<(i64,)>::from_row((1_i64, 2_i64).bind()), None, "a column too many");
     }

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::store_core::StoreCore;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// Runs a read that may take long and waits for it.
 pub async fn read<T: Send + 'static>(
-    core: &Arc<Core>,
+    core: &Arc<StoreCore>,
     op: &'static str,
-    read: impl FnOnce(&Core) -> Result<T, StoreError> + Send + 'static,
+    read: impl FnOnce(&StoreCore) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let core = Arc::clone(core);
     match tokio::task::spawn_blocking(move || read(&core)).await {
         Ok(answer) => answer,
-        Err(error) => Err(StoreError::not_applied(StoreErrorKind::Unavailable, op).because(error)),
+        Err(error) => Err(StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(error)),
     }
 }

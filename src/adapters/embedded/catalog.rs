@@ -17,46 +17,46 @@ use super::error::ReadError;
 use super::key;
 use super::library::Library;
 use super::read::rows;
-use super::writer::Batch;
-use crate::adapters::stored::Damaged;
-use crate::adapters::stored::catalog::{
+use super::writer::CommitBatch;
+use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
     encode_spec,
 };
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, Order};
+use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, ScanOrder};
 
 const NUMBERS: &[u8] = b"x";
 
 /// What lives in the catalog, as it was last committed.
 #[derive(Default)]
-pub struct Catalog {
-    state: RwLock<State>,
+pub struct CatalogIndex {
+    state: RwLock<CatalogIndexState>,
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct CatalogIndexState {
     datasets: BTreeMap<DatasetId, Dataset>,
     namespaces: BTreeMap<NamespaceId, Namespace>,
     last_namespace: u64,
     last_dataset: u32,
 }
 
-impl Catalog {
+impl CatalogIndex {
     /// Reads what was committed.
     pub fn open(library: &Library) -> Result<Self, ReadError> {
-        let mut state = State::default();
-        for row in rows(&library.catalog, all(b'd'), Order::OldestFirst) {
+        let mut state = CatalogIndexState::default();
+        for row in rows(&library.catalog, all(b'd'), ScanOrder::OldestFirst) {
             let dataset = decode_dataset(&row?.1)?;
             state.datasets.insert(dataset.id, dataset);
         }
-        for row in rows(&library.catalog, all(b'n'), Order::OldestFirst) {
+        for row in rows(&library.catalog, all(b'n'), ScanOrder::OldestFirst) {
             let namespace = decode_namespace(&row?.1)?;
             state.namespaces.insert(namespace.id, namespace);
         }
         if let Some(numbers) = library.catalog.get(NUMBERS)? {
-            let wrong = || Damaged::new("numbers of the catalog", "a value of another length");
+            let wrong = || CorruptValue::new("numbers of the catalog", "a value of another length");
             let numbers: &[u8; 12] = numbers.as_ref().try_into().map_err(|_| wrong())?;
             let (namespace, dataset) = numbers.split_at(8);
             state.last_namespace = u64::from_be_bytes(namespace.try_into().map_err(|_| wrong())?);
@@ -82,7 +82,7 @@ impl Catalog {
     }
 
     /// Writes the rows of a record.
-    pub fn stage(&self, library: &Library, batch: &mut Batch, record: &NamespaceRecord) {
+    pub fn stage(&self, library: &Library, batch: &mut CommitBatch, record: &NamespaceRecord) {
         let mut after = self.state.read().clone();
         after.apply(record);
         let catalog = &library.catalog;
@@ -109,7 +109,7 @@ impl Catalog {
     }
 }
 
-impl State {
+impl CatalogIndexState {
     fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
         let live = self.namespaces.values().find(|namespace| namespace.spec.name == record.change.name);
         record.check(live, (self.last_namespace, self.last_dataset), self.datasets.values())
@@ -147,7 +147,7 @@ pub fn history(
     if let Some((namespace, version)) = beyond {
         keys = key::below(keys, change_key(name, namespace, version));
     }
-    let changes = rows(&library.catalog, keys, Order::NewestFirst).take(limit);
+    let changes = rows(&library.catalog, keys, ScanOrder::NewestFirst).take(limit);
     changes.map(|row| Ok(decode_change(&row?.1)?)).collect()
 }
 

@@ -5,67 +5,67 @@ use std::ops::{AddAssign, SubAssign};
 use fjall::Slice;
 use tokio::sync::oneshot;
 
-use super::backup::Frozen;
+use super::backup::BackupSnapshot;
 use super::key;
-use super::queues::command::Ask;
-use crate::adapters::stored::encode_event;
+use super::queues::command::QueueStoreCommand;
+use crate::adapters::codec::encode_event;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
-use crate::ports::{Appended, Held, NamespaceRecord, NewEvent, RollWrite, Settled, StoreError};
+use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
 
 /// The way to the caller. A caller that went away is no error.
-pub type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub type ReplySender<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// The way to the caller of an append, who gets an answer for each event.
-pub type AppendAnswer = oneshot::Sender<Vec<Result<Appended, StoreError>>>;
+pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
 
 /// One request.
-pub enum Command {
+pub enum StoreCommand {
     /// Appends events.
-    Append(Append),
+    Append(AppendCommand),
     /// Settles a key.
-    Settle(Settle),
+    Settle(SettleCommand),
     /// Raises a frontier.
-    Publish(DatasetId, Timestamp, Answer<Timestamp>),
+    Publish(DatasetId, Timestamp, ReplySender<Timestamp>),
     /// Puts rolls.
-    Roll(DatasetId, Vec<RollWrite>, Answer<()>),
+    Roll(DatasetId, Vec<RollWrite>, ReplySender<()>),
     /// Raises watermarks.
-    Watermarks(DatasetId, Vec<(u32, Timestamp)>, Answer<()>),
+    Watermarks(DatasetId, Vec<(u32, Timestamp)>, ReplySender<()>),
     /// Creates the row of a slice.
-    CreateSlice(TimeSlice, Answer<TimeSlice>),
+    CreateSlice(TimeSlice, ReplySender<TimeSlice>),
     /// Moves a slice on, but not to its end.
-    SetStatus(DatasetId, Timestamp, SliceStatus, Answer<()>),
+    SetStatus(DatasetId, Timestamp, SliceStatus, ReplySender<()>),
     /// Drops a slice and deletes what it holds.
-    DropSlice(DatasetId, Timestamp, Answer<()>),
+    DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
-    Catalog(Box<NamespaceRecord>, Answer<()>),
+    Catalog(Box<NamespaceRecord>, ReplySender<()>),
     /// Drops periods of a series.
-    TrimSeries(u32, Timestamp, Answer<()>),
+    TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
-    Forget(NamespaceId, Answer<()>),
+    Forget(NamespaceId, ReplySender<()>),
     /// Removes rows of a forgotten namespace, at most so many; answers whether there may be more.
-    Tidy(NamespaceId, usize, Answer<bool>),
+    PurgeRows(NamespaceId, usize, ReplySender<bool>),
     /// Fixes the present state for a backup.
-    Snapshot(Answer<Frozen>),
+    Snapshot(ReplySender<BackupSnapshot>),
     /// Whatever is asked of queues.
-    Queue(Ask),
+    Queue(QueueStoreCommand),
 }
 
 /// An append.
-pub struct Append {
+pub struct AppendCommand {
     /// The dataset.
     pub dataset: DatasetId,
     /// The events, encoded by the caller.
-    pub events: Vec<Prepared>,
+    pub events: Vec<EncodedEvent>,
     /// What the writer keeps alive until the outcome is decided.
-    pub held: Held,
+    pub guard: AppendGuard,
     /// The way to the caller.
-    pub answer: AppendAnswer,
+    pub answer: AppendReplySender,
 }
 
 /// A settlement.
-pub struct Settle {
+pub struct SettleCommand {
     /// The dataset.
     pub dataset: DatasetId,
     /// The counter.
@@ -73,11 +73,11 @@ pub struct Settle {
     /// The key.
     pub key: EventKey,
     /// The way to the caller.
-    pub answer: Answer<Settled>,
+    pub answer: ReplySender<VerdictOutcome>,
 }
 
 /// An event with its stored form.
-pub struct Prepared {
+pub struct EncodedEvent {
     /// The counter.
     pub counter: Counter,
     /// The event.
@@ -88,7 +88,7 @@ pub struct Prepared {
     pub value: Slice,
 }
 
-impl Prepared {
+impl EncodedEvent {
     /// Encodes an event.
     pub fn new(new: NewEvent) -> Self {
         let NewEvent { counter, event } = new;
@@ -110,7 +110,7 @@ impl Prepared {
 
 /// How a command may be turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
+pub enum AdmissionClass {
     /// Takes in new events: the first to be turned away.
     Intake,
     /// Works off what was taken in, or keeps the store in order.
@@ -120,39 +120,39 @@ pub enum Class {
 /// What goes before what: a settlement frees what others wait for, an enqueue only adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub enum Lane {
+pub enum CommitLane {
     /// Settlements, extensions and heartbeats of queues.
     Settlements,
     /// Dequeues and sweeps, what is asked of counters but batches of adds, and what changes the shape of the store.
-    Takers,
+    General,
     /// Batches of adds. What one client streams is no reason for a single add to wait.
     Batches,
     /// Enqueues, reads, and what walks over a queue.
     Bulk,
 }
 
-impl Lane {
+impl CommitLane {
     /// How many there are.
     pub const COUNT: usize = 4;
 }
 
 /// The bytes of commands, by how these may be turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Weight {
+pub struct CommandBytes {
     /// Of commands that take in new events.
     pub intake: usize,
     /// Of all others.
     pub upkeep: usize,
 }
 
-impl SubAssign for Weight {
+impl SubAssign for CommandBytes {
     fn sub_assign(&mut self, less: Self) {
         self.intake -= less.intake;
         self.upkeep -= less.upkeep;
     }
 }
 
-impl AddAssign for Weight {
+impl AddAssign for CommandBytes {
     fn add_assign(&mut self, more: Self) {
         self.intake += more.intake;
         self.upkeep += more.upkeep;
@@ -162,11 +162,11 @@ impl AddAssign for Weight {
 /// What a waiting command takes beside its events.
 const COMMAND_BYTES: usize = 256;
 
-impl Command {
+impl StoreCommand {
     /// How it may be turned away.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> AdmissionClass {
         match self {
-            Self::Append(_) | Self::Settle(_) => Class::Intake,
+            Self::Append(_) | Self::Settle(_) => AdmissionClass::Intake,
             Self::Queue(ask) => ask.class(),
             Self::Publish(..)
             | Self::Roll(..)
@@ -177,18 +177,18 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..)
-            | Self::Snapshot(_) => Class::Upkeep,
+            | Self::PurgeRows(..)
+            | Self::Snapshot(_) => AdmissionClass::Upkeep,
         }
     }
 
     /// What it goes before.
-    pub fn lane(&self) -> Lane {
+    pub fn lane(&self) -> CommitLane {
         match self {
             Self::Queue(ask) => ask.lane(),
             // What overtakes a batch changes nothing for it: its hold keeps the limit back, its slices are there before it
             // is sent, and of an event and a void with one key the first to come stands.
-            Self::Append(append) if append.events.len() > 1 => Lane::Batches,
+            Self::Append(append) if append.events.len() > 1 => CommitLane::Batches,
             // One lane, so that the order of what is left is that of arrival.
             Self::Append(_)
             | Self::Settle(_)
@@ -201,8 +201,8 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..)
-            | Self::Snapshot(_) => Lane::Takers,
+            | Self::PurgeRows(..)
+            | Self::Snapshot(_) => CommitLane::General,
         }
     }
 
@@ -221,15 +221,15 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..)
+            | Self::PurgeRows(..)
             | Self::Snapshot(_) => 1,
         }
     }
 
     /// About what it takes while it waits, in the column of its class.
-    pub fn bytes(&self) -> Weight {
+    pub fn bytes(&self) -> CommandBytes {
         let more = match self {
-            Self::Append(append) => append.events.iter().map(Prepared::bytes).sum(),
+            Self::Append(append) => append.events.iter().map(EncodedEvent::bytes).sum(),
             Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
             Self::Queue(ask) => ask.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
@@ -241,13 +241,13 @@ impl Command {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
-            | Self::Tidy(..)
+            | Self::PurgeRows(..)
             | Self::Snapshot(_) => 0,
         };
         let bytes = COMMAND_BYTES + more;
         match self.class() {
-            Class::Intake => Weight { intake: bytes, upkeep: 0 },
-            Class::Upkeep => Weight { intake: 0, upkeep: bytes },
+            AdmissionClass::Intake => CommandBytes { intake: bytes, upkeep: 0 },
+            AdmissionClass::Upkeep => CommandBytes { intake: 0, upkeep: bytes },
         }
     }
 
@@ -269,7 +269,7 @@ impl Command {
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
-            Self::Tidy(_, _, answer) => drop(answer.send(Err(error("forget")))),
+            Self::PurgeRows(_, _, answer) => drop(answer.send(Err(error("forget")))),
             Self::Snapshot(answer) => drop(answer.send(Err(error("back up")))),
             Self::Queue(ask) => ask.fail(error),
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::adapters::stored::Damaged;
+use crate::adapters::codec::CorruptValue;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// Why a store does not open.
@@ -100,24 +100,24 @@ pub enum ReadError {
     Library(#[from] fjall::Error),
     /// It could, but nobody of us has written that.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Damaged(#[from] CorruptValue),
 }
 
 impl ReadError {
     /// The error of a port.
-    pub fn during(self, op: &'static str) -> StoreError {
+    pub fn into_store_error(self, op: &'static str) -> StoreError {
         let kind = match &self {
             Self::Damaged(_) => StoreErrorKind::Corrupt,
             Self::Library(error) => kind_of(error),
         };
-        StoreError::not_applied(kind, op).because(self)
+        StoreError::not_applied(kind, op).with_source(self)
     }
 }
 
 /// A row with a key that nobody of us has written.
-pub fn foreign_key(what: &'static str, bytes: &[u8]) -> ReadError {
+pub fn malformed_key(what: &'static str, bytes: &[u8]) -> ReadError {
     let hex: String = bytes.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
-    ReadError::Damaged(Damaged::new(what, format!("key {hex}")))
+    ReadError::Damaged(CorruptValue::new(what, format!("key {hex}")))
 }
 
 fn kind_of(error: &fjall::Error) -> StoreErrorKind {

@@ -121,7 +121,7 @@ fn timed(head: &[u8], counter: &Counter, time: Timestamp, id_len: usize) -> Vec<
     bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
     bytes.extend_from_slice(name);
     bytes.push(NAME_END);
-    bytes.extend_from_slice(&flipped(time));
+    bytes.extend_from_slice(&to_sortable(time));
     bytes
 }
 
@@ -147,44 +147,44 @@ fn past_counter(head: &[u8], counter: &Counter) -> Vec<u8> {
 
 /// The key of a touch.
 pub fn of_touch(counter: &Counter, step: Timestamp) -> Vec<u8> {
-    dated(shard_byte(counter.touch_shard()), step, counter)
+    time_shard_key(shard_byte(counter.touch_shard()), step, counter)
 }
 
 /// The key of a touch whose counter need not be of the shard.
 pub fn of_touch_in(shard: u32, touch: &Touch) -> Vec<u8> {
-    dated(shard_byte(shard), touch.step, &touch.counter)
+    time_shard_key(shard_byte(shard), touch.step, &touch.counter)
 }
 
 /// The touches of a shard with `from <= step <= to`.
 pub fn steps(shard: u32, from: Timestamp, to: Timestamp) -> KeyRange {
-    dates(shard_byte(shard), from, to)
+    time_shard_range(shard_byte(shard), from, to)
 }
 
 /// The key of the note that a void was put above the limit. It is no touch: nothing has to be rolled.
 pub fn of_void(counter: &Counter, time: Timestamp) -> Vec<u8> {
-    dated(VOIDS, time, counter)
+    time_shard_key(VOIDS, time, counter)
 }
 
 /// The notes of voids from a time on.
 pub fn voids(from: Timestamp) -> KeyRange {
-    dates(VOIDS, from, Timestamp::MAX)
+    time_shard_range(VOIDS, from, Timestamp::MAX)
 }
 
 /// Above every touch shard.
 const VOIDS: u8 = 255;
 
-fn dated(shard: u8, time: Timestamp, counter: &Counter) -> Vec<u8> {
+fn time_shard_key(shard: u8, time: Timestamp, counter: &Counter) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
     let mut bytes = Vec::with_capacity(1 + 8 + 8 + name.len());
     bytes.push(shard);
-    bytes.extend_from_slice(&flipped(time));
+    bytes.extend_from_slice(&to_sortable(time));
     bytes.extend_from_slice(&counter.namespace().0.to_be_bytes());
     bytes.extend_from_slice(name);
     bytes
 }
 
-fn dates(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
-    let begin = |time: Timestamp| [&[shard], &flipped(time)[..]].concat();
+fn time_shard_range(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
+    let begin = |time: Timestamp| [&[shard], &to_sortable(time)[..]].concat();
     let above = match (to == Timestamp::MAX, shard.checked_add(1)) {
         (false, _) => Bound::Excluded(begin(to.just_after())),
         (true, Some(next)) => Bound::Excluded(vec![next]),
@@ -197,7 +197,7 @@ fn dates(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
 pub fn to_touch(bytes: &[u8]) -> Option<Touch> {
     let (_, rest) = bytes.split_first()?;
     let (step, counter) = rest.split_first_chunk::<8>()?;
-    Some(Touch { step: unflipped(*step), counter: to_counter(counter)?, recheck: None })
+    Some(Touch { step: from_sortable(*step), counter: to_counter(counter)?, recheck: None })
 }
 
 /// Narrows a range to what lies beyond a key, upwards.
@@ -231,12 +231,12 @@ pub fn is_empty(range: &KeyRange) -> bool {
 }
 
 /// A time as bytes that sort as the time does.
-pub fn flipped(time: Timestamp) -> [u8; 8] {
+pub fn to_sortable(time: Timestamp) -> [u8; 8] {
     (time.micros() as u64 ^ SIGN).to_be_bytes()
 }
 
 /// Reads `flipped`.
-pub fn unflipped(bytes: [u8; 8]) -> Timestamp {
+pub fn from_sortable(bytes: [u8; 8]) -> Timestamp {
     Timestamp::from_micros((u64::from_be_bytes(bytes) ^ SIGN) as i64)
 }
 
@@ -251,7 +251,7 @@ fn counter_from(namespace: u64, name: &[u8]) -> Option<Counter> {
 
 fn event_key_from(bytes: &[u8]) -> Option<EventKey> {
     let (time, id) = bytes.split_first_chunk::<8>()?;
-    Some(EventKey { time: unflipped(*time), id: EventId::from_bytes(id)? })
+    Some(EventKey { time: from_sortable(*time), id: EventId::from_bytes(id)? })
 }
 
 #[cfg(test)]

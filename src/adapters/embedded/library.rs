@@ -49,7 +49,7 @@ pub struct Library {
 
 /// What rows a keyspace holds; decides its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum KeyspaceKind {
     /// Few rows.
     Small,
     /// Rows read by their key, most of them absent or asked for once.
@@ -97,7 +97,8 @@ impl Library {
         let opening = background::spawn("opener", || db.open()).map_err(OpenError::Thread)?;
         let db = opening.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(fail())?;
         for (id, name) in &manifest.keyspaces {
-            let found = db.keyspace_exists(name).then(|| db.keyspace(name, || options(Kind::Small, 0))).transpose();
+            let found =
+                db.keyspace_exists(name).then(|| db.keyspace(name, || options(KeyspaceKind::Small, 0))).transpose();
             let is_there = found.map_err(fail())?.is_some_and(|keyspace| keyspace.id() == *id);
             if !is_there {
                 return Err(OpenError::damaged(path.join("keyspaces").join(id.to_string()), format!("no {name}")));
@@ -106,25 +107,25 @@ impl Library {
         for name in db.list_keyspace_names() {
             if !manifest.keyspaces.values().any(|listed| *listed == *name) {
                 tracing::debug!(keyspace = &*name, "deleting a keyspace that was being made or deleted");
-                let keyspace = db.keyspace(&name, || options(Kind::Small, 0)).map_err(fail())?;
+                let keyspace = db.keyspace(&name, || options(KeyspaceKind::Small, 0)).map_err(fail())?;
                 db.delete_keyspace(keyspace).map_err(fail())?;
             }
         }
-        let mut fixed = |name: &str, kind: Kind| -> Result<Keyspace, OpenError> {
-            if manifest.live && !db.keyspace_exists(name) {
+        let mut fixed = |name: &str, kind: KeyspaceKind| -> Result<Keyspace, OpenError> {
+            if manifest.is_initialized && !db.keyspace_exists(name) {
                 return Err(OpenError::damaged(Manifest::path(dir), format!("does not list {name}")));
             }
             let keyspace = db.keyspace(name, || options(kind, memtable_bytes)).map_err(fail())?;
             manifest.keyspaces.insert(keyspace.id(), name.to_owned());
             Ok(keyspace)
         };
-        let meta = fixed("meta", Kind::Small)?;
-        let catalog = fixed("catalog", Kind::Small)?;
-        let names = fixed("names", Kind::Rows)?;
-        let registers = fixed("registers", Kind::Small)?;
-        let rollups = fixed("rollups", Kind::Rows)?;
-        if !manifest.live {
-            manifest.live = true;
+        let meta = fixed("meta", KeyspaceKind::Small)?;
+        let catalog = fixed("catalog", KeyspaceKind::Small)?;
+        let names = fixed("names", KeyspaceKind::Rows)?;
+        let registers = fixed("registers", KeyspaceKind::Small)?;
+        let rollups = fixed("rollups", KeyspaceKind::Rows)?;
+        if !manifest.is_initialized {
+            manifest.is_initialized = true;
             manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
         }
         let (dir, manifest) = (dir.to_owned(), Mutex::new(manifest));
@@ -133,11 +134,11 @@ impl Library {
 
     /// A keyspace that is there.
     pub fn get(&self, name: &str) -> Result<Option<Keyspace>, fjall::Error> {
-        self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(Kind::Small, 0))).transpose()
+        self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(KeyspaceKind::Small, 0))).transpose()
     }
 
     /// A keyspace, made if it is not there.
-    pub fn make(&self, name: &str, kind: Kind) -> Result<Keyspace, KeyspaceError> {
+    pub fn make(&self, name: &str, kind: KeyspaceKind) -> Result<Keyspace, KeyspaceError> {
         let [keyspace] = self.make_all([(name.to_owned(), kind)], || {})?;
         Ok(keyspace)
     }
@@ -146,7 +147,7 @@ impl Library {
     /// makes one; `between` two of them is the time for it. They are not deleted by others meanwhile.
     pub fn make_all<const N: usize>(
         &self,
-        wanted: [(String, Kind); N],
+        wanted: [(String, KeyspaceKind); N],
         between: impl Fn(),
     ) -> Result<[Keyspace; N], KeyspaceError> {
         let mut made = Vec::with_capacity(N);
@@ -199,7 +200,7 @@ impl Library {
     }
 
     /// The same, of the rows in tables only.
-    pub fn rows_in_tables(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
+    pub fn newest_rows_in_tables(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
         self.for_each(|keyspace| keyspace.tree.get_highest_persisted_seqno())
     }
 
@@ -212,7 +213,7 @@ impl Library {
     fn for_each<T>(&self, ask: impl Fn(&Keyspace) -> T) -> Result<Vec<(u64, T)>, fjall::Error> {
         let manifest = self.manifest.lock();
         let asked = |(id, name): (&u64, &String)| {
-            let keyspace = self.db.keyspace(name, || options(Kind::Small, 0))?;
+            let keyspace = self.db.keyspace(name, || options(KeyspaceKind::Small, 0))?;
             Ok((*id, ask(&keyspace)))
         };
         manifest.keyspaces.iter().map(asked).collect()
@@ -220,23 +221,25 @@ impl Library {
 }
 
 /// The settings of a new keyspace; one that is there keeps its own.
-fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {
+fn options(kind: KeyspaceKind, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
     match kind {
         // Rows that every commit writes anew lie here: each flush keeps the last of them and holds up whoever commits.
-        Kind::Small => options.max_memtable_size(memtable_bytes).compaction_strategy(patient()),
-        Kind::Rows => options.max_memtable_size(memtable_bytes),
+        KeyspaceKind::Small => options.max_memtable_size(memtable_bytes).compaction_strategy(infrequent_compaction()),
+        KeyspaceKind::Rows => options.max_memtable_size(memtable_bytes),
         // Ranges have no use for filters, and building them costs more than all the rest of a flush.
-        Kind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
-        Kind::Events => options
+        KeyspaceKind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
+        KeyspaceKind::Events => options
             .max_memtable_size(memtable_bytes)
             .filter_policy(FilterPolicy::disabled())
-            .compaction_strategy(patient()),
-        Kind::QueueRows => options.max_memtable_size(2 * memtable_bytes).compaction_strategy(patient()),
-        Kind::QueueRanges => options
+            .compaction_strategy(infrequent_compaction()),
+        KeyspaceKind::QueueRows => {
+            options.max_memtable_size(2 * memtable_bytes).compaction_strategy(infrequent_compaction())
+        }
+        KeyspaceKind::QueueRanges => options
             .max_memtable_size(2 * memtable_bytes)
             .filter_policy(FilterPolicy::disabled())
-            .compaction_strategy(patient()),
+            .compaction_strategy(infrequent_compaction()),
     }
 }
 
@@ -244,6 +247,6 @@ fn options(kind: Kind, memtable_bytes: u64) -> KeyspaceCreateOptions {
 /// waits for, 10 to 50 ms while the cores are busy. So both come rarely where every commit writes: up to eight tables lie
 /// side by side before they are merged. Rows of queues, besides, go to files in pieces twice as large, for which journals
 /// have to be long enough (`JOURNAL_BYTES_MAX`): the oldest one makes every keyspace that it has rows of write them.
-fn patient() -> Arc<fjall::compaction::Leveled> {
+fn infrequent_compaction() -> Arc<fjall::compaction::Leveled> {
     Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))
 }

@@ -26,14 +26,14 @@ const NAME: &str = "tallystone keyspaces ";
 
 /// Why a list cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unusable {
+pub enum ManifestError {
     /// It is not as it was written.
     Damaged(String),
     /// A newer release wrote it, in this format.
     Newer(u32),
 }
 
-impl<T: Into<String>> From<T> for Unusable {
+impl<T: Into<String>> From<T> for ManifestError {
     fn from(detail: T) -> Self {
         Self::Damaged(detail.into())
     }
@@ -43,7 +43,7 @@ impl<T: Into<String>> From<T> for Unusable {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manifest {
     /// Whether the store was made to its end.
-    pub live: bool,
+    pub is_initialized: bool,
     /// The names by the numbers of the store library.
     pub keyspaces: BTreeMap<u64, String>,
 }
@@ -55,7 +55,7 @@ impl Manifest {
     }
 
     /// Reads the list; nothing if there is no file.
-    pub fn read(dir: &Path) -> io::Result<Option<Result<Self, Unusable>>> {
+    pub fn read(dir: &Path) -> io::Result<Option<Result<Self, ManifestError>>> {
         match fs::read_to_string(Self::path(dir)) {
             Ok(text) => Ok(Some(Self::parse(&text))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -75,18 +75,18 @@ impl Manifest {
     }
 
     fn text(&self) -> String {
-        let state = if self.live { "live" } else { "unfinished" };
+        let state = if self.is_initialized { "live" } else { "unfinished" };
         let rows: String = self.keyspaces.iter().map(|(id, name)| format!("{id} {name}\n")).collect();
         let body = format!("{HEAD}\nstate {state}\n{rows}");
         let checksum = xxh3_64(body.as_bytes());
         format!("{body}checksum {checksum:016x}\n")
     }
 
-    fn parse(text: &str) -> Result<Self, Unusable> {
+    fn parse(text: &str) -> Result<Self, ManifestError> {
         // First, because only its own release knows where its checksum is.
         let format = text.lines().next().and_then(|line| line.strip_prefix(NAME)?.parse().ok());
         if let Some(newer) = format.filter(|format| *format > FORMAT) {
-            return Err(Unusable::Newer(newer));
+            return Err(ManifestError::Newer(newer));
         }
         let at = text.rfind("checksum ").ok_or("no checksum")?;
         let (body, checksum) = text.split_at(at);
@@ -108,7 +108,7 @@ impl Manifest {
         };
         let keyspaces =
             lines.map(|line| row(line).ok_or_else(|| format!("line {line:?}"))).collect::<Result<_, _>>()?;
-        Ok(Self { live, keyspaces })
+        Ok(Self { is_initialized: live, keyspaces })
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         let keyspaces = [(1, "meta".to_owned()), (12, "events.1.-10".to_owned())];
-        Manifest { live: true, keyspaces: keyspaces.into() }
+        Manifest { is_initialized: true, keyspaces: keyspaces.into() }
     }
 
     #[test]
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_damage() {
         let newer = manifest().text().replacen(HEAD, "tallystone keyspaces 2", 1);
-        assert_eq!(Manifest::parse(&newer), Err(Unusable::Newer(2)));
+        assert_eq!(Manifest::parse(&newer), Err(ManifestError::Newer(2)));
         let older = manifest().text().replacen(HEAD, "tallystone keyspaces 0", 1);
-        assert!(matches!(Manifest::parse(&older), Err(Unusable::Damaged(_))));
+        assert!(matches!(Manifest::parse(&older), Err(ManifestError::Damaged(_))));
     }
 
     #[test]

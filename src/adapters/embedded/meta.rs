@@ -12,7 +12,7 @@
 
 use std::ops::Bound;
 
-use super::key::{KeyRange, flipped, unflipped};
+use super::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId};
 
@@ -39,7 +39,7 @@ pub fn watermark(dataset: DatasetId, shard: u32) -> Vec<u8> {
 /// The key of the row of a slice.
 pub fn slice(dataset: DatasetId, start: Timestamp) -> Vec<u8> {
     let mut key = key(b's', &dataset.0.to_be_bytes());
-    key.extend_from_slice(&flipped(start));
+    key.extend_from_slice(&to_sortable(start));
     key
 }
 
@@ -72,7 +72,7 @@ pub fn to_forgotten(key: &[u8]) -> Option<NamespaceId> {
 
 /// Reads a time that is a whole value.
 pub fn to_time(value: &[u8]) -> Option<Timestamp> {
-    value.try_into().ok().map(unflipped)
+    value.try_into().ok().map(from_sortable)
 }
 
 fn key(kind: u8, rest: &[u8]) -> Vec<u8> {

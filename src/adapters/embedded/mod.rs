@@ -12,39 +12,39 @@
 //! DIR/restoring       there until a backup is restored   (backup)
 //! ```
 
-mod ahead;
+mod acknowledged_file;
 mod background;
 pub mod backup;
 mod blocking;
-mod book;
 mod catalog;
 mod command;
+mod commit_inbox;
 mod committer;
-mod core;
+mod counter_row;
+mod counter_table;
+mod disk_space;
 mod error;
+mod event_log;
+mod event_tail;
+mod journal_prefill;
 pub mod key;
+mod keyspace_worker;
 mod library;
-mod log;
-mod maker;
 mod manifest;
-mod mark;
-mod memory;
+mod memtable_reclaimer;
 pub mod meta;
-mod private;
-mod queue;
+mod meta_state;
+mod permissions;
 mod queues;
 mod read;
 mod recover;
-mod retired;
 mod rollups;
-mod row;
 mod series;
 mod slices;
 #[cfg(test)]
 mod slices_tests;
-mod space;
+mod store_core;
 mod structure;
-mod tail;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -59,18 +59,18 @@ use parking_lot::Mutex;
 
 use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use crate::ports::{Backups, Clock, FastCounts, QueueStores, Stores};
+use acknowledged_file::AcknowledgedFile;
 use committer::Committer;
-use core::Core;
+use counter_table::CounterTable;
+use disk_space::DiskSpaceMonitor;
+use event_log::EmbeddedStore;
 use library::Library;
-use log::Store;
-use manifest::{Manifest, Unusable};
-use mark::Mark;
-use memory::Memory;
-use queues::Queues;
-use queues::time::{Moment, StoreTime};
-use retired::Retired;
-use series::Series;
-use space::Space;
+use manifest::{Manifest, ManifestError};
+use memtable_reclaimer::MemtableReclaimer;
+use queues::EmbeddedQueues;
+use queues::store_time::{Moment, StoreTime};
+use series::SeriesKeyspaces;
+use store_core::StoreCore;
 use writer::Writer;
 
 pub use error::OpenError;
@@ -143,12 +143,12 @@ pub struct Health {
 
 /// An open store. Dropping it closes it.
 pub struct Embedded {
-    core: Arc<Core>,
-    space: Space,
+    core: Arc<StoreCore>,
+    space: DiskSpaceMonitor,
     /// The moment of the last commit of queues before the store was opened.
     queue_moment: Option<Moment>,
     committer: Mutex<Option<JoinHandle<()>>>,
-    maker: Mutex<Option<JoinHandle<()>>>,
+    keyspace_worker: Mutex<Option<JoinHandle<()>>>,
     /// Held until the store is closed.
     lock: Mutex<Option<File>>,
 }
@@ -161,18 +161,18 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     if backup::is_unfinished(dir) {
         return Err(OpenError::HalfRestored(dir.to_owned()));
     }
-    private::keep_private(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
+    permissions::restrict_permissions(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
     open_locked(&options, lock)
 }
 
 /// Opens the store of a directory that this process has.
 fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let dir = options.dir.as_path();
-    let (manifest, mark, acknowledged) = admit(dir)?;
-    let verified = if manifest.live {
+    let (manifest, mark, acknowledged) = read_or_create_manifest(dir)?;
+    let verified = if manifest.is_initialized {
         verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?
     } else {
-        verify::Verified::default()
+        verify::VerifyReport::default()
     };
     if verified.bytes_unread > 0 {
         tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
@@ -188,24 +188,24 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     }
     recover::check_newest_rows(&library, dir, &verified.newest_rows)?;
     let slices = recover::slices(&library, dir)?;
-    let series = Series::open(&library).map_err(OpenError::library(library::folder(dir)))?;
-    let book = book::Book::open(&library).map_err(unreadable)?;
-    let catalog = catalog::Catalog::open(&library).map_err(unreadable)?;
-    let memory = Memory::new(options.row_bytes);
-    recover::floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
-    let writer = Writer::new(dir, Arc::clone(&library), mark, last, Retired::start()?);
+    let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(library::folder(dir)))?;
+    let book = meta_state::MetaState::open(&library).map_err(unreadable)?;
+    let catalog = catalog::CatalogIndex::open(&library).map_err(unreadable)?;
+    let memory = CounterTable::new(options.row_bytes);
+    recover::set_floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
+    let writer = Writer::new(dir, Arc::clone(&library), mark, last, MemtableReclaimer::start()?);
     let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
-    let space = || Space::of(dir, options.reserve_bytes);
+    let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
-    let shared = queues::Shared::open(&queues).map_err(unreadable)?;
-    let core = Arc::new(Core::new(library, memory, slices, series, book, catalog, shared));
+    let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
+    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, catalog, shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
-    let maker = maker::start(Arc::clone(&core))?;
+    let maker = keyspace_worker::start(Arc::clone(&core))?;
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)
-        .inspect_err(|_| core.jobs.close(&core.queue))?;
+        .inspect_err(|_| core.keyspace_jobs.close(&core.inbox))?;
     let (committer, maker, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(maker)), Mutex::new(Some(lock)));
-    Ok(Embedded { core, space: space(), queue_moment, committer, maker, lock })
+    Ok(Embedded { core, space: space(), queue_moment, committer, keyspace_worker: maker, lock })
 }
 
 /// Takes the directory for this process.
@@ -221,21 +221,23 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// Reads the list of keyspaces and the mark; makes both for a new store.
-fn admit(dir: &Path) -> Result<(Manifest, Mark, u64), OpenError> {
+fn read_or_create_manifest(dir: &Path) -> Result<(Manifest, AcknowledgedFile, u64), OpenError> {
     let manifest_path = Manifest::path(dir);
     let folder = library::folder(dir);
     let found = Manifest::read(dir).map_err(OpenError::io(&manifest_path))?;
     let manifest = found.transpose().map_err(|unusable| match unusable {
-        Unusable::Damaged(detail) => OpenError::damaged(&manifest_path, detail),
-        Unusable::Newer(found) => OpenError::Newer { path: manifest_path.clone(), found, known: manifest::FORMAT },
+        ManifestError::Damaged(detail) => OpenError::damaged(&manifest_path, detail),
+        ManifestError::Newer(found) => OpenError::Newer { path: manifest_path.clone(), found, known: manifest::FORMAT },
     })?;
     match manifest {
-        Some(manifest) if manifest.live => {
-            let mark = Mark::open(dir).map_err(OpenError::io(Mark::path(dir)))?;
-            let (mark, number) = mark.map_err(|detail| OpenError::damaged(Mark::path(dir), detail))?;
+        Some(manifest) if manifest.is_initialized => {
+            let mark = AcknowledgedFile::open(dir).map_err(OpenError::io(AcknowledgedFile::path(dir)))?;
+            let (mark, number) = mark.map_err(|detail| OpenError::damaged(AcknowledgedFile::path(dir), detail))?;
             Ok((manifest, mark, number))
         }
-        None if folder.exists() || Mark::path(dir).exists() => Err(OpenError::damaged(manifest_path, "missing")),
+        None if folder.exists() || AcknowledgedFile::path(dir).exists() => {
+            Err(OpenError::damaged(manifest_path, "missing"))
+        }
         Some(_) | None => {
             // New, or the first opening did not come to its end: nothing was acknowledged yet.
             let manifest = Manifest::default();
@@ -243,7 +245,7 @@ fn admit(dir: &Path) -> Result<(Manifest, Mark, u64), OpenError> {
             if folder.exists() {
                 fs::remove_dir_all(&folder).map_err(OpenError::io(&folder))?;
             }
-            let mark = Mark::create(dir).map_err(OpenError::io(Mark::path(dir)))?;
+            let mark = AcknowledgedFile::create(dir).map_err(OpenError::io(AcknowledgedFile::path(dir)))?;
             Ok((manifest, mark, 0))
         }
     }
@@ -252,7 +254,7 @@ fn admit(dir: &Path) -> Result<(Manifest, Mark, u64), OpenError> {
 impl Embedded {
     /// The store behind all ports, best-effort counts beside it. After `close` every call answers that it is closed.
     pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
-        let store = Arc::new(Store { core: Arc::clone(&self.core) });
+        let store = Arc::new(EmbeddedStore { core: Arc::clone(&self.core) });
         Stores {
             log: store.clone(),
             touches: store.clone(),
@@ -270,13 +272,13 @@ impl Embedded {
     /// The store behind the ports of queues, by this clock. After `close` every call answers that it is closed.
     pub fn queue_stores(&self, clock: Arc<dyn Clock>) -> QueueStores {
         let time = StoreTime::new(clock, self.queue_moment);
-        let queues = Arc::new(Queues::new(Arc::clone(&self.core), time));
+        let queues = Arc::new(EmbeddedQueues::new(Arc::clone(&self.core), time));
         QueueStores { shards: queues.clone(), catalog: queues }
     }
 
     /// The way to back the store up while it is written; backups carry the time of this clock.
     pub fn backups(&self, clock: Arc<dyn Clock>) -> Arc<dyn Backups> {
-        Arc::new(backup::Source::new(Store { core: Arc::clone(&self.core) }, clock))
+        Arc::new(backup::EmbeddedBackups::new(EmbeddedStore { core: Arc::clone(&self.core) }, clock))
     }
 
     /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
@@ -286,7 +288,7 @@ impl Embedded {
 
     /// How the store is doing. Asks the file system.
     pub fn health(&self) -> Health {
-        let (tail_bytes, row_bytes) = self.core.memory.bytes();
+        let (tail_bytes, row_bytes) = self.core.counters.bytes();
         let disk = self.core.read("health", |library| {
             let journal_bytes = library.db.journal_disk_space()?;
             Ok((library.db.outstanding_flushes(), journal_bytes, library.db.disk_space()?))
@@ -297,7 +299,7 @@ impl Embedded {
             failure: self.core.failure().map(str::to_owned),
             full: self.core.is_full(),
             commit_number: self.core.commit_number(),
-            waiting_bytes: self.core.queue.bytes() as u64,
+            waiting_bytes: self.core.inbox.bytes() as u64,
             tail_bytes: tail_bytes as u64,
             row_bytes: row_bytes as u64,
             outstanding_flushes: outstanding_flushes as u64,
@@ -309,20 +311,20 @@ impl Embedded {
 
     /// The folder of the store, and the bytes that its file system must have free for new events and messages.
     pub fn wanted_space(&self) -> (&Path, u64) {
-        self.space.wanted()
+        self.space.reserve()
     }
 
     /// Closes the store: what was lined up is still done, what comes later is refused. Blocks until all is on disk.
     pub fn close(&self) {
-        self.core.queue.close();
+        self.core.inbox.close();
         let committer = self.committer.lock().take();
         if let Some(committer) = committer
             && committer.join().is_err()
         {
             self.core.fail("the writer thread panicked".to_owned());
         }
-        self.core.jobs.close(&self.core.queue);
-        let maker = self.maker.lock().take();
+        self.core.keyspace_jobs.close(&self.core.inbox);
+        let maker = self.keyspace_worker.lock().take();
         // It catches its panics.
         drop(maker.map(JoinHandle::join));
         self.core.release();

@@ -5,39 +5,39 @@ use std::ops::Bound;
 
 use fjall::{Guard, Keyspace};
 
-use super::error::{ReadError, foreign_key};
+use super::counter_row::CounterRow;
+use super::counter_table::LoadedRow;
+use super::error::{ReadError, malformed_key};
 use super::key::{self, KeyRange};
 use super::library::Library;
-use super::memory::Found;
-use super::row::Row;
-use super::slices::Slices;
-use crate::adapters::stored::{Damaged, decode_bucket, decode_checkpoint, decode_event, decode_key};
+use super::slices::SliceIndex;
+use crate::adapters::codec::{CorruptValue, decode_bucket, decode_checkpoint, decode_event, decode_key};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
 use crate::domain::rollup::BucketRecord;
-use crate::ports::{Order, ScanRange, SliceRow, Touch};
+use crate::ports::{ScanOrder, ScanRange, SliceRow, Touch};
 
-type Pair = (fjall::UserKey, fjall::UserValue);
+type RawRow = (fjall::UserKey, fjall::UserValue);
 
 /// The rows of a range in a direction.
 pub fn rows(
     keyspace: &Keyspace,
     range: KeyRange,
-    order: Order,
-) -> Box<dyn Iterator<Item = Result<Pair, ReadError>> + Send> {
+    order: ScanOrder,
+) -> Box<dyn Iterator<Item = Result<RawRow, ReadError>> + Send> {
     if key::is_empty(&range) {
         return Box::new(std::iter::empty());
     }
     let read = |guard: Guard| guard.into_inner().map_err(ReadError::from);
     match order {
-        Order::OldestFirst => Box::new(keyspace.range(range).map(read)),
-        Order::NewestFirst => Box::new(keyspace.range(range).rev().map(read)),
+        ScanOrder::OldestFirst => Box::new(keyspace.range(range).map(read)),
+        ScanOrder::NewestFirst => Box::new(keyspace.range(range).rev().map(read)),
     }
 }
 
 /// The events of a range.
 pub fn scan(
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     counter: &Counter,
     range: &ScanRange,
@@ -47,8 +47,8 @@ pub fn scan(
         return Ok(events);
     }
     let from = range.after.just_after();
-    let mut spaces = slices.spaces(dataset, from, range.to);
-    if range.order == Order::NewestFirst {
+    let mut spaces = slices.keyspaces(dataset, from, range.to);
+    if range.order == ScanOrder::NewestFirst {
         spaces.reverse();
     }
     for spaces in spaces {
@@ -56,8 +56,8 @@ pub fn scan(
         if let Some(beyond) = &range.beyond {
             let beyond = key::of_event(counter, beyond);
             keys = match range.order {
-                Order::OldestFirst => key::above(keys, beyond),
-                Order::NewestFirst => key::below(keys, beyond),
+                ScanOrder::OldestFirst => key::above(keys, beyond),
+                ScanOrder::NewestFirst => key::below(keys, beyond),
             };
         }
         for row in rows(&spaces.events, keys, range.order).take(range.limit - events.len()) {
@@ -70,20 +70,22 @@ pub fn scan(
     Ok(events)
 }
 
-fn event_of(counter: &Counter, (key, value): Pair) -> Result<Event, ReadError> {
-    let event_key = key::to_event_of(counter, &key).ok_or_else(|| foreign_key("event", &key))?;
+fn event_of(counter: &Counter, (key, value): RawRow) -> Result<Event, ReadError> {
+    let event_key = key::to_event_of(counter, &key).ok_or_else(|| malformed_key("event", &key))?;
     let (change, provenance) = decode_event(&value)?;
     Ok(Event { key: event_key, change, provenance })
 }
 
 /// The event at a key.
 pub fn find(
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     counter: &Counter,
     key: &EventKey,
 ) -> Result<Option<Event>, ReadError> {
-    let Some(spaces) = slices.place(dataset, key.time).and_then(|place| place.spaces) else { return Ok(None) };
+    let Some(spaces) = slices.writable_slice(dataset, key.time).and_then(|place| place.keyspaces) else {
+        return Ok(None);
+    };
     let Some(value) = spaces.events.get(key::of_event(counter, key))? else { return Ok(None) };
     let (change, provenance) = decode_event(&value)?;
     Ok(Some(Event { key: key.clone(), change, provenance }))
@@ -91,35 +93,35 @@ pub fn find(
 
 /// Rows of a whole slice.
 pub fn scan_slice(
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     start: Timestamp,
     beyond: Option<(Counter, EventKey)>,
     limit: usize,
 ) -> Result<Vec<SliceRow>, ReadError> {
-    let here = slices.place(dataset, start).filter(|place| place.start == start);
-    let Some(spaces) = here.and_then(|place| place.spaces) else { return Ok(Vec::new()) };
+    let here = slices.writable_slice(dataset, start).filter(|place| place.start == start);
+    let Some(spaces) = here.and_then(|place| place.keyspaces) else { return Ok(Vec::new()) };
     let mut keys: KeyRange = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
     if let Some((counter, event_key)) = &beyond {
         keys = key::above(keys, key::of_event(counter, event_key));
     }
-    let read = |row: Result<Pair, ReadError>| {
+    let read = |row: Result<RawRow, ReadError>| {
         let (key, value) = row?;
-        let (counter, event_key) = key::to_event(&key).ok_or_else(|| foreign_key("event", &key))?;
+        let (counter, event_key) = key::to_event(&key).ok_or_else(|| malformed_key("event", &key))?;
         let (change, provenance) = decode_event(&value)?;
         Ok(SliceRow { counter, event: Event { key: event_key, change, provenance } })
     };
-    rows(&spaces.events, keys, Order::OldestFirst).take(limit).map(read).collect()
+    rows(&spaces.events, keys, ScanOrder::OldestFirst).take(limit).map(read).collect()
 }
 
 /// The row of a counter, without what is in memory: events above `disk_to` are not looked at.
 pub fn row(
     library: &Library,
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     counter: &Counter,
     disk_to: Timestamp,
-) -> Result<Found, ReadError> {
+) -> Result<LoadedRow, ReadError> {
     let key = key::of_row(dataset, counter);
     let checkpoint = library.rollups.get(&key)?;
     let clear = library.registers.get(&key)?.map(|bytes| decode_key(&bytes)).transpose()?;
@@ -127,14 +129,14 @@ pub fn row(
         Some(bytes) => decode_checkpoint(bytes)?.as_of,
         None => Timestamp::MIN,
     };
-    let (newest, newest_mutation) = newest(slices, dataset, counter, as_of, disk_to)?;
-    let row = Row::new(checkpoint.as_deref(), clear, newest_mutation)?;
-    Ok(Found { row, disk_to: newest.unwrap_or(as_of).min(disk_to) })
+    let (newest, newest_mutation) = newest_times(slices, dataset, counter, as_of, disk_to)?;
+    let row = CounterRow::new(checkpoint.as_deref(), clear, newest_mutation)?;
+    Ok(LoadedRow { row, disk_to: newest.unwrap_or(as_of).min(disk_to) })
 }
 
 /// The times of the newest event and of the newest mutation with `after < time <= to`.
-fn newest(
-    slices: &Slices,
+fn newest_times(
+    slices: &SliceIndex,
     dataset: DatasetId,
     counter: &Counter,
     after: Timestamp,
@@ -145,8 +147,8 @@ fn newest(
         return Ok((None, None));
     }
     let from = after.just_after();
-    for spaces in slices.spaces(dataset, from, to).into_iter().rev() {
-        for row in rows(&spaces.events, key::events(counter, from, to), Order::NewestFirst) {
+    for spaces in slices.keyspaces(dataset, from, to).into_iter().rev() {
+        for row in rows(&spaces.events, key::events(counter, from, to), ScanOrder::NewestFirst) {
             let event = event_of(counter, row?)?;
             newest.get_or_insert(event.key.time);
             if event.change.is_mutation() {
@@ -159,7 +161,7 @@ fn newest(
 
 /// Touches of a shard with `from <= step <= to`.
 pub fn touched(
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     shard: u32,
     (from, to): (Timestamp, Timestamp),
@@ -167,14 +169,14 @@ pub fn touched(
     limit: usize,
 ) -> Result<Vec<Touch>, ReadError> {
     let mut touches = Vec::new();
-    for spaces in slices.spaces(dataset, from, to) {
+    for spaces in slices.keyspaces(dataset, from, to) {
         let mut keys = key::steps(shard, from, to);
         if let Some(beyond) = beyond {
             keys = key::above(keys, key::of_touch_in(shard, beyond));
         }
-        for row in rows(&spaces.touches, keys, Order::OldestFirst).take(limit - touches.len()) {
+        for row in rows(&spaces.touches, keys, ScanOrder::OldestFirst).take(limit - touches.len()) {
             let (key, _) = row?;
-            touches.push(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?);
+            touches.push(key::to_touch(&key).ok_or_else(|| malformed_key("touch", &key))?);
         }
         if touches.len() == limit {
             break;
@@ -185,7 +187,7 @@ pub fn touched(
 
 /// Records of finished buckets with `from <= start < to`.
 pub fn buckets(
-    slices: &Slices,
+    slices: &SliceIndex,
     dataset: DatasetId,
     counter: &Counter,
     from: Timestamp,
@@ -196,8 +198,8 @@ pub fn buckets(
     }
     let to = to.just_before();
     let mut records = Vec::new();
-    for spaces in slices.spaces(dataset, from, to) {
-        for row in rows(&spaces.buckets, key::times(counter, from, to), Order::OldestFirst) {
+    for spaces in slices.keyspaces(dataset, from, to) {
+        for row in rows(&spaces.buckets, key::times(counter, from, to), ScanOrder::OldestFirst) {
             records.push(decode_bucket(&row?.1)?);
         }
     }
@@ -221,13 +223,13 @@ pub fn names(
     if let Some(above) = above {
         keys = key::above(keys, key::of_counter(&Counter::new(namespace, above.clone())));
     }
-    let listed = rows(&library.names, keys, Order::OldestFirst).filter(|row| match row {
+    let listed = rows(&library.names, keys, ScanOrder::OldestFirst).filter(|row| match row {
         Ok((_, value)) => value.as_ref() == LISTED,
         Err(_) => true,
     });
-    let read = |row: Result<Pair, ReadError>| {
+    let read = |row: Result<RawRow, ReadError>| {
         let (key, _) = row?;
-        let counter = key::to_counter(&key).ok_or_else(|| foreign_key("name", &key))?;
+        let counter = key::to_counter(&key).ok_or_else(|| malformed_key("name", &key))?;
         Ok(counter.name().clone())
     };
     listed.take(limit).map(read).collect()
@@ -240,9 +242,9 @@ pub fn namespaces(library: &Library, above: Option<NamespaceId>, limit: usize) -
     let mut next = above.map_or(Some(0), |above| above.0.checked_add(1));
     while let Some(from) = next.filter(|_| namespaces.len() < limit) {
         let keys = (Bound::Included(key::of_namespace(NamespaceId(from))), Bound::Unbounded);
-        let Some(row) = rows(&library.names, keys, Order::OldestFirst).next() else { break };
+        let Some(row) = rows(&library.names, keys, ScanOrder::OldestFirst).next() else { break };
         let (key, _) = row?;
-        let namespace = key::to_counter(&key).ok_or_else(|| foreign_key("name", &key))?.namespace();
+        let namespace = key::to_counter(&key).ok_or_else(|| malformed_key("name", &key))?.namespace();
         namespaces.push(namespace);
         next = namespace.0.checked_add(1);
     }
@@ -253,5 +255,5 @@ pub fn namespaces(library: &Library, above: Option<NamespaceId>, limit: usize) -
 pub fn last_commit(library: &Library) -> Result<Option<super::writer::CommitRow>, ReadError> {
     let Some(bytes) = library.meta.get(super::meta::COMMIT)? else { return Ok(None) };
     let row = super::writer::CommitRow::from_bytes(&bytes);
-    row.map(Some).ok_or_else(|| Damaged::new("commit number", "a value of another length").into())
+    row.map(Some).ok_or_else(|| CorruptValue::new("commit number", "a value of another length").into())
 }

@@ -4,24 +4,24 @@ use std::path::Path;
 
 use hashbrown::HashMap;
 
-use super::error::{OpenError, ReadError, foreign_key};
+use super::counter_table::CounterTable;
+use super::error::{OpenError, ReadError, malformed_key};
 use super::key::{self, KeyRange};
 use super::library::{self, Library};
-use super::memory::Memory;
 use super::meta;
 use super::read::rows;
-use super::slices::{Slices, Spaces};
-use crate::adapters::stored::decode_slice;
+use super::slices::{SliceIndex, SliceKeyspaces};
+use crate::adapters::codec::decode_slice;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::limits::{STEP, TOUCH_SHARDS};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::Order;
+use crate::ports::ScanOrder;
 
 /// Checks that tables hold what came before the oldest journal. If they do not, an older journal is lost.
 pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u64)]) -> Result<(), OpenError> {
     let fail = |error: fjall::Error| OpenError::library(library::folder(path))(error);
-    let found: HashMap<u64, Option<u64>> = library.rows_in_tables().map_err(fail)?.into_iter().collect();
+    let found: HashMap<u64, Option<u64>> = library.newest_rows_in_tables().map_err(fail)?.into_iter().collect();
     for (id, seqno) in newest_rows {
         // A keyspace that is not there any more was deleted.
         if found.get(id).is_some_and(|found| *found < Some(*seqno)) {
@@ -33,12 +33,12 @@ pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u6
 }
 
 /// Reads the rows of the slices and finds their keyspaces; what is left of dropped slices is deleted.
-pub fn slices(library: &Library, path: &Path) -> Result<Slices, OpenError> {
-    let slices = Slices::default();
+pub fn slices(library: &Library, path: &Path) -> Result<SliceIndex, OpenError> {
+    let slices = SliceIndex::default();
     let fail = |error: fjall::Error| OpenError::library(path)(error);
-    for row in rows(&library.meta, meta::all(b's'), Order::OldestFirst) {
+    for row in rows(&library.meta, meta::all(b's'), ScanOrder::OldestFirst) {
         let slice = row.and_then(|(_, value)| Ok(decode_slice(&value)?)).map_err(|error| unreadable(path, error))?;
-        let found = Spaces::find(library, slice.dataset, slice.start).map_err(fail)?;
+        let found = SliceKeyspaces::find(library, slice.dataset, slice.start).map_err(fail)?;
         match (slice.status, found) {
             (SliceStatus::Dropped, Some(left)) => {
                 let deleted = library.delete(left.into_list(), || {});
@@ -56,12 +56,16 @@ pub fn slices(library: &Library, path: &Path) -> Result<Slices, OpenError> {
 /// Loading the events above the limits instead would take 30 us for each counter that was written to in the last
 /// seconds, before the first call is answered. So they stay on disk, and who asks for them reads them there, until the
 /// limit has passed them a few seconds later. Events that come after the start are in memory as always.
-pub fn floors(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)]) -> Result<(), ReadError> {
+pub fn set_floors(
+    memory: &CounterTable,
+    slices: &SliceIndex,
+    limits: &[(DatasetId, Timestamp)],
+) -> Result<(), ReadError> {
     let known: HashMap<DatasetId, Timestamp> = limits.iter().copied().collect();
     for dataset in slices.datasets() {
         let limit = known.get(&dataset).copied().unwrap_or(Timestamp::MIN);
         let mut floor = limit;
-        for spaces in slices.spaces(dataset, limit, Timestamp::MAX) {
+        for spaces in slices.keyspaces(dataset, limit, Timestamp::MAX) {
             for shard in 0..TOUCH_SHARDS {
                 let newest = newest_key(&spaces, key::steps(shard, Timestamp::MIN, Timestamp::MAX))?;
                 // Somewhere in this step is the newest event of the shard.
@@ -76,10 +80,10 @@ pub fn floors(memory: &Memory, slices: &Slices, limits: &[(DatasetId, Timestamp)
 }
 
 /// The time of the last touch of a range, or note of a void.
-fn newest_key(spaces: &Spaces, keys: KeyRange) -> Result<Option<Timestamp>, ReadError> {
-    let Some(row) = rows(&spaces.touches, keys, Order::NewestFirst).next() else { return Ok(None) };
+fn newest_key(spaces: &SliceKeyspaces, keys: KeyRange) -> Result<Option<Timestamp>, ReadError> {
+    let Some(row) = rows(&spaces.touches, keys, ScanOrder::NewestFirst).next() else { return Ok(None) };
     let (key, _) = row?;
-    Ok(Some(key::to_touch(&key).ok_or_else(|| foreign_key("touch", &key))?.step))
+    Ok(Some(key::to_touch(&key).ok_or_else(|| malformed_key("touch", &key))?.step))
 }
 
 /// A store whose rows cannot be read.

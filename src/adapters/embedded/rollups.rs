@@ -3,39 +3,39 @@
 use async_trait::async_trait;
 
 use super::blocking;
-use super::command::Command;
-use super::core::Core;
-use super::log::Store;
+use super::command::StoreCommand;
+use super::event_log::EmbeddedStore;
 use super::read;
+use super::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::ROW_LOADS_MAX;
 use crate::domain::rollup::{BucketRecord, StepSum};
 use crate::ports::{
-    CacheLease, CachedCount, CountCache, Progress, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
+    CacheLease, CachedCount, CountCache, LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
 };
 
 /// The rows of a forgotten namespace that one commit removes.
 const TIDY_ROWS: usize = 1_000;
 
 #[async_trait]
-impl RollupStore for Store {
+impl RollupStore for EmbeddedStore {
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
-        if self.core.book.is_forgotten(counter.namespace()) {
+        if self.core.meta_state.is_forgotten(counter.namespace()) {
             return Ok(RollupRow::default());
         }
-        self.core.memory.note_namespace(counter.namespace(), dataset);
-        if let Some(row) = self.core.memory.row(dataset, counter, super::row::Row::read) {
-            return row.map_err(|damaged| damaged.during("read"));
+        self.core.counters.note_namespace(counter.namespace(), dataset);
+        if let Some(row) = self.core.counters.row(dataset, counter, super::counter_row::CounterRow::to_rollup_row) {
+            return row.map_err(|damaged| damaged.into_store_error("read"));
         }
         load(&self.core, dataset, counter)
     }
 
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError> {
         for write in &writes {
-            self.core.memory.note_namespace(write.counter.namespace(), dataset);
+            self.core.counters.note_namespace(write.counter.namespace(), dataset);
         }
-        self.ask("put", |answer| Command::Roll(dataset, writes, answer)).await
+        self.request("put", |answer| StoreCommand::Roll(dataset, writes, answer)).await
     }
 
     async fn buckets(
@@ -45,7 +45,7 @@ impl RollupStore for Store {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
-        if self.core.book.is_forgotten(counter.namespace()) {
+        if self.core.meta_state.is_forgotten(counter.namespace()) {
             return Ok(Vec::new());
         }
         let counter = counter.clone();
@@ -62,7 +62,7 @@ impl RollupStore for Store {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<StepSum>, StoreError> {
-        if self.core.book.is_forgotten(counter.namespace()) {
+        if self.core.meta_state.is_forgotten(counter.namespace()) {
             return Ok(Vec::new());
         }
         let counter = counter.clone();
@@ -78,7 +78,7 @@ impl RollupStore for Store {
         step_seconds: u32,
         before: Timestamp,
     ) -> Result<Option<StepSum>, StoreError> {
-        if self.core.book.is_forgotten(counter.namespace()) {
+        if self.core.meta_state.is_forgotten(counter.namespace()) {
             return Ok(None);
         }
         let counter = counter.clone();
@@ -89,7 +89,7 @@ impl RollupStore for Store {
     }
 
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
-        self.ask("trim series", |answer| Command::TrimSeries(step_seconds, before, answer)).await
+        self.request("trim series", |answer| StoreCommand::TrimSeries(step_seconds, before, answer)).await
     }
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
@@ -103,7 +103,7 @@ impl RollupStore for Store {
         above: Option<&CounterName>,
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError> {
-        if self.core.book.is_forgotten(namespace) {
+        if self.core.meta_state.is_forgotten(namespace) {
             return Ok(Vec::new());
         }
         let (prefix, above) = (prefix.to_owned(), above.cloned());
@@ -121,35 +121,35 @@ impl RollupStore for Store {
     }
 
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
-        self.ask("forget", |answer| Command::Forget(namespace, answer)).await?;
-        while self.ask("forget", |answer| Command::Tidy(namespace, TIDY_ROWS, answer)).await? {}
+        self.request("forget", |answer| StoreCommand::Forget(namespace, answer)).await?;
+        while self.request("forget", |answer| StoreCommand::PurgeRows(namespace, TIDY_ROWS, answer)).await? {}
         Ok(())
     }
 }
 
 /// Reads a row from disk and takes it into memory.
-fn load(core: &Core, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
+fn load(core: &StoreCore, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
     const OP: &str = "read";
     // A reading takes some ten microseconds, a write of one counter comes once a commit at most.
     for _ in 0..ROW_LOADS_MAX {
-        let ticket = core.memory.begin_load(dataset, counter);
+        let ticket = core.counters.begin_load(dataset, counter);
         let found = core.read(OP, |library| read::row(library, &core.slices, dataset, counter, ticket.disk_to))?;
-        if let Some(row) = core.memory.end_load(dataset, counter, ticket, found) {
-            return row.read().map_err(|damaged| damaged.during(OP));
+        if let Some(row) = core.counters.end_load(dataset, counter, ticket, found) {
+            return row.to_rollup_row().map_err(|damaged| damaged.into_store_error(OP));
         }
     }
     Err(StoreError::not_applied(StoreErrorKind::Busy, OP))
 }
 
 #[async_trait]
-impl CountCache for Store {
+impl CountCache for EmbeddedStore {
     async fn get(&self, counter: &Counter) -> Option<CachedCount> {
-        if self.core.book.is_forgotten(counter.namespace()) {
+        if self.core.meta_state.is_forgotten(counter.namespace()) {
             return None;
         }
-        let dataset = self.core.memory.dataset_of(counter.namespace())?;
+        let dataset = self.core.counters.dataset_of(counter.namespace())?;
         // A row that cannot be decoded is no hit; the read of the store tells.
-        self.core.memory.row(dataset, counter, super::row::Row::count)?.ok()
+        self.core.counters.row(dataset, counter, super::counter_row::CounterRow::to_cached_count)?.ok()
     }
 
     async fn lease(&self, _counter: &Counter) -> CacheLease {
@@ -165,12 +165,12 @@ impl CountCache for Store {
 }
 
 #[async_trait]
-impl Progress for Store {
+impl LimitPublisher for EmbeddedStore {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
-        self.ask("publish", |answer| Command::Publish(dataset, closed, answer)).await
+        self.request("publish", |answer| StoreCommand::Publish(dataset, closed, answer)).await
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
-        Ok(self.core.book.limit(dataset))
+        Ok(self.core.meta_state.limit(dataset))
     }
 }

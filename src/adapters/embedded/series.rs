@@ -8,13 +8,13 @@ use parking_lot::RwLock;
 
 use super::error::ReadError;
 use super::key;
-use super::library::{KeyspaceError, Kind, Library};
+use super::library::{KeyspaceError, KeyspaceKind, Library};
 use super::read::rows;
-use crate::adapters::stored::decode_step;
+use crate::adapters::codec::decode_step;
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::rollup::StepSum;
-use crate::ports::Order;
+use crate::ports::ScanOrder;
 
 const PERIOD_STEPS: i64 = 720;
 const PERIOD_MICROS_MIN: i64 = 86_400_000_000;
@@ -23,15 +23,15 @@ const PERIOD_MICROS_MIN: i64 = 86_400_000_000;
 const PREFIX: &str = "series.";
 
 /// A resolution in seconds, and the number of a period.
-type Period = (u32, i64);
+type SeriesPeriod = (u32, i64);
 
 /// The periods that hold steps.
 #[derive(Default)]
-pub struct Series {
-    periods: RwLock<BTreeMap<Period, Keyspace>>,
+pub struct SeriesKeyspaces {
+    periods: RwLock<BTreeMap<SeriesPeriod, Keyspace>>,
 }
 
-impl Series {
+impl SeriesKeyspaces {
     /// Finds the periods that a store has.
     pub fn open(library: &Library) -> Result<Self, fjall::Error> {
         let mut periods = BTreeMap::new();
@@ -49,7 +49,7 @@ impl Series {
         if let Some(keyspace) = self.periods.read().get(&period) {
             return Ok(keyspace.clone());
         }
-        let keyspace = library.make(&name_of(period), Kind::Ranges)?;
+        let keyspace = library.make(&name_of(period), KeyspaceKind::Ranges)?;
         self.periods.write().insert(period, keyspace.clone());
         Ok(keyspace)
     }
@@ -58,7 +58,7 @@ impl Series {
     pub fn take_before(&self, step_seconds: u32, before: Timestamp) -> Vec<Keyspace> {
         let first = period_of(step_seconds, before).1;
         let mut periods = self.periods.write();
-        let old: Vec<Period> =
+        let old: Vec<SeriesPeriod> =
             periods.range((step_seconds, i64::MIN)..(step_seconds, first)).map(|(p, _)| *p).collect();
         old.iter().filter_map(|period| periods.remove(period)).collect()
     }
@@ -94,7 +94,7 @@ impl Series {
         let to = to.just_before();
         let mut steps = Vec::new();
         for keyspace in self.between(step_seconds, from, to) {
-            for row in rows(&keyspace, key::times(counter, from, to), Order::OldestFirst) {
+            for row in rows(&keyspace, key::times(counter, from, to), ScanOrder::OldestFirst) {
                 steps.push(decode_step(&row?.1)?);
             }
         }
@@ -113,7 +113,7 @@ impl Series {
         }
         let to = before.just_before();
         for keyspace in self.between(step_seconds, Timestamp::MIN, to).into_iter().rev() {
-            if let Some(row) = rows(&keyspace, key::times(counter, Timestamp::MIN, to), Order::NewestFirst).next() {
+            if let Some(row) = rows(&keyspace, key::times(counter, Timestamp::MIN, to), ScanOrder::NewestFirst).next() {
                 return Ok(Some(decode_step(&row?.1)?));
             }
         }
@@ -126,16 +126,16 @@ impl Series {
     }
 }
 
-fn period_of(step_seconds: u32, start: Timestamp) -> Period {
+fn period_of(step_seconds: u32, start: Timestamp) -> SeriesPeriod {
     let period_micros = i64::from(step_seconds).saturating_mul(PERIOD_STEPS * 1_000_000).max(PERIOD_MICROS_MIN);
     (step_seconds, start.micros().div_euclid(period_micros))
 }
 
-fn name_of((step_seconds, period): Period) -> String {
+fn name_of((step_seconds, period): SeriesPeriod) -> String {
     format!("{PREFIX}{step_seconds}.{period}")
 }
 
-fn period_from(name: &str) -> Option<Period> {
+fn period_from(name: &str) -> Option<SeriesPeriod> {
     let (step_seconds, period) = name.strip_prefix(PREFIX)?.split_once('.')?;
     Some((step_seconds.parse().ok()?, period.parse().ok()?))
 }

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use fjall::Keyspace;
 use parking_lot::RwLock;
 
-use super::library::{KeyspaceError, Kind, Library};
+use super::library::{KeyspaceError, KeyspaceKind, Library};
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 
 /// The keyspaces of one slice.
 #[derive(Clone)]
-pub struct Spaces {
+pub struct SliceKeyspaces {
     /// Events.
     pub events: Keyspace,
     /// Touches.
@@ -26,7 +26,7 @@ pub struct Spaces {
 
 /// A slice that takes rows.
 #[derive(Clone)]
-pub struct Place {
+pub struct WritableSlice {
     /// The dataset.
     pub dataset: DatasetId,
     /// The first microsecond.
@@ -34,24 +34,24 @@ pub struct Place {
     /// The first microsecond after it.
     pub end: Timestamp,
     /// Its keyspaces, if it holds anything.
-    pub spaces: Option<Spaces>,
+    pub keyspaces: Option<SliceKeyspaces>,
 }
 
 /// All slices.
 #[derive(Default)]
-pub struct Slices {
-    slices: RwLock<BTreeMap<(DatasetId, Timestamp), Slice>>,
+pub struct SliceIndex {
+    slices: RwLock<BTreeMap<(DatasetId, Timestamp), SliceEntry>>,
 }
 
-struct Slice {
+struct SliceEntry {
     row: TimeSlice,
-    spaces: Option<Spaces>,
+    keyspaces: Option<SliceKeyspaces>,
 }
 
-impl Slices {
+impl SliceIndex {
     /// Takes in a row, with the keyspaces that the slice has.
-    pub fn insert(&self, row: TimeSlice, spaces: Option<Spaces>) {
-        self.slices.write().insert((row.dataset, row.start), Slice { row, spaces });
+    pub fn insert(&self, row: TimeSlice, spaces: Option<SliceKeyspaces>) {
+        self.slices.write().insert((row.dataset, row.start), SliceEntry { row, keyspaces: spaces });
     }
 
     /// The row that begins at a time.
@@ -67,28 +67,32 @@ impl Slices {
     }
 
     /// The slice that takes rows of a time, unless it was dropped.
-    pub fn place(&self, dataset: DatasetId, time: Timestamp) -> Option<Place> {
+    pub fn writable_slice(&self, dataset: DatasetId, time: Timestamp) -> Option<WritableSlice> {
         let slices = self.slices.read();
-        covering(&slices, dataset, time).filter(|slice| slice.takes_rows()).map(Slice::place)
+        slice_at(&slices, dataset, time).filter(|slice| slice.takes_rows()).map(SliceEntry::to_writable)
     }
 
     /// Whether a slice is there, takes rows and has no keyspaces yet.
-    pub fn lacks_spaces(&self, dataset: DatasetId, start: Timestamp) -> bool {
-        self.slices.read().get(&(dataset, start)).is_some_and(Slice::lacks_spaces)
+    pub fn needs_keyspaces(&self, dataset: DatasetId, start: Timestamp) -> bool {
+        self.slices.read().get(&(dataset, start)).is_some_and(SliceEntry::needs_keyspaces)
     }
 
     /// The starts of the slices that these times need and that have no keyspaces yet. Cost: one look for nearly all,
     /// because events that come together are of one time.
-    pub fn without_spaces(&self, dataset: DatasetId, times: impl Iterator<Item = Timestamp>) -> Vec<Timestamp> {
+    pub fn starts_without_keyspaces(
+        &self,
+        dataset: DatasetId,
+        times: impl Iterator<Item = Timestamp>,
+    ) -> Vec<Timestamp> {
         let (mut found, mut last): (Vec<Timestamp>, Option<(Timestamp, Timestamp)>) = (Vec::new(), None);
         let slices = self.slices.read();
         for time in times {
             if last.is_some_and(|(start, end)| start <= time && time < end) {
                 continue;
             }
-            let Some(slice) = covering(&slices, dataset, time) else { continue };
+            let Some(slice) = slice_at(&slices, dataset, time) else { continue };
             last = Some((slice.row.start, slice.row.end));
-            if slice.lacks_spaces() && !found.contains(&slice.row.start) {
+            if slice.needs_keyspaces() && !found.contains(&slice.row.start) {
                 found.push(slice.row.start);
             }
         }
@@ -96,13 +100,13 @@ impl Slices {
     }
 
     /// The keyspaces of the slices that hold any of `from <= time <= to`, oldest first.
-    pub fn spaces(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) -> Vec<Spaces> {
+    pub fn keyspaces(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) -> Vec<SliceKeyspaces> {
         if from > to {
             return Vec::new();
         }
         let slices = self.slices.read();
         let range = slices.range((dataset, Timestamp::MIN)..=(dataset, to));
-        range.filter(|(_, slice)| slice.row.end > from).filter_map(|(_, slice)| slice.spaces.clone()).collect()
+        range.filter(|(_, slice)| slice.row.end > from).filter_map(|(_, slice)| slice.keyspaces.clone()).collect()
     }
 
     /// The datasets that have slices.
@@ -113,8 +117,8 @@ impl Slices {
     }
 
     /// All keyspaces of all slices.
-    pub fn all_spaces(&self) -> Vec<Spaces> {
-        self.slices.read().values().filter_map(|slice| slice.spaces.clone()).collect()
+    pub fn all_keyspaces(&self) -> Vec<SliceKeyspaces> {
+        self.slices.read().values().filter_map(|slice| slice.keyspaces.clone()).collect()
     }
 
     /// Forgets everything, because the store closes.
@@ -123,19 +127,25 @@ impl Slices {
     }
 
     /// Takes in the row of a slice that was made or moved on; its keyspaces stay.
-    pub fn note(&self, row: &TimeSlice) {
+    pub fn upsert_row(&self, row: &TimeSlice) {
         let mut slices = self.slices.write();
-        let slice = slices.entry((row.dataset, row.start)).or_insert_with(|| Slice { row: row.clone(), spaces: None });
+        let slice =
+            slices.entry((row.dataset, row.start)).or_insert_with(|| SliceEntry { row: row.clone(), keyspaces: None });
         slice.row.status = slice.row.status.max(row.status);
     }
 
     /// Notes the keyspaces that a slice got; hands them back if the slice was dropped.
     #[must_use = "what is handed back is to be deleted"]
-    pub fn note_spaces(&self, dataset: DatasetId, start: Timestamp, spaces: Spaces) -> Option<Spaces> {
+    pub fn attach_keyspaces(
+        &self,
+        dataset: DatasetId,
+        start: Timestamp,
+        spaces: SliceKeyspaces,
+    ) -> Option<SliceKeyspaces> {
         let mut slices = self.slices.write();
         match slices.get_mut(&(dataset, start)) {
             Some(slice) if slice.takes_rows() => {
-                slice.spaces = Some(spaces);
+                slice.keyspaces = Some(spaces);
                 None
             }
             Some(_) | None => Some(spaces),
@@ -143,43 +153,47 @@ impl Slices {
     }
 
     /// Moves the status forward; a dropped slice hands out its keyspaces, so that they can be deleted.
-    pub fn note_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Option<Spaces> {
+    pub fn advance_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Option<SliceKeyspaces> {
         let mut slices = self.slices.write();
         let slice = slices.get_mut(&(dataset, start))?;
         slice.row.status = slice.row.status.max(status);
-        if slice.row.status == SliceStatus::Dropped { slice.spaces.take() } else { None }
+        if slice.row.status == SliceStatus::Dropped { slice.keyspaces.take() } else { None }
     }
 }
 
 /// The slice of a time, dropped or not.
-fn covering(slices: &BTreeMap<(DatasetId, Timestamp), Slice>, dataset: DatasetId, time: Timestamp) -> Option<&Slice> {
+fn slice_at(
+    slices: &BTreeMap<(DatasetId, Timestamp), SliceEntry>,
+    dataset: DatasetId,
+    time: Timestamp,
+) -> Option<&SliceEntry> {
     let (_, slice) = slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;
     (time < slice.row.end).then_some(slice)
 }
 
-impl Slice {
+impl SliceEntry {
     fn takes_rows(&self) -> bool {
         self.row.status != SliceStatus::Dropped
     }
 
-    fn lacks_spaces(&self) -> bool {
-        self.spaces.is_none() && self.takes_rows()
+    fn needs_keyspaces(&self) -> bool {
+        self.keyspaces.is_none() && self.takes_rows()
     }
 
-    fn place(&self) -> Place {
+    fn to_writable(&self) -> WritableSlice {
         let TimeSlice { dataset, start, end, .. } = self.row;
-        Place { dataset, start, end, spaces: self.spaces.clone() }
+        WritableSlice { dataset, start, end, keyspaces: self.keyspaces.clone() }
     }
 }
 
-impl Place {
+impl WritableSlice {
     /// Whether rows of a time belong here.
-    pub fn takes(&self, dataset: DatasetId, time: Timestamp) -> bool {
+    pub fn covers(&self, dataset: DatasetId, time: Timestamp) -> bool {
         self.dataset == dataset && self.start <= time && time < self.end
     }
 }
 
-impl Spaces {
+impl SliceKeyspaces {
     /// The keyspaces of a slice, if it has them.
     pub fn find(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Option<Self>, fjall::Error> {
         let names = names(dataset, start);
@@ -199,7 +213,7 @@ impl Spaces {
         between: impl Fn(),
     ) -> Result<Self, KeyspaceError> {
         let [events, touches, buckets] = names(dataset, start);
-        let wanted = [(events, Kind::Events), (touches, Kind::Ranges), (buckets, Kind::Ranges)];
+        let wanted = [(events, KeyspaceKind::Events), (touches, KeyspaceKind::Ranges), (buckets, KeyspaceKind::Ranges)];
         let [events, touches, buckets] = library.make_all(wanted, between)?;
         Ok(Self { events, touches, buckets })
     }

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 
 use super::tests::{DATASET, add, all, append, at, counter, make_slice, open_small};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::{Outcome, StoreErrorKind};
+use crate::ports::{EffectOutcome, StoreErrorKind};
 
 /// The slice of hundred seconds with this number.
 async fn make(stores: &crate::ports::Stores, number: i64) {
@@ -98,7 +98,7 @@ async fn a_store_that_closes_or_fails_answers_every_append_that_waits_for_keyspa
         assert_eq!(outcomes.len(), 20);
         let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         for refused in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-            assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Closed, Outcome::NotApplied));
+            assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Closed, EffectOutcome::NotApplied));
         }
         let (_store, stores) = open_small(dir.path());
         let found = stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable");

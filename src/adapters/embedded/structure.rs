@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use super::catalog;
-use super::command::Command;
-use super::log::Store;
+use super::command::StoreCommand;
+use super::event_log::EmbeddedStore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::NamespaceSpec;
@@ -12,7 +12,7 @@ use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, TimeSlices};
 
 #[async_trait]
-impl TimeSlices for Store {
+impl TimeSlices for EmbeddedStore {
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         Ok(self.core.slices.rows(dataset))
     }
@@ -21,25 +21,25 @@ impl TimeSlices for Store {
         if let Some(row) = self.core.slices.row(slice.dataset, slice.start) {
             return Ok(row);
         }
-        self.ask("create slice", |answer| Command::CreateSlice(slice, answer)).await
+        self.request("create slice", |answer| StoreCommand::CreateSlice(slice, answer)).await
     }
 
     async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
         if status == SliceStatus::Dropped {
-            return self.ask("drop slice", |answer| Command::DropSlice(dataset, start, answer)).await;
+            return self.request("drop slice", |answer| StoreCommand::DropSlice(dataset, start, answer)).await;
         }
-        self.ask("set slice status", |answer| Command::SetStatus(dataset, start, status, answer)).await
+        self.request("set slice status", |answer| StoreCommand::SetStatus(dataset, start, status, answer)).await
     }
 }
 
 #[async_trait]
-impl Catalog for Store {
+impl Catalog for EmbeddedStore {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.core.catalog.load())
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
-        self.ask("commit", |answer| Command::Catalog(Box::new(record), answer)).await
+        self.request("commit", |answer| StoreCommand::Catalog(Box::new(record), answer)).await
     }
 
     async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {

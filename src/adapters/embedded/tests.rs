@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::Command;
-use super::log::Store;
+use super::command::StoreCommand;
+use super::event_log::EmbeddedStore;
 use super::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::adapters::memory::FastTable;
@@ -15,7 +15,9 @@ use crate::domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
 };
 use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TimeSlice, fold};
-use crate::ports::{Appended, NewEvent, Order, RollWrite, ScanRange, Settled, StoreErrorKind, Stores, Tail};
+use crate::ports::{
+    AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreErrorKind, Stores, TailLookup, VerdictOutcome,
+};
 
 pub(super) const DATASET: DatasetId = DatasetId(1);
 const NAMESPACE: NamespaceId = NamespaceId(7);
@@ -58,13 +60,13 @@ pub(super) async fn make_slice(stores: &Stores, start: i64, end: i64) {
     stores.slices.create(slice).await.expect("the slice is made");
 }
 
-pub(super) async fn append(stores: &Stores, events: Vec<NewEvent>) -> Vec<Appended> {
+pub(super) async fn append(stores: &Stores, events: Vec<NewEvent>) -> Vec<AppendOutcome> {
     let outcomes = stores.log.append(DATASET, events, Box::new(())).await;
     outcomes.into_iter().map(|outcome| outcome.expect("the append is taken")).collect()
 }
 
 pub(super) fn all() -> ScanRange {
-    ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: Order::OldestFirst, beyond: None, limit: 1_000 }
+    ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: ScanOrder::OldestFirst, beyond: None, limit: 1_000 }
 }
 
 /// Rolls a counter as the engine does.
@@ -119,19 +121,25 @@ async fn what_was_acknowledged_is_there_after_the_store_was_opened_again() {
     assert_eq!(row.last_write_time, Some(at(20)));
     let row = stores.rollups.read(DATASET, &counter("b")).await.expect("readable");
     assert_eq!(row.clear.map(|clear| clear.time), Some(at(31)));
-    assert_eq!(append(&stores, vec![add("a", 20, "t2", 8)]).await, [Appended::Existing(Change::Add(7))]);
-    assert_eq!(stores.log.tail(DATASET, &counter("a"), at(15)), Tail::Unknown, "what was above the limit is on disk");
+    assert_eq!(append(&stores, vec![add("a", 20, "t2", 8)]).await, [AppendOutcome::Existing(Change::Add(7))]);
+    assert_eq!(
+        stores.log.tail(DATASET, &counter("a"), at(15)),
+        TailLookup::Unknown,
+        "what was above the limit is on disk"
+    );
     let events = stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable");
     assert_eq!(events, [event(10, "t1", Change::Add(5)), event(20, "t2", Change::Add(7))]);
     // An event between those before the start is as good as one behind them.
     append(&stores, vec![add("b", 25, "t5", 1), add("b", 45, "t6", 2)]).await;
-    assert_eq!(append(&stores, vec![add("b", 25, "t5", 2)]).await, [Appended::Existing(Change::Add(1))]);
+    assert_eq!(append(&stores, vec![add("b", 25, "t5", 2)]).await, [AppendOutcome::Existing(Change::Add(1))]);
     let range = ScanRange { after: at(15), ..all() };
     let seen = stores.log.scan(DATASET, &counter("b"), range).await.expect("readable");
     assert_eq!(seen.iter().map(|event| event.key.time).collect::<Vec<_>>(), [at(25), at(30), at(31), at(45)]);
     match stores.log.tail(DATASET, &counter("b"), at(40)) {
-        Tail::Sum(sum) => assert_eq!((sum.sum, sum.mutations), (2, 1)),
-        other @ (Tail::Empty | Tail::Unknown) => panic!("what came after the start is in memory: {other:?}"),
+        TailLookup::Sum(sum) => assert_eq!((sum.sum, sum.mutations), (2, 1)),
+        other @ (TailLookup::Empty | TailLookup::Unknown) => {
+            panic!("what came after the start is in memory: {other:?}")
+        }
     }
 }
 
@@ -144,11 +152,11 @@ async fn memory_may_forget_everything_below_the_limit_and_nothing_changes() {
     append(&stores, vec![add("a", 10, "t1", 5), add("a", 110, "t2", 7), add("b", 50, "t3", 1)]).await;
     assert_eq!(
         stores.log.settle(DATASET, &counter("a"), &event(120, "v", Change::Void).key).await.expect("settled"),
-        Settled::Voided
+        VerdictOutcome::Voided
     );
     roll(&stores, "a", 60).await;
     forget_up_to(&stores, 150).await;
-    assert_eq!(stores.log.tail(DATASET, &counter("b"), at(20)), Tail::Unknown, "it was forgotten");
+    assert_eq!(stores.log.tail(DATASET, &counter("b"), at(20)), TailLookup::Unknown, "it was forgotten");
 
     let row = stores.rollups.read(DATASET, &counter("a")).await.expect("readable");
     assert_eq!(row.last_write_time, Some(at(110)), "a void is no write");
@@ -160,13 +168,13 @@ async fn memory_may_forget_everything_below_the_limit_and_nothing_changes() {
             events.iter().map(|event| event.key.time).collect::<Vec<_>>()
         }
     };
-    assert_eq!(scanned(0, Order::OldestFirst, 9).await, [at(10), at(110), at(120)]);
-    assert_eq!(scanned(0, Order::NewestFirst, 2).await, [at(120), at(110)]);
-    assert_eq!(scanned(10, Order::OldestFirst, 1).await, [at(110)]);
-    assert_eq!(append(&stores, vec![add("b", 50, "t3", 2)]).await, [Appended::Existing(Change::Add(1))]);
-    assert_eq!(append(&stores, vec![add("a", 120, "v", 2)]).await, [Appended::Existing(Change::Void)]);
-    assert_eq!(append(&stores, vec![add("a", 55, "t9", 2)]).await, [Appended::Inserted], "late, but new");
-    assert_eq!(scanned(0, Order::OldestFirst, 9).await, [at(10), at(55), at(110), at(120)]);
+    assert_eq!(scanned(0, ScanOrder::OldestFirst, 9).await, [at(10), at(110), at(120)]);
+    assert_eq!(scanned(0, ScanOrder::NewestFirst, 2).await, [at(120), at(110)]);
+    assert_eq!(scanned(10, ScanOrder::OldestFirst, 1).await, [at(110)]);
+    assert_eq!(append(&stores, vec![add("b", 50, "t3", 2)]).await, [AppendOutcome::Existing(Change::Add(1))]);
+    assert_eq!(append(&stores, vec![add("a", 120, "v", 2)]).await, [AppendOutcome::Existing(Change::Void)]);
+    assert_eq!(append(&stores, vec![add("a", 55, "t9", 2)]).await, [AppendOutcome::Inserted], "late, but new");
+    assert_eq!(scanned(0, ScanOrder::OldestFirst, 9).await, [at(10), at(55), at(110), at(120)]);
 }
 
 #[tokio::test]
@@ -176,13 +184,13 @@ async fn a_counter_with_voids_only_is_not_taken_for_a_new_one() {
     make_slice(&stores, 0, 100).await;
     stores.log.settle(DATASET, &counter("a"), &event(10, "v", Change::Void).key).await.expect("settled");
     forget_up_to(&stores, 50).await;
-    assert_eq!(append(&stores, vec![add("a", 10, "v", 2)]).await, [Appended::Existing(Change::Void)]);
+    assert_eq!(append(&stores, vec![add("a", 10, "v", 2)]).await, [AppendOutcome::Existing(Change::Void)]);
     assert!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").is_empty(), "not listed");
     store.close();
     let (_store, stores) = open_small(dir.path());
     assert_eq!(
         append(&stores, vec![add("a", 10, "v", 2), add("a", 60, "t", 2)]).await[0],
-        Appended::Existing(Change::Void)
+        AppendOutcome::Existing(Change::Void)
     );
     assert_eq!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").len(), 1);
 }
@@ -236,7 +244,7 @@ fn rows_left(store: &Embedded) -> usize {
         let mut left = 0;
         for keyspace in [&library.names, &library.registers, &library.rollups] {
             let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-            for row in super::read::rows(keyspace, everything, Order::OldestFirst) {
+            for row in super::read::rows(keyspace, everything, ScanOrder::OldestFirst) {
                 left += usize::from(row?.0.as_ref() != super::key::TIDIED);
             }
         }
@@ -255,10 +263,10 @@ async fn a_removal_of_a_namespace_that_was_cut_off_is_found_again() {
         roll(&stores, &format!("c{n}"), 900).await;
     }
     assert_eq!(rows_left(&store), 20, "ten names and ten checkpoints");
-    let asked = Store { core: Arc::clone(&store.core) };
-    asked.ask("forget", |answer| Command::Forget(NAMESPACE, answer)).await.expect("marked");
+    let asked = EmbeddedStore { core: Arc::clone(&store.core) };
+    asked.request("forget", |answer| StoreCommand::Forget(NAMESPACE, answer)).await.expect("marked");
     // Ten checkpoints, ten steps of series, ten bucket records, and three of ten names.
-    let more = asked.ask("forget", |answer| Command::Tidy(NAMESPACE, 33, answer)).await.expect("begun");
+    let more = asked.request("forget", |answer| StoreCommand::PurgeRows(NAMESPACE, 33, answer)).await.expect("begun");
     assert!(more, "not all went at once");
     store.close();
     let (store, stores) = open_small(dir.path());
@@ -290,7 +298,7 @@ async fn a_full_file_system_refuses_adds_and_goes_on_reading() {
     let stores = store.stores(Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20)));
     let refused = stores.log.append(DATASET, vec![add("a", 11, "t2", 1)], Box::new(())).await;
     let error = refused[0].as_ref().unwrap_err();
-    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Full, crate::ports::Outcome::NotApplied));
+    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Full, crate::ports::EffectOutcome::NotApplied));
     assert!(store.health().full);
     assert_eq!(stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable").len(), 1);
 }
@@ -317,7 +325,7 @@ async fn a_store_below_its_mark_does_not_open() {
     let (store, stores) = open_small(dir.path());
     make_slice(&stores, 0, 100).await;
     store.close();
-    let mark = super::mark::Mark::open(dir.path()).expect("readable").expect("whole");
+    let mark = super::acknowledged_file::AcknowledgedFile::open(dir.path()).expect("readable").expect("whole");
     mark.0.write(mark.1 + 1).expect("writable");
     let refused = open(small(dir.path())).err().expect("below its mark");
     assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");

@@ -7,7 +7,7 @@
 //! Journals are read whole (`journal`), keyspaces down to the last byte of every file that is in use (`keyspace`). What
 //! lies about unused is no damage: a crash leaves that too.
 
-mod bytes;
+mod byte_reader;
 mod journal;
 mod keyspace;
 
@@ -20,11 +20,11 @@ use parking_lot::Mutex;
 use super::error::OpenError;
 use super::library::folder;
 use super::manifest::{Manifest, sync_folder};
-use journal::{Chain, End};
+use journal::{CommitChain, JournalEnd};
 
 /// What the look found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Verified {
+pub struct VerifyReport {
     /// The number of the last commit in the journals; nothing if they hold none.
     pub last_commit: Option<u64>,
     /// What must be in tables, because it came before the oldest journal: the newest row of each keyspace.
@@ -34,7 +34,7 @@ pub struct Verified {
 }
 
 /// Looks at every file of a store that was made to its end.
-pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64) -> Result<Verified, OpenError> {
+pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64) -> Result<VerifyReport, OpenError> {
     let folder = folder(dir);
     check_version(&folder)?;
     let mut files = Vec::new();
@@ -45,7 +45,7 @@ pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64
     let bytes_unread = check_files(files, bytes_max)?;
     let chain = check_journals(dir, manifest, acknowledged)?;
     let newest_rows = chain.begin.and_then(|(_, listed)| listed).map_or(Vec::new(), |listed| listed.rows);
-    Ok(Verified { last_commit: chain.last, newest_rows, bytes_unread })
+    Ok(VerifyReport { last_commit: chain.last, newest_rows, bytes_unread })
 }
 
 /// The format of the store library's files (fjall 3).
@@ -69,7 +69,7 @@ fn check_version(folder: &Path) -> Result<(), OpenError> {
 }
 
 /// Compares files with their checksums, two at a time, the newest first. Answers the bytes that were too many.
-fn check_files(mut files: Vec<keyspace::Checksummed>, bytes_max: u64) -> Result<u64, OpenError> {
+fn check_files(mut files: Vec<keyspace::ChecksummedFile>, bytes_max: u64) -> Result<u64, OpenError> {
     files.sort_by_key(|file| std::cmp::Reverse(file.written));
     let mut bytes = 0;
     let mut bytes_unread = 0;
@@ -102,27 +102,27 @@ fn check_files(mut files: Vec<keyspace::Checksummed>, bytes_max: u64) -> Result<
 const READERS: usize = 2;
 
 /// Walks all journals. Commits must follow each other without a gap and reach the mark; a torn tail is cut.
-fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<Chain, OpenError> {
+fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<CommitChain, OpenError> {
     let journals = list_journals(&folder(dir))?;
     let Some(((_, active), sealed)) = journals.split_last() else {
         return Err(OpenError::damaged(folder(dir), "no journal"));
     };
     let meta = manifest.keyspaces.iter().find(|(_, name)| *name == "meta").map(|(id, _)| *id);
     let meta = meta.ok_or_else(|| OpenError::damaged(Manifest::path(dir), "does not list meta"))?;
-    let mut chain = Chain::new(meta);
+    let mut chain = CommitChain::new(meta);
     for (_, path) in sealed {
         let bytes = read(path)?;
         match chain.walk(&bytes) {
-            End::Clean => {}
-            End::Gap { at, expected, found } => return Err(gap(path, at, expected, found)),
-            End::Broken { at } => return Err(OpenError::damaged(path, format!("unreadable from byte {at} on"))),
+            JournalEnd::Clean => {}
+            JournalEnd::Gap { at, expected, found } => return Err(gap(path, at, expected, found)),
+            JournalEnd::Broken { at } => return Err(OpenError::damaged(path, format!("unreadable from byte {at} on"))),
         }
     }
     let bytes = read(active)?;
     match chain.walk(&bytes) {
-        End::Clean => {}
-        End::Gap { at, expected, found } => return Err(gap(active, at, expected, found)),
-        End::Broken { at } => {
+        JournalEnd::Clean => {}
+        JournalEnd::Gap { at, expected, found } => return Err(gap(active, at, expected, found)),
+        JournalEnd::Broken { at } => {
             check_torn(active, &bytes, at, &chain, acknowledged)?;
             match chain.last {
                 Some(_) => tracing::warn!(
@@ -147,14 +147,14 @@ fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<
 }
 
 /// Whether what cannot be read was never acknowledged: the mark lies before it, and nothing behind it says otherwise.
-fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &Chain, acknowledged: u64) -> Result<(), OpenError> {
+fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &CommitChain, acknowledged: u64) -> Result<(), OpenError> {
     let last = chain.last.unwrap_or(0);
     let detail = || format!("unreadable from byte {at} on, after commit {last}");
     if chain.last.is_some() && last < acknowledged {
         let detail = format!("{}, and commit {acknowledged} was acknowledged", detail());
         return Err(OpenError::damaged(path, detail));
     }
-    if let Some(later) = chain.later(&bytes[at..]).filter(|later| later.synced > last) {
+    if let Some(later) = chain.last_batch_in(&bytes[at..]).filter(|later| later.synced > last) {
         let detail = format!("{}, and commit {} behind it knows of commit {}", detail(), later.number, later.synced);
         return Err(OpenError::damaged(path, detail));
     }

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use fjall::{AbstractTree, Keyspace, OwnedWriteBatch, PersistMode, Slice};
 
-use super::ahead::Ahead;
+use super::acknowledged_file::AcknowledgedFile;
+use super::journal_prefill::JournalPrefill;
 use super::library::{self, Library};
-use super::mark::Mark;
+use super::memtable_reclaimer::MemtableReclaimer;
 use super::meta;
-use super::retired::Retired;
 
 /// The row that every batch carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub struct CommitRow {
 
 /// Whether a commit waits for the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sync {
+pub enum SyncMode {
     /// It does.
     Yes,
     /// It does not; it is durable with the next one that does.
@@ -38,7 +38,7 @@ pub enum Sync {
 }
 
 /// Rows that are committed together.
-pub struct Batch {
+pub struct CommitBatch {
     rows: OwnedWriteBatch,
     /// The keyspaces that are written.
     keyspaces: Vec<Keyspace>,
@@ -48,17 +48,17 @@ pub struct Batch {
 /// Makes and numbers commits.
 pub struct Writer {
     library: Arc<Library>,
-    mark: Mark,
+    acknowledged: AcknowledgedFile,
     number: u64,
     synced: u64,
     /// The sequence number of the newest row of each keyspace.
     newest_rows: BTreeMap<u64, u64>,
     /// What the last commit replaced in `newest_rows`.
-    replaced: Vec<(u64, Option<u64>)>,
-    journals: Journals,
+    replaced_rows: Vec<(u64, Option<u64>)>,
+    journals: JournalWatcher,
     /// The zeros ahead of the newest journal, where they can be had.
-    ahead: Option<Ahead>,
-    retired: Retired,
+    prefill: Option<JournalPrefill>,
+    retired: MemtableReclaimer,
 }
 
 /// The newest rows before a journal.
@@ -71,7 +71,7 @@ pub struct NewestRows {
 }
 
 /// Notices when the store library begins a new journal.
-struct Journals {
+struct JournalWatcher {
     folder: PathBuf,
     next: u64,
     /// Whether the newest journal had no batch when the store was opened.
@@ -80,11 +80,11 @@ struct Journals {
 
 /// The newest journal has no list of newest rows yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Begun {
+enum UnlistedJournal {
     /// The next commit will be its first.
     Empty,
     /// The last commit is in it.
-    WithOne,
+    OneBatch,
 }
 
 impl CommitRow {
@@ -104,18 +104,18 @@ impl CommitRow {
     }
 }
 
-impl Batch {
+impl CommitBatch {
     /// Puts a row.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl Into<Slice>, value: impl Into<Slice>) {
         let (key, value) = (key.into(), value.into());
         self.bytes += key.len() + value.len() + ROW_HEAD_BYTES;
-        self.note(keyspace);
+        self.track_keyspace(keyspace);
         self.rows.insert(keyspace, key, value);
     }
 
     /// Removes a row.
     pub fn remove(&mut self, keyspace: &Keyspace, key: impl Into<Slice>) {
-        self.note(keyspace);
+        self.track_keyspace(keyspace);
         self.rows.remove(keyspace, key);
     }
 
@@ -129,7 +129,7 @@ impl Batch {
         self.bytes
     }
 
-    fn note(&mut self, keyspace: &Keyspace) {
+    fn track_keyspace(&mut self, keyspace: &Keyspace) {
         // Most rows go where the last one went.
         if !self.keyspaces.iter().rev().any(|noted| noted.id() == keyspace.id()) {
             self.keyspaces.push(keyspace.clone());
@@ -145,19 +145,19 @@ impl Writer {
     pub fn new(
         dir: &Path,
         library: Arc<Library>,
-        mark: Mark,
+        mark: AcknowledgedFile,
         last: u64,
-        retired: Retired,
+        retired: MemtableReclaimer,
     ) -> Result<Self, fjall::Error> {
         let newest = library.newest_rows()?.into_iter().filter_map(|(id, seqno)| Some((id, seqno?)));
-        let journals = Journals::open(library::folder(dir))?;
+        let journals = JournalWatcher::open(library::folder(dir))?;
         Ok(Self {
-            mark,
+            acknowledged: mark,
             number: last,
             synced: last,
             newest_rows: newest.collect(),
-            replaced: Vec::new(),
-            ahead: journals.ahead(),
+            replaced_rows: Vec::new(),
+            prefill: journals.open_prefill(),
             journals,
             library,
             retired,
@@ -175,42 +175,42 @@ impl Writer {
     }
 
     /// An empty batch for about so many rows.
-    pub fn batch(&self, rows: usize) -> Batch {
+    pub fn batch(&self, rows: usize) -> CommitBatch {
         let rows = OwnedWriteBatch::with_capacity(self.library.db.clone(), rows + 2);
-        Batch { rows, keyspaces: Vec::with_capacity(8), bytes: 0 }
+        CommitBatch { rows, keyspaces: Vec::with_capacity(8), bytes: 0 }
     }
 
     /// Commits a batch. After an error nobody knows what the disk holds, and nothing may be committed any more.
-    pub fn commit(&mut self, mut batch: Batch, sync: Sync) -> Result<(), fjall::Error> {
+    pub fn commit(&mut self, mut batch: CommitBatch, sync: SyncMode) -> Result<(), fjall::Error> {
         let row = CommitRow { number: self.number + 1, synced: self.synced };
         let meta = self.library.meta.clone();
         batch.put(&meta, meta::COMMIT, row.to_bytes());
-        if let Some(begun) = self.journals.begun()? {
-            self.ahead = self.journals.ahead();
+        if let Some(begun) = self.journals.new_journal()? {
+            self.prefill = self.journals.open_prefill();
             batch.put(&meta, meta::NEWEST_ROWS, self.newest_rows(begun).to_bytes());
         }
-        let Batch { rows, keyspaces, bytes } = batch;
-        keyspaces.iter().for_each(|keyspace| self.retired.note(keyspace));
+        let CommitBatch { rows, keyspaces, bytes } = batch;
+        keyspaces.iter().for_each(|keyspace| self.retired.track_writes(keyspace));
         let mode = match sync {
-            Sync::Yes => PersistMode::SyncData,
-            Sync::No => PersistMode::Buffer,
+            SyncMode::Yes => PersistMode::SyncData,
+            SyncMode::No => PersistMode::Buffer,
         };
         rows.durability(Some(mode)).commit()?;
         self.number = row.number;
-        if sync == Sync::Yes {
+        if sync == SyncMode::Yes {
             self.synced = self.number;
-            self.mark.write(self.number)?;
+            self.acknowledged.write(self.number)?;
         }
         self.note_newest(keyspaces);
-        self.go_ahead(bytes);
+        self.extend_prefill(bytes);
         Ok(())
     }
 
     /// Keeps zeros ahead of the journal. Without them commits are slower and nothing else.
-    fn go_ahead(&mut self, bytes: usize) {
-        if let Some(Err(error)) = self.ahead.as_mut().map(|ahead| ahead.follow(bytes)) {
+    fn extend_prefill(&mut self, bytes: usize) {
+        if let Some(Err(error)) = self.prefill.as_mut().map(|ahead| ahead.extend_after(bytes)) {
             tracing::debug!(%error, "no zeros ahead of this journal");
-            self.ahead = None;
+            self.prefill = None;
         }
     }
 
@@ -219,18 +219,18 @@ impl Writer {
         let tree = &self.library.meta.tree;
         let seqno = tree.get_highest_memtable_seqno().or_else(|| tree.get_highest_seqno());
         let seqno = seqno.expect("a row was just committed");
-        self.replaced.clear();
+        self.replaced_rows.clear();
         for id in keyspaces.iter().map(Keyspace::id) {
-            self.replaced.push((id, self.newest_rows.insert(id, seqno)));
+            self.replaced_rows.push((id, self.newest_rows.insert(id, seqno)));
         }
     }
 
-    fn newest_rows(&self, begun: Begun) -> NewestRows {
+    fn newest_rows(&self, begun: UnlistedJournal) -> NewestRows {
         let mut rows = self.newest_rows.clone();
         let first = match begun {
-            Begun::Empty => self.number + 1,
-            Begun::WithOne => {
-                for (id, before) in &self.replaced {
+            UnlistedJournal::Empty => self.number + 1,
+            UnlistedJournal::OneBatch => {
+                for (id, before) in &self.replaced_rows {
                     match before {
                         Some(before) => rows.insert(*id, *before),
                         None => rows.remove(id),
@@ -247,15 +247,15 @@ impl Writer {
         for keyspace in keyspaces {
             self.retired.forget(keyspace);
             self.newest_rows.remove(&keyspace.id());
-            self.replaced.retain(|(id, _)| *id != keyspace.id());
+            self.replaced_rows.retain(|(id, _)| *id != keyspace.id());
         }
     }
 
     /// Makes everything durable, the mark included.
     pub fn finish(&mut self) -> Result<(), fjall::Error> {
         self.library.db.persist(PersistMode::SyncAll)?;
-        self.mark.write(self.number)?;
-        self.mark.sync()?;
+        self.acknowledged.write(self.number)?;
+        self.acknowledged.sync()?;
         Ok(())
     }
 }
@@ -281,7 +281,7 @@ impl NewestRows {
     }
 }
 
-impl Journals {
+impl JournalWatcher {
     fn open(folder: PathBuf) -> Result<Self, fjall::Error> {
         let mut newest = 0;
         for entry in std::fs::read_dir(&folder)? {
@@ -295,20 +295,20 @@ impl Journals {
     }
 
     /// Whether a journal began that has no list yet.
-    fn begun(&mut self) -> Result<Option<Begun>, fjall::Error> {
+    fn new_journal(&mut self) -> Result<Option<UnlistedJournal>, fjall::Error> {
         if std::mem::take(&mut self.is_empty) {
-            return Ok(Some(Begun::Empty));
+            return Ok(Some(UnlistedJournal::Empty));
         }
         if !self.path(self.next).exists() {
             return Ok(None);
         }
         self.next += 1;
-        Ok(Some(if self.has_batch(self.next - 1)? { Begun::WithOne } else { Begun::Empty }))
+        Ok(Some(if self.has_batch(self.next - 1)? { UnlistedJournal::OneBatch } else { UnlistedJournal::Empty }))
     }
 
     /// The zeros ahead of the newest journal.
-    fn ahead(&self) -> Option<Ahead> {
-        let opened = Ahead::open(&self.path(self.next - 1));
+    fn open_prefill(&self) -> Option<JournalPrefill> {
+        let opened = JournalPrefill::open(&self.path(self.next - 1));
         opened.inspect_err(|error| tracing::debug!(%error, "no zeros ahead of this journal")).ok()
     }
 

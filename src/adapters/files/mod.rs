@@ -11,7 +11,7 @@
 //! as `%XX`. Invariant: a file without `.part` is complete, durable and never replaced: it is synced before it gets its
 //! name, and the directory is synced before anybody is told.
 
-mod line;
+mod json_line;
 
 use std::fmt::Write as _;
 use std::io;
@@ -43,10 +43,10 @@ impl Exports {
 
     /// The file of a finished export; the first one, where there are several of a name.
     pub fn file(&self, dataset: &NamespaceName, slice_start: Timestamp) -> PathBuf {
-        self.numbered(dataset, slice_start, 1)
+        self.numbered_path(dataset, slice_start, 1)
     }
 
-    fn numbered(&self, dataset: &NamespaceName, slice_start: Timestamp, number: usize) -> PathBuf {
+    fn numbered_path(&self, dataset: &NamespaceName, slice_start: Timestamp, number: usize) -> PathBuf {
         let mut name = String::new();
         for byte in dataset.as_str().bytes() {
             if byte.is_ascii_alphanumeric() || b"._-".contains(&byte) {
@@ -56,14 +56,14 @@ impl Exports {
                 let _ = write!(name, "%{byte:02X}");
             }
         }
-        let start = line::compact_time(slice_start);
+        let start = json_line::compact_time(slice_start);
         self.directory.join(match number {
             1 => format!("{name}.{start}.jsonl"),
             _ => format!("{name}.{start}.{number}.jsonl"),
         })
     }
 
-    fn part(&self, dataset: &NamespaceName, slice_start: Timestamp) -> PathBuf {
+    fn part_path(&self, dataset: &NamespaceName, slice_start: Timestamp) -> PathBuf {
         let mut path = self.file(dataset, slice_start).into_os_string();
         path.push(".part");
         path.into()
@@ -99,10 +99,10 @@ impl Exports {
 
     /// Gives a part its name: the first one that is free or holds the same already.
     async fn complete(&self, dataset: &NamespaceName, slice_start: Timestamp) -> io::Result<()> {
-        let part = self.part(dataset, slice_start);
+        let part = self.part_path(dataset, slice_start);
         File::open(&part).await?.sync_all().await?;
         for number in 1..=EXPORTS_OF_A_SLICE_MAX {
-            let file = self.numbered(dataset, slice_start, number);
+            let file = self.numbered_path(dataset, slice_start, number);
             if !fs::try_exists(&file).await? {
                 fs::rename(&part, &file).await?;
                 return self.sync_directory().await;
@@ -138,7 +138,7 @@ async fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
 #[async_trait]
 impl ExportSink for Exports {
     async fn begin(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError> {
-        let part = self.part(dataset, slice_start);
+        let part = self.part_path(dataset, slice_start);
         self.start(&part).await.map_err(|error| failed("begin export", &part, error))
     }
 
@@ -150,9 +150,9 @@ impl ExportSink for Exports {
     ) -> Result<(), StoreError> {
         let mut lines = String::new();
         for (namespace, row) in &rows {
-            line::push(&mut lines, namespace, row);
+            json_line::push_line(&mut lines, namespace, row);
         }
-        let part = self.part(dataset, slice_start);
+        let part = self.part_path(dataset, slice_start);
         append(&part, &lines).await.map_err(|error| failed("write export", &part, error))
     }
 
@@ -176,5 +176,5 @@ fn failed(op: &'static str, path: &Path, error: io::Error) -> StoreError {
         // Whatever else goes wrong with a file is for somebody to look at; the export begins anew until then.
         _ => StoreErrorKind::Unavailable,
     };
-    StoreError::unknown(kind, op).because(format!("{}: {error}", path.display()))
+    StoreError::unknown(kind, op).with_source(format!("{}: {error}", path.display()))
 }

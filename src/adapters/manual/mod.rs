@@ -17,15 +17,15 @@ use crate::ports::{BootId, Clock, Entropy};
 /// A clock moved by hand. Clones share the time.
 #[derive(Clone)]
 pub struct ManualClock {
-    shared: Arc<Shared>,
+    shared: Arc<ManualClockShared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct ManualClockShared {
+    state: Mutex<ManualClockState>,
     sleepers_changed: Notify,
 }
 
-struct State {
+struct ManualClockState {
     wall: Timestamp,
     elapsed: Duration,
     boot: BootId,
@@ -37,8 +37,8 @@ impl ManualClock {
     /// A clock that shows this wall time, with nothing elapsed.
     pub fn at(wall: Timestamp) -> Self {
         let (elapsed, boot) = (Duration::ZERO, BootId(1));
-        let state = State { wall, elapsed, boot, next_sleeper: 0, sleepers: BTreeMap::new() };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), sleepers_changed: Notify::new() }) }
+        let state = ManualClockState { wall, elapsed, boot, next_sleeper: 0, sleepers: BTreeMap::new() };
+        Self { shared: Arc::new(ManualClockShared { state: Mutex::new(state), sleepers_changed: Notify::new() }) }
     }
 
     /// Moves wall time and elapsed time forward and wakes the sleepers whose moment has come, the earliest first.
@@ -81,7 +81,7 @@ impl ManualClock {
     }
 
     /// Waits until at least this many tasks sleep, so that a test moves the clock only when everybody has come to rest.
-    pub async fn until_sleepers(&self, count: usize) {
+    pub async fn wait_for_sleepers(&self, count: usize) {
         loop {
             let changed = self.shared.sleepers_changed.notified();
             if self.sleepers() >= count {
@@ -91,7 +91,7 @@ impl ManualClock {
         }
     }
 
-    fn enlist(&self, duration: Duration) -> (Sleeper<'_>, oneshot::Receiver<()>) {
+    fn register(&self, duration: Duration) -> (SleeperGuard<'_>, oneshot::Receiver<()>) {
         let (wake, woken) = oneshot::channel();
         let mut state = self.shared.state.lock();
         let place = (state.elapsed + duration, state.next_sleeper);
@@ -99,19 +99,19 @@ impl ManualClock {
         state.sleepers.insert(place, wake);
         drop(state);
         self.shared.sleepers_changed.notify_waiters();
-        (Sleeper { clock: self, place }, woken)
+        (SleeperGuard { clock: self, key: place }, woken)
     }
 }
 
 /// Strikes a sleeper off the list when its task is cancelled.
-struct Sleeper<'a> {
+struct SleeperGuard<'a> {
     clock: &'a ManualClock,
-    place: (Duration, u64),
+    key: (Duration, u64),
 }
 
-impl Drop for Sleeper<'_> {
+impl Drop for SleeperGuard<'_> {
     fn drop(&mut self) {
-        self.clock.shared.state.lock().sleepers.remove(&self.place);
+        self.clock.shared.state.lock().sleepers.remove(&self.key);
         self.clock.shared.sleepers_changed.notify_waiters();
     }
 }
@@ -134,7 +134,7 @@ impl Clock for ManualClock {
         if duration.is_zero() {
             return;
         }
-        let (_sleeper, woken) = self.enlist(duration);
+        let (_sleeper, woken) = self.register(duration);
         woken.await.expect("the clock outlives its sleepers and drops no waker unsent");
     }
 }
@@ -179,7 +179,7 @@ mod tests {
             let clock = clock.clone();
             async move { clock.sleep(SECOND).await }
         });
-        clock.until_sleepers(1).await;
+        clock.wait_for_sleepers(1).await;
         clock.advance(SECOND - Duration::from_nanos(1));
         assert_eq!(clock.sleepers(), 1);
         clock.advance(Duration::from_nanos(1));
@@ -195,7 +195,7 @@ mod tests {
             let clock = clock.clone();
             async move { clock.sleep(SECOND).await }
         });
-        clock.until_sleepers(1).await;
+        clock.wait_for_sleepers(1).await;
         sleeper.abort();
         assert!(sleeper.await.expect_err("it was aborted").is_cancelled());
         assert_eq!(clock.next_wake(), None);

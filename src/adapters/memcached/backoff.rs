@@ -8,10 +8,10 @@ use crate::domain::limits::{MEMCACHED_FAILURES_MAX, MEMCACHED_PAUSE_MAX, MEMCACH
 
 /// What is known of a server's health. Times are those of `Clock::elapsed`.
 #[derive(Default)]
-pub(super) struct Backoff(Mutex<State>);
+pub(super) struct Backoff(Mutex<BackoffState>);
 
 #[derive(Default)]
-struct State {
+struct BackoffState {
     /// The failures in a row.
     failures: u32,
     /// No call before this, once there were too many of them.
@@ -20,18 +20,18 @@ struct State {
 
 /// How a call got no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Silence {
+pub(super) enum ConnectionFailure {
     /// A connection broke, or none could be made: the next one may be well.
-    Broken,
+    Disconnected,
     /// The time limit passed: whoever asks next would wait as long.
-    Late,
+    TimedOut,
 }
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Admission {
+pub(super) enum CallAdmission {
     /// The server is well, as far as anybody knows.
-    Usual,
+    Normal,
     /// The server was paused; this call finds out whether it is back.
     Trial,
     /// The server is not asked yet, for so long.
@@ -41,33 +41,33 @@ pub(super) enum Admission {
 impl Backoff {
     /// Asks for a call. A trial keeps all others out for `trial_within`, so that one whose caller went away blocks nobody
     /// for longer.
-    pub(super) fn admit(&self, now: Duration, trial_within: Duration) -> Admission {
+    pub(super) fn admit(&self, now: Duration, trial_within: Duration) -> CallAdmission {
         let mut state = self.0.lock();
         match state.paused_until {
-            None => Admission::Usual,
-            Some(until) if now < until => Admission::Refused(until - now),
+            None => CallAdmission::Normal,
+            Some(until) if now < until => CallAdmission::Refused(until - now),
             Some(_) => {
                 state.paused_until = Some(now + trial_within);
-                Admission::Trial
+                CallAdmission::Trial
             }
         }
     }
 
     /// The server answered.
-    pub(super) fn answered(&self) {
-        *self.0.lock() = State::default();
+    pub(super) fn record_success(&self) {
+        *self.0.lock() = BackoffState::default();
     }
 
     /// A call got no answer. One that was late counts for as many as make a pause.
-    pub(super) fn failed(&self, now: Duration, admission: Admission, silence: Silence) {
+    pub(super) fn record_failure(&self, now: Duration, admission: CallAdmission, silence: ConnectionFailure) {
         let mut state = self.0.lock();
         // Calls that began before the pause end after it has begun: they tell nothing new.
-        if state.paused_until.is_some() && admission == Admission::Usual {
+        if state.paused_until.is_some() && admission == CallAdmission::Normal {
             return;
         }
         let least = match silence {
-            Silence::Broken => 0,
-            Silence::Late => MEMCACHED_FAILURES_MAX,
+            ConnectionFailure::Disconnected => 0,
+            ConnectionFailure::TimedOut => MEMCACHED_FAILURES_MAX,
         };
         state.failures = state.failures.saturating_add(1).max(least);
         if let Some(beyond) = state.failures.checked_sub(MEMCACHED_FAILURES_MAX) {
@@ -99,10 +99,10 @@ mod tests {
         let backoff = Backoff::default();
         for _ in 0..10 {
             for _ in 1..MEMCACHED_FAILURES_MAX {
-                backoff.failed(Duration::ZERO, Admission::Usual, Silence::Broken);
+                backoff.record_failure(Duration::ZERO, CallAdmission::Normal, ConnectionFailure::Disconnected);
             }
-            assert_eq!(backoff.admit(Duration::ZERO, TRIAL), Admission::Usual);
-            backoff.answered();
+            assert_eq!(backoff.admit(Duration::ZERO, TRIAL), CallAdmission::Normal);
+            backoff.record_success();
         }
     }
 
@@ -111,32 +111,32 @@ mod tests {
         let backoff = Backoff::default();
         let mut now = Duration::ZERO;
         for _ in 0..MEMCACHED_FAILURES_MAX {
-            backoff.failed(now, Admission::Usual, Silence::Broken);
+            backoff.record_failure(now, CallAdmission::Normal, ConnectionFailure::Disconnected);
         }
         // Whoever was under way already makes the pause no longer.
-        backoff.failed(now, Admission::Usual, Silence::Broken);
+        backoff.record_failure(now, CallAdmission::Normal, ConnectionFailure::Disconnected);
         let mut pause = MEMCACHED_PAUSE_MIN;
         for _ in 0..12 {
-            assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(pause));
+            assert_eq!(backoff.admit(now, TRIAL), CallAdmission::Refused(pause));
             now += pause;
-            assert_eq!(backoff.admit(now, TRIAL), Admission::Trial);
-            assert_eq!(backoff.admit(now, TRIAL), Admission::Refused(TRIAL), "one at a time");
-            backoff.failed(now, Admission::Trial, Silence::Late);
+            assert_eq!(backoff.admit(now, TRIAL), CallAdmission::Trial);
+            assert_eq!(backoff.admit(now, TRIAL), CallAdmission::Refused(TRIAL), "one at a time");
+            backoff.record_failure(now, CallAdmission::Trial, ConnectionFailure::TimedOut);
             pause = (2 * pause).min(MEMCACHED_PAUSE_MAX);
         }
         assert!(backoff.is_down());
-        backoff.answered();
-        assert_eq!(backoff.admit(now, TRIAL), Admission::Usual);
+        backoff.record_success();
+        assert_eq!(backoff.admit(now, TRIAL), CallAdmission::Normal);
         assert!(!backoff.is_down());
     }
 
     #[test]
     fn one_call_that_is_late_pauses_a_server() {
         let backoff = Backoff::default();
-        backoff.failed(Duration::ZERO, Admission::Usual, Silence::Late);
-        assert_eq!(backoff.admit(Duration::ZERO, TRIAL), Admission::Refused(MEMCACHED_PAUSE_MIN));
+        backoff.record_failure(Duration::ZERO, CallAdmission::Normal, ConnectionFailure::TimedOut);
+        assert_eq!(backoff.admit(Duration::ZERO, TRIAL), CallAdmission::Refused(MEMCACHED_PAUSE_MIN));
         assert_eq!(backoff.left(MEMCACHED_PAUSE_MIN / 4), MEMCACHED_PAUSE_MIN * 3 / 4);
-        backoff.answered();
+        backoff.record_success();
         assert_eq!(backoff.left(Duration::ZERO), Duration::ZERO);
     }
 
@@ -144,9 +144,9 @@ mod tests {
     fn a_trial_that_nobody_ends_is_followed_by_another() {
         let backoff = Backoff::default();
         for _ in 0..MEMCACHED_FAILURES_MAX {
-            backoff.failed(Duration::ZERO, Admission::Usual, Silence::Broken);
+            backoff.record_failure(Duration::ZERO, CallAdmission::Normal, ConnectionFailure::Disconnected);
         }
-        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN, TRIAL), Admission::Trial);
-        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN + TRIAL, TRIAL), Admission::Trial);
+        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN, TRIAL), CallAdmission::Trial);
+        assert_eq!(backoff.admit(MEMCACHED_PAUSE_MIN + TRIAL, TRIAL), CallAdmission::Trial);
     }
 }

@@ -13,33 +13,34 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use memcache::exp::{Delete, Get, Meta, Set, Ttl};
 
-use crate::adapters::memcached::node::{Node, Repeat};
-use crate::adapters::memcached::wire::Answer;
+use crate::adapters::codec::count;
+use crate::adapters::memcached::server::{MemcachedServer, RetrySafety};
+use crate::adapters::memcached::wire::CommandResponse;
 use crate::adapters::memcached::{Cluster, key};
-use crate::adapters::stored::count;
 use crate::domain::counter::Counter;
-use crate::domain::fleet::Rule;
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX, CLEAR_VISIBLE_WITHIN};
 use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache, StoreError};
 
 impl Cluster {
-    async fn mark(&self, node: &Node, key: &str) -> Option<CacheMark> {
+    async fn mark(&self, node: &MemcachedServer, key: &str) -> Option<CacheMark> {
         let get = Get::new(key).meta(Meta::NONE.cas()).lease_ttl(CACHE_ENTRY_SECONDS);
         // Twice is once: the second finds the placeholder of the first.
-        let answer = node.call("cache lease", &[get.into()], Repeat::Harmless).await;
-        let Ok(Answer::Read { value, cas: Some(number) }) = answer else { return None };
+        let answer = node.call("cache lease", &[get.into()], RetrySafety::Idempotent).await;
+        let Ok(CommandResponse::Read { value, cas: Some(number) }) = answer else { return None };
         let held = value.as_deref().and_then(|bytes| count::decode_count(bytes).ok());
         Some(CacheMark { number, held_as_of: held.map(|held| held.as_of) })
     }
 
-    async fn fill_on(&self, node: &Node, key: &str, value: &CachedCount, mark: CacheMark) {
+    async fn fill_on(&self, node: &MemcachedServer, key: &str, value: &CachedCount, mark: CacheMark) {
         if mark.held_as_of.is_some_and(|held| held > value.as_of) {
             return;
         }
-        let set = Set::new(key, count::encode(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
-        let set = if self.rules.keeps(Rule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
+        let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
+        let set = if self.rules.keeps(ProtocolRule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
         // A cache may forget: what became of the fill changes nothing for anybody. Sent twice, the second finds a new CAS.
-        let _: Result<Answer, StoreError> = node.call("cache fill", &[set.into()], Repeat::Harmless).await;
+        let _: Result<CommandResponse, StoreError> =
+            node.call("cache fill", &[set.into()], RetrySafety::Idempotent).await;
     }
 }
 
@@ -47,10 +48,10 @@ impl Cluster {
 impl CountCache for Cluster {
     /// One round trip, to the first replica that is trusted and answers.
     async fn get(&self, counter: &Counter) -> Option<CachedCount> {
-        let key = key::of_count(&self.key_prefix, counter);
+        let key = key::cached_count_key(&self.key_prefix, counter);
         for node in self.nodes(counter).filter(|node| node.is_trusted()) {
-            let answer = node.call("cache read", &[Get::new(&key).into()], Repeat::Harmless).await;
-            if let Ok(Answer::Read { value, .. }) = answer {
+            let answer = node.call("cache read", &[Get::new(&key).into()], RetrySafety::Idempotent).await;
+            if let Ok(CommandResponse::Read { value, .. }) = answer {
                 let bytes = value.filter(|bytes| !bytes.is_empty())?;
                 return count::decode_count(&bytes).ok();
             }
@@ -60,7 +61,7 @@ impl CountCache for Cluster {
 
     /// One round trip.
     async fn lease(&self, counter: &Counter) -> CacheLease {
-        let key = key::of_count(&self.key_prefix, counter);
+        let key = key::cached_count_key(&self.key_prefix, counter);
         let taken = self.clock.elapsed();
         CacheLease { taken, marks: join_all(self.nodes(counter).map(|node| self.mark(node, &key))).await }
     }
@@ -70,16 +71,16 @@ impl CountCache for Cluster {
         if self.clock.elapsed().saturating_sub(lease.taken) > CACHE_LEASE_MAX {
             return;
         }
-        let (key, value) = (key::of_count(&self.key_prefix, counter), &value);
+        let (key, value) = (key::cached_count_key(&self.key_prefix, counter), &value);
         let marks = self.nodes(counter).zip(lease.marks).filter_map(|(node, mark)| Some((node, mark?)));
         join_all(marks.map(|(node, mark)| self.fill_on(node, &key, value, mark))).await;
     }
 
     /// One round trip. A replica that could not be reached is not read by this server until nothing is left of the value.
     async fn delete(&self, counter: &Counter) -> bool {
-        let commands = [Delete::new(key::of_count(&self.key_prefix, counter)).into()];
+        let commands = [Delete::new(key::cached_count_key(&self.key_prefix, counter)).into()];
         let deleted = join_all(self.nodes(counter).map(|node| async {
-            let answer = node.call("cache delete", &commands, Repeat::Harmless).await;
+            let answer = node.call("cache delete", &commands, RetrySafety::Idempotent).await;
             if answer.is_err() {
                 node.distrust_for(CLEAR_VISIBLE_WITHIN);
             }

@@ -18,50 +18,52 @@ use futures_util::future::join_all;
 use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, Op, Set, Ttl};
 use tokio::sync::oneshot;
 
-use crate::adapters::memcached::node::{Company, Node, Repeat};
-use crate::adapters::memcached::wire::Answer;
+use crate::adapters::memcached::server::{BatchMode, MemcachedServer, RetrySafety};
+use crate::adapters::memcached::wire::CommandResponse;
 use crate::adapters::memcached::{Cluster, key};
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::ports::{
-    Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Outcome, Overflow, StoreError, StoreErrorKind,
+    EffectOutcome, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError, StoreErrorKind,
 };
 
 const OP: &str = "best-effort add";
 
 /// What the key of a token says.
-enum Mark {
+enum TokenLookup {
     /// The token was never seen: the add may go on.
     New,
     /// An earlier add carried it.
-    Seen,
+    Duplicate,
 }
 
 /// An add on one replica with all that it needs, so that it can go on without its caller.
-struct Adding {
-    node: Arc<Node>,
+struct ReplicaAdd {
+    node: Arc<MemcachedServer>,
     key: String,
     commands: [Op; 2],
 }
 
-impl Adding {
+impl ReplicaAdd {
     /// Adds under a token, unless that was seen.
-    async fn once(self, token_key: String, dedupe_seconds: u32) -> Result<FastAdded, StoreError> {
-        match remember(&self.node, &token_key, dedupe_seconds).await? {
-            Mark::Seen => read_on(&self.node, &self.key).await.map(FastAdded::Seen).map_err(|error| StoreError {
-                // Nothing was added by this call, and an earlier one did what can be done.
-                outcome: Outcome::NotApplied,
-                ..error
-            }),
-            Mark::New => match self.add_up(Company::Alone).await {
-                Ok(value) => Ok(FastAdded::Applied(value)),
-                Err(error) => Err(forget(&self.node, &token_key, error).await),
+    async fn add_once(self, token_key: String, dedupe_seconds: u32) -> Result<FastAddOutcome, StoreError> {
+        match record_token(&self.node, &token_key, dedupe_seconds).await? {
+            TokenLookup::Duplicate => {
+                read_on(&self.node, &self.key).await.map(FastAddOutcome::Seen).map_err(|error| StoreError {
+                    // Nothing was added by this call, and an earlier one did what can be done.
+                    outcome: EffectOutcome::NotApplied,
+                    ..error
+                })
+            }
+            TokenLookup::New => match self.send_add(BatchMode::Alone).await {
+                Ok(value) => Ok(FastAddOutcome::Applied(value)),
+                Err(error) => Err(remove_token(&self.node, &token_key, error).await),
             },
         }
     }
 
-    async fn add_up(&self, company: Company) -> Result<i64, StoreError> {
-        match self.node.call_in(company, OP, &self.commands, Repeat::Counts).await? {
-            Answer::Summed { status: MutationStatus::Applied, value: Some(value) } => Ok(value.cast_signed()),
+    async fn send_add(&self, company: BatchMode) -> Result<i64, StoreError> {
+        match self.node.call_in_mode(company, OP, &self.commands, RetrySafety::NotIdempotent).await? {
+            CommandResponse::Summed { status: MutationStatus::Applied, value: Some(value) } => Ok(value.cast_signed()),
             _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
         }
     }
@@ -69,62 +71,67 @@ impl Adding {
 
 /// `ms` in add mode, by itself, because where it stays unknown whether the key was stored the add is given up: going on could
 /// count twice, and a retry may be told that it was added. What follows it goes by itself as well.
-async fn remember(node: &Node, token_key: &str, dedupe_seconds: u32) -> Result<Mark, StoreError> {
+async fn record_token(node: &MemcachedServer, token_key: &str, dedupe_seconds: u32) -> Result<TokenLookup, StoreError> {
     let set = Set::new(token_key, "1").ttl(Ttl::secs(dedupe_seconds)).add();
-    match node.call_in(Company::Alone, OP, &[set.into()], Repeat::Counts).await? {
-        Answer::Changed(MutationStatus::AlreadyExists) => Ok(Mark::Seen),
-        Answer::Changed(MutationStatus::Applied) => Ok(Mark::New),
+    match node.call_in_mode(BatchMode::Alone, OP, &[set.into()], RetrySafety::NotIdempotent).await? {
+        CommandResponse::Changed(MutationStatus::AlreadyExists) => Ok(TokenLookup::Duplicate),
+        CommandResponse::Changed(MutationStatus::Applied) => Ok(TokenLookup::New),
         _ => Err(StoreError::unknown(StoreErrorKind::Corrupt, OP)), // no other answer belongs to this command
     }
 }
 
 /// Takes the token of an add back that was certainly not applied; answers what the add failed with.
-async fn forget(node: &Node, token_key: &str, error: StoreError) -> StoreError {
-    if error.outcome == Outcome::Unknown {
+async fn remove_token(node: &MemcachedServer, token_key: &str, error: StoreError) -> StoreError {
+    if error.outcome == EffectOutcome::Unknown {
         return error;
     }
-    match node.call(OP, &[Delete::new(token_key).into()], Repeat::Harmless).await {
+    match node.call(OP, &[Delete::new(token_key).into()], RetrySafety::Idempotent).await {
         Ok(_) => error,
         // The token stays although nothing was added: a retry would be told that it was.
-        Err(_) => StoreError { outcome: Outcome::Unknown, ..error },
+        Err(_) => StoreError { outcome: EffectOutcome::Unknown, ..error },
     }
 }
 
-async fn read_on(node: &Node, key: &str) -> Result<Option<i64>, StoreError> {
+async fn read_on(node: &MemcachedServer, key: &str) -> Result<Option<i64>, StoreError> {
     const OP: &str = "best-effort read";
-    match node.call(OP, &[Get::new(key).into()], Repeat::Harmless).await {
-        Ok(Answer::Read { value, .. }) => number(value.as_deref(), OP),
+    match node.call(OP, &[Get::new(key).into()], RetrySafety::Idempotent).await {
+        Ok(CommandResponse::Read { value, .. }) => number(value.as_deref(), OP),
         Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
         // A read has no effect that could be in doubt.
-        Err(error) => Err(StoreError { outcome: Outcome::NotApplied, ..error }),
+        Err(error) => Err(StoreError { outcome: EffectOutcome::NotApplied, ..error }),
     }
 }
 
 impl Cluster {
     /// Adds on one replica.
-    async fn add_on(&self, node: &Arc<Node>, counter: &Counter, add: &FastAdd) -> Result<FastAdded, StoreError> {
-        let key = key::of(&self.key_prefix, counter);
+    async fn add_on(
+        &self,
+        node: &Arc<MemcachedServer>,
+        counter: &Counter,
+        add: &FastAdd,
+    ) -> Result<FastAddOutcome, StoreError> {
+        let key = key::counter_key(&self.key_prefix, counter);
         let lifetime = key::lifetime(add.ttl, self.clock.now());
         let delta = add.delta.cast_unsigned();
         let commands = [
             Arithmetic::new(&key).delta(delta).initial(delta, lifetime.created_seconds).into(),
             Get::new(&key).without_value().touch(lifetime.ttl).into(),
         ];
-        let adding = Adding { node: Arc::clone(node), key, commands };
+        let adding = ReplicaAdd { node: Arc::clone(node), key, commands };
         match add.token.as_ref().filter(|_| self.dedupe_seconds > 0) {
-            None => adding.add_up(Company::Any).await.map(FastAdded::Applied),
+            None => adding.send_add(BatchMode::Shared).await.map(FastAddOutcome::Applied),
             Some(token) => {
-                let token_key = key::of_token(&self.key_prefix, counter, token);
-                self.to_its_end(adding.once(token_key, self.dedupe_seconds)).await
+                let token_key = key::token_key(&self.key_prefix, counter, token);
+                self.run_detached(adding.add_once(token_key, self.dedupe_seconds)).await
             }
         }
     }
 
     /// Goes on in a task of its own when the caller goes away: a token that was remembered without its add would have the
     /// caller's repeat told that it counts.
-    async fn to_its_end<A>(&self, adding: A) -> Result<FastAdded, StoreError>
+    async fn run_detached<A>(&self, adding: A) -> Result<FastAddOutcome, StoreError>
     where
-        A: Future<Output = Result<FastAdded, StoreError>> + Send + 'static,
+        A: Future<Output = Result<FastAddOutcome, StoreError>> + Send + 'static,
     {
         let (told, answer) = oneshot::channel();
         {
@@ -153,7 +160,7 @@ impl FastCounts for Cluster {
 
     /// One round trip, two where tokens are remembered. Applied if any replica applied it; the answer is that of the first
     /// one that did.
-    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError> {
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAddOutcome, StoreError> {
         first_good(join_all(self.nodes(counter).map(|node| self.add_on(node, counter, &add))).await)
     }
 
@@ -161,7 +168,7 @@ impl FastCounts for Cluster {
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
         let mut failed = StoreError::not_applied(StoreErrorKind::Unavailable, "best-effort read");
         for node in self.nodes(counter) {
-            match read_on(node, &key::of(&self.key_prefix, counter)).await {
+            match read_on(node, &key::counter_key(&self.key_prefix, counter)).await {
                 Ok(value) => return Ok(value),
                 Err(error) if error.kind == StoreErrorKind::Corrupt => return Err(error),
                 Err(error) => failed = error,
@@ -173,14 +180,14 @@ impl FastCounts for Cluster {
     /// One round trip. Done when every replica has done it: one that could not would show the old value again.
     async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
         const OP: &str = "best-effort clear";
-        let commands = [Delete::new(key::of(&self.key_prefix, counter)).into()];
-        let answers = self.everywhere(OP, counter, &commands, Repeat::Harmless).await;
+        let commands = [Delete::new(key::counter_key(&self.key_prefix, counter)).into()];
+        let answers = self.everywhere(OP, counter, &commands, RetrySafety::Idempotent).await;
         let total = answers.len();
         let mut failures: Vec<StoreError> = answers.into_iter().filter_map(Result::err).collect();
-        let some_did = failures.len() < total || failures.iter().any(|error| error.outcome == Outcome::Unknown);
+        let some_did = failures.len() < total || failures.iter().any(|error| error.outcome == EffectOutcome::Unknown);
         match failures.pop() {
             None => Ok(()),
-            Some(error) if some_did => Err(StoreError { outcome: Outcome::Unknown, ..error }),
+            Some(error) if some_did => Err(StoreError { outcome: EffectOutcome::Unknown, ..error }),
             Some(error) => Err(error),
         }
     }
@@ -198,12 +205,12 @@ impl FastCounts for Cluster {
 }
 
 /// What the first replica answered that did anything; else the failure that says most: one that may have had its effect.
-fn first_good(answers: Vec<Result<FastAdded, StoreError>>) -> Result<FastAdded, StoreError> {
+fn first_good(answers: Vec<Result<FastAddOutcome, StoreError>>) -> Result<FastAddOutcome, StoreError> {
     let mut failed: Option<StoreError> = None;
     for answer in answers {
         match answer {
             Ok(added) => return Ok(added),
-            Err(error) if failed.is_none() || error.outcome == Outcome::Unknown => failed = Some(error),
+            Err(error) if failed.is_none() || error.outcome == EffectOutcome::Unknown => failed = Some(error),
             Err(_) => {} // says no more than the one before
         }
     }
@@ -216,6 +223,6 @@ fn number(value: Option<&[u8]>, op: &'static str) -> Result<Option<i64>, StoreEr
     let number = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse::<u64>().ok());
     match number {
         Some(number) => Ok(Some(number.cast_signed())),
-        None => Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).because("the key holds something else")),
+        None => Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source("the key holds something else")),
     }
 }

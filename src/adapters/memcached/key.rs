@@ -14,7 +14,7 @@ const LAST_SECOND: u64 = i32::MAX as u64;
 
 /// The key of a counter: `PREFIX/NAMESPACE/NAME`, and the hash of the name behind a `#`, which no name has, where that
 /// would be longer than a key may be.
-pub(super) fn of(prefix: &str, counter: &Counter) -> String {
+pub(super) fn counter_key(prefix: &str, counter: &Counter) -> String {
     let (namespace, name) = (counter.namespace().0, counter.name().as_str());
     let key = format!("{prefix}/{namespace}/{name}");
     if key.len() <= MEMCACHED_KEY_BYTES_MAX {
@@ -24,7 +24,7 @@ pub(super) fn of(prefix: &str, counter: &Counter) -> String {
 }
 
 /// The key of a counter's cached count: as `of`, with a `c` before the number of the namespace.
-pub(super) fn of_count(prefix: &str, counter: &Counter) -> String {
+pub(super) fn cached_count_key(prefix: &str, counter: &Counter) -> String {
     let (namespace, name) = (counter.namespace().0, counter.name().as_str());
     let key = format!("{prefix}/c{namespace}/{name}");
     if key.len() <= MEMCACHED_KEY_BYTES_MAX {
@@ -34,7 +34,7 @@ pub(super) fn of_count(prefix: &str, counter: &Counter) -> String {
 }
 
 /// The key of a token of a counter: `PREFIX/tNAMESPACE/` and the hash of counter and token.
-pub(super) fn of_token(prefix: &str, counter: &Counter, token: &EventKey) -> String {
+pub(super) fn token_key(prefix: &str, counter: &Counter, token: &EventKey) -> String {
     let mut bytes = Vec::with_capacity(128);
     bytes.extend_from_slice(counter.name().as_str().as_bytes());
     bytes.push(0); // in no name
@@ -45,7 +45,7 @@ pub(super) fn of_token(prefix: &str, counter: &Counter, token: &EventKey) -> Str
 
 /// The server of a counter among those of one replica: the one with the highest weight (rendezvous), so that a server
 /// that leaves or comes moves its own counters only. Cost: O(servers).
-pub(super) fn place<'a>(counter: &Counter, servers: impl Iterator<Item = &'a str>) -> Option<usize> {
+pub(super) fn server_index<'a>(counter: &Counter, servers: impl Iterator<Item = &'a str>) -> Option<usize> {
     let weights = servers.map(|server| (xxh3_64_with_seed(server.as_bytes(), counter.hash()), server));
     weights.enumerate().max_by_key(|(_, weight)| *weight).map(|(at, _)| at)
 }
@@ -84,20 +84,21 @@ mod tests {
 
     #[test]
     fn every_counter_has_a_key_of_its_own_that_memcached_takes() {
-        assert_eq!(of("tallystone", &counter("a/b")), "tallystone/7/a/b");
+        assert_eq!(counter_key("tallystone", &counter("a/b")), "tallystone/7/a/b");
         let mut keys = std::collections::BTreeSet::new();
         for length in 1..=256 {
-            let key = of("tallystone", &counter(&"a".repeat(length)));
+            let key = counter_key("tallystone", &counter(&"a".repeat(length)));
             assert!(key.len() <= 250 && key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
             assert!(keys.insert(key), "{length}");
             let counter = counter(&"a".repeat(length));
-            let (cached, token) = (of_count("tallystone", &counter), of_token("tallystone", &counter, &token("x")));
+            let (cached, token) =
+                (cached_count_key("tallystone", &counter), token_key("tallystone", &counter, &token("x")));
             for key in [cached, token] {
                 assert!(key.len() <= 250 && key.bytes().all(|byte| byte.is_ascii_graphic()), "{key}");
                 assert!(keys.insert(key), "{length}");
             }
         }
-        let of_other_tokens = of_token("tallystone", &counter("a"), &token("y"));
+        let of_other_tokens = token_key("tallystone", &counter("a"), &token("y"));
         assert!(keys.insert(of_other_tokens), "each token has a key");
     }
 
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn places_are_the_same_in_every_build() {
         let servers = ["a:1", "b:1", "c:1", "d:1"];
-        let places: Vec<_> = (0..12).map(|n| place(&counter(&format!("c{n}")), servers.into_iter())).collect();
+        let places: Vec<_> = (0..12).map(|n| server_index(&counter(&format!("c{n}")), servers.into_iter())).collect();
         let expected = PLACES.map(Some);
         assert_eq!(places, expected, "a release that moves keys forgets every counter that moved");
     }
@@ -121,13 +122,14 @@ mod tests {
         let mut shares = [0; 4];
         for n in 0..4_000 {
             let counter = counter(&format!("c{n}"));
-            let at = place(&counter, servers.into_iter()).expect("there are servers");
+            let at = server_index(&counter, servers.into_iter()).expect("there are servers");
             shares[at] += 1;
             let left = servers.into_iter().filter(|server| *server != "b:1");
-            let after = place(&counter, left.clone()).and_then(|at| left.clone().nth(at)).expect("there are servers");
+            let after =
+                server_index(&counter, left.clone()).and_then(|at| left.clone().nth(at)).expect("there are servers");
             assert!(servers[at] == "b:1" || after == servers[at], "{after}");
             // The order of the list says nothing.
-            let turned = place(&counter, servers.into_iter().rev()).expect("there are servers");
+            let turned = server_index(&counter, servers.into_iter().rev()).expect("there are servers");
             assert_eq!(turned, 3 - at);
         }
         assert!(shares.iter().all(|share| (850..1_150).contains(share)), "{shares:?}");

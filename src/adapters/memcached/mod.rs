@@ -5,12 +5,12 @@
 //! first that answers. A server that does not answer is paused and fails its callers at once; nothing waits for it.
 
 mod backoff;
+mod command_batcher;
 mod count_cache;
+mod error_mapping;
 mod fast_counts;
-mod fault;
 mod key;
-mod line;
-mod node;
+mod server;
 pub mod wire;
 
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use memcache::exp::Op;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use crate::adapters::memcached::node::{Node, Repeat, Tally};
-use crate::adapters::memcached::wire::{Answer, Network, Tcp};
+use crate::adapters::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
+use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
 use crate::domain::counter::Counter;
-use crate::domain::fleet::Rules;
+use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
 use crate::ports::{Clock, StoreError};
 
@@ -44,12 +44,12 @@ pub struct Options {
 
 /// A cluster of memcached servers.
 pub struct Cluster {
-    replicas: Vec<Vec<Arc<Node>>>,
+    replicas: Vec<Vec<Arc<MemcachedServer>>>,
     key_prefix: String,
     dedupe_seconds: u32,
     clock: Arc<dyn Clock>,
-    rules: Rules,
-    tally: Arc<Tally>,
+    rules: ProtocolRules,
+    call_counters: Arc<CallCounters>,
     /// Adds that go on whether or not their callers wait.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -72,28 +72,31 @@ pub struct Health {
 }
 
 /// Servers that were not there at the start, each with what is wrong.
-pub type Absent = Vec<(String, String)>;
+pub type UnreachableServers = Vec<(String, String)>;
 
 impl Cluster {
     /// Looks for the servers, within `MEMCACHED_START_WITHIN`. Some may be absent and come later; if none answers, or one
     /// answers that is no memcached, nothing is opened.
-    pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<(Self, Absent), Absent> {
-        Self::on(Arc::new(Tcp), options, clock, Rules::default()).await
+    pub async fn open(
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Self, UnreachableServers), UnreachableServers> {
+        Self::open_on(Arc::new(Tcp), options, clock, ProtocolRules::default()).await
     }
 
     /// The same through a network of the caller's, with all rules or, in a simulation, all but one.
-    pub async fn on(
+    pub async fn open_on(
         network: Arc<dyn Network>,
         options: Options,
         clock: Arc<dyn Clock>,
-        rules: Rules,
-    ) -> Result<(Self, Absent), Absent> {
-        let tally = Arc::new(Tally::default());
+        rules: ProtocolRules,
+    ) -> Result<(Self, UnreachableServers), UnreachableServers> {
+        let tally = Arc::new(CallCounters::default());
         let node = |address| {
             let (network, clock, tally) = (Arc::clone(&network), Arc::clone(&clock), Arc::clone(&tally));
-            Arc::new(Node::new(address, options.timeout, network, clock, tally))
+            Arc::new(MemcachedServer::new(address, options.timeout, network, clock, tally))
         };
-        let replicas: Vec<Vec<Arc<Node>>> =
+        let replicas: Vec<Vec<Arc<MemcachedServer>>> =
             options.replicas.iter().map(|servers| servers.iter().cloned().map(node).collect()).collect();
         let probe_key = format!("{}/probe/{:x}", options.key_prefix, clock.now().micros());
         let probes = replicas.iter().flatten().map(|node| async {
@@ -106,13 +109,13 @@ impl Cluster {
         });
         let probed = join_all(probes).await;
         let servers = probed.len();
-        let absent: Absent = probed.into_iter().flatten().collect();
+        let absent: UnreachableServers = probed.into_iter().flatten().collect();
         if absent.len() == servers {
             return Err(absent);
         }
         let Options { key_prefix, dedupe_seconds, .. } = options;
         let tasks = Mutex::default();
-        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, tally, tasks }, absent))
+        Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, call_counters: tally, tasks }, absent))
     }
 
     /// What was done so far, and how the servers are.
@@ -120,19 +123,19 @@ impl Cluster {
         let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
         let nodes = || self.replicas.iter().flatten();
         Health {
-            calls: read(&self.tally.calls),
-            failed: read(&self.tally.failed),
-            unknown: read(&self.tally.unknown),
-            refused: read(&self.tally.refused),
+            calls: read(&self.call_counters.calls),
+            failed: read(&self.call_counters.failed),
+            unknown: read(&self.call_counters.unknown),
+            refused: read(&self.call_counters.refused),
             servers: nodes().count() as u64,
             servers_down: nodes().filter(|node| node.is_down()).count() as u64,
         }
     }
 
     /// The server of a counter on each replica.
-    fn nodes(&self, counter: &Counter) -> impl Iterator<Item = &Arc<Node>> {
+    fn nodes(&self, counter: &Counter) -> impl Iterator<Item = &Arc<MemcachedServer>> {
         self.replicas.iter().filter_map(|servers| {
-            let at = key::place(counter, servers.iter().map(|node| node.address()))?;
+            let at = key::server_index(counter, servers.iter().map(|node| node.address()))?;
             servers.get(at)
         })
     }
@@ -143,8 +146,8 @@ impl Cluster {
         op: &'static str,
         counter: &Counter,
         commands: &[Op],
-        repeat: Repeat,
-    ) -> Vec<Result<Answer, StoreError>> {
+        repeat: RetrySafety,
+    ) -> Vec<Result<CommandResponse, StoreError>> {
         join_all(self.nodes(counter).map(|node| node.call(op, commands, repeat))).await
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::limits::MEMCACHED_CALLS_AT_ONCE_MAX;
 
 /// What a server says to a command that it did not refuse.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum CommandResponse {
     /// To a read: what is there, where that was asked for. A key without a value has neither, a placeholder a CAS.
     Read {
         /// The value.
@@ -34,7 +34,7 @@ pub enum Answer {
 }
 
 /// What became of each command, or of all at once.
-pub type Answers = Result<Vec<Result<Answer, Error>>, Error>;
+pub type BatchResponse = Result<Vec<Result<CommandResponse, Error>>, Error>;
 
 /// The way to one server.
 ///
@@ -44,16 +44,16 @@ pub type Answers = Result<Vec<Result<Answer, Error>>, Error>;
 /// 3. `Error::Io` and `Error::Timeout` by themselves say that a command has and will have no effect, or has none by its
 ///    nature; inside `Error::Ambiguous` that nobody knows.
 #[async_trait]
-pub trait Wire: Send + Sync + 'static {
+pub trait ServerConnection: Send + Sync + 'static {
     /// Sends commands and waits for what became of each, in their order.
-    async fn send(&self, commands: Vec<Op>) -> Answers;
+    async fn send(&self, commands: Vec<Op>) -> BatchResponse;
 }
 
 /// What ways to servers lead through.
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
     /// Finds a server by its HOST:PORT. It need not be there yet. `timeout` is for a connection and an answer, each.
-    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn Wire>, Error>;
+    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn ServerConnection>, Error>;
 }
 
 /// The network that there is.
@@ -61,7 +61,7 @@ pub struct Tcp;
 
 #[async_trait]
 impl Network for Tcp {
-    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn Wire>, Error> {
+    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn ServerConnection>, Error> {
         let builder = AsyncMetaClient::builder()
             .max_idle(MEMCACHED_CALLS_AT_ONCE_MAX)
             .connect_timeout(Some(timeout))
@@ -71,19 +71,19 @@ impl Network for Tcp {
 }
 
 #[async_trait]
-impl Wire for AsyncMetaClient {
-    async fn send(&self, commands: Vec<Op>) -> Answers {
+impl ServerConnection for AsyncMetaClient {
+    async fn send(&self, commands: Vec<Op>) -> BatchResponse {
         let results = self.run_batch(commands).await?;
         Ok(results.into_iter().map(|result| result.and_then(answer)).collect())
     }
 }
 
 /// What of a client's result is used here.
-fn answer(result: OpResult) -> Result<Answer, Error> {
+fn answer(result: OpResult) -> Result<CommandResponse, Error> {
     match result {
-        OpResult::Get(result) => Ok(Answer::Read { value: result.value, cas: result.item.cas }),
-        OpResult::Mutation(result) => Ok(Answer::Changed(result.status)),
-        OpResult::Arithmetic(result) => Ok(Answer::Summed { status: result.status, value: result.value }),
+        OpResult::Get(result) => Ok(CommandResponse::Read { value: result.value, cas: result.item.cas }),
+        OpResult::Mutation(result) => Ok(CommandResponse::Changed(result.status)),
+        OpResult::Arithmetic(result) => Ok(CommandResponse::Summed { status: result.status, value: result.value }),
         // The client's list may grow; no command of ours is answered with more.
         _ => Err(Error::Protocol("an answer to no command of ours".to_owned())),
     }

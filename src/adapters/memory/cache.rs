@@ -10,12 +10,12 @@ use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache};
 
 /// A cache that forgets only what is deleted.
 #[derive(Default)]
-pub struct Cache {
-    state: Mutex<State>,
+pub struct MemoryCache {
+    state: Mutex<MemoryCacheState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryCacheState {
     /// The number of the last lease or delete.
     clock: u64,
     values: BTreeMap<Counter, CachedCount>,
@@ -23,7 +23,7 @@ struct State {
 }
 
 #[async_trait]
-impl CountCache for Cache {
+impl CountCache for MemoryCache {
     async fn get(&self, counter: &Counter) -> Option<CachedCount> {
         self.state.lock().values.get(counter).cloned()
     }

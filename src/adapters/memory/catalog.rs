@@ -12,11 +12,11 @@ use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreEr
 /// A catalog that lives as long as the process.
 #[derive(Default)]
 pub struct Catalog {
-    state: Mutex<State>,
+    state: Mutex<MemoryCatalogState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryCatalogState {
     datasets: BTreeMap<DatasetId, Dataset>,
     namespaces: BTreeMap<NamespaceName, Namespace>,
     /// The greatest numbers ever given.
@@ -41,7 +41,9 @@ impl ports::Catalog for Catalog {
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        state.check(&record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, "commit").because(why))?;
+        state
+            .check(&record)
+            .map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, "commit").with_source(why))?;
         if let Some(dataset) = record.new_dataset {
             state.last_dataset = state.last_dataset.max(dataset.id.0);
             state.datasets.insert(dataset.id, dataset);
@@ -74,7 +76,7 @@ impl ports::Catalog for Catalog {
     }
 }
 
-impl State {
+impl MemoryCatalogState {
     /// Says why a record cannot be committed, if so.
     fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
         let live = self.namespaces.get(&record.change.name);

@@ -16,32 +16,32 @@ use parking_lot::Mutex;
 
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::FAST_SHARDS_MAX;
-use crate::ports::{Clock, Expiry, FastAdd, FastAdded, FastCapabilities, FastCounts, Overflow, StoreError};
+use crate::ports::{Clock, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError};
 
 /// A shard is not worth less than this.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
 /// What a counter costs beside its name: the slot, its share of the index, the header of the shared name, slack of both.
-const ENTRY_BYTES: usize = std::mem::size_of::<Slot>() + 48;
+const ENTRY_BYTES: usize = std::mem::size_of::<FastTableSlot>() + 48;
 /// The slots an insertion looks at for expired counters.
 const SLOTS_SWEPT: usize = 2;
 
 /// The table of best-effort counters of one process.
 pub struct FastTable {
     clock: Arc<dyn Clock>,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<FastTableShard>]>,
     shard_bytes_max: usize,
 }
 
 #[derive(Default)]
-struct Shard {
+struct FastTableShard {
     index: HashTable<u32>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<FastTableSlot>>,
     free: Vec<u32>,
     hand: usize,
     bytes: usize,
 }
 
-struct Slot {
+struct FastTableSlot {
     counter: Counter,
     value: i64,
     expires: Option<Duration>,
@@ -61,7 +61,7 @@ impl FastTable {
         self.shards.iter().map(|shard| shard.lock().bytes).sum()
     }
 
-    fn shard(&self, counter: &Counter) -> &Mutex<Shard> {
+    fn shard(&self, counter: &Counter) -> &Mutex<FastTableShard> {
         // The index uses the lowest and the highest bits of the hash, so the shard is picked by those in the middle.
         let at = (counter.hash() >> 24) as usize % self.shards.len();
         &self.shards[at]
@@ -79,17 +79,17 @@ impl FastCounts for FastTable {
         }
     }
 
-    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAdded, StoreError> {
+    async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAddOutcome, StoreError> {
         let now = self.clock.elapsed();
         // A TTL beyond the end of the clock is none.
         let expires = add.ttl.and_then(|ttl| now.checked_add(ttl));
         let value = self.shard(counter).lock().add(counter, add.delta, expires, now, self.shard_bytes_max);
-        Ok(FastAdded::Applied(value))
+        Ok(FastAddOutcome::Applied(value))
     }
 
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
         let now = self.clock.elapsed();
-        Ok(self.shard(counter).lock().live(counter, now).map(|slot| slot.value))
+        Ok(self.shard(counter).lock().find_live(counter, now).map(|slot| slot.value))
     }
 
     async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
@@ -126,7 +126,7 @@ impl FastCounts for FastTable {
     }
 }
 
-impl Shard {
+impl FastTableShard {
     fn add(
         &mut self,
         counter: &Counter,
@@ -135,13 +135,13 @@ impl Shard {
         now: Duration,
         bytes_max: usize,
     ) -> i64 {
-        if let Some(slot) = self.live(counter, now) {
+        if let Some(slot) = self.find_live(counter, now) {
             slot.value = slot.value.saturating_add(delta);
             slot.expires = expires;
             return slot.value;
         }
         for _ in 0..SLOTS_SWEPT {
-            self.sweep(now, Pass::Expired);
+            self.sweep(now, SweepMode::Expired);
         }
         let bytes = bytes_of(counter);
         // Each slot is passed at most twice: once to take its second chance, once to remove it.
@@ -149,14 +149,14 @@ impl Shard {
             if self.bytes + bytes <= bytes_max {
                 break;
             }
-            self.sweep(now, Pass::Unused);
+            self.sweep(now, SweepMode::Unused);
         }
-        self.insert(Slot { counter: counter.clone(), value: delta, expires, used: true });
+        self.insert(FastTableSlot { counter: counter.clone(), value: delta, expires, used: true });
         delta
     }
 
     /// The slot of a counter that is there and not expired; removes an expired one.
-    fn live(&mut self, counter: &Counter, now: Duration) -> Option<&mut Slot> {
+    fn find_live(&mut self, counter: &Counter, now: Duration) -> Option<&mut FastTableSlot> {
         let at = self.find(counter)?;
         if self.slots[at as usize].as_ref().is_some_and(|slot| slot.is_expired(now)) {
             self.remove(counter);
@@ -168,7 +168,7 @@ impl Shard {
     }
 
     /// Moves the hand by one slot and removes what it finds there, if the pass says so.
-    fn sweep(&mut self, now: Duration, pass: Pass) {
+    fn sweep(&mut self, now: Duration, pass: SweepMode) {
         if self.slots.is_empty() {
             return;
         }
@@ -176,8 +176,8 @@ impl Shard {
         let Some(slot) = &mut self.slots[self.hand] else { return };
         let goes = slot.is_expired(now)
             || match pass {
-                Pass::Expired => false,
-                Pass::Unused => !std::mem::take(&mut slot.used),
+                SweepMode::Expired => false,
+                SweepMode::Unused => !std::mem::take(&mut slot.used),
             };
         if goes {
             let counter = slot.counter.clone();
@@ -190,7 +190,7 @@ impl Shard {
         self.index.find(counter.hash(), held).copied()
     }
 
-    fn insert(&mut self, slot: Slot) {
+    fn insert(&mut self, slot: FastTableSlot) {
         self.bytes += bytes_of(&slot.counter);
         let hash = slot.counter.hash();
         let at = match self.free.pop() {
@@ -221,12 +221,12 @@ impl Shard {
 
 /// What a passing hand removes.
 #[derive(Clone, Copy)]
-enum Pass {
+enum SweepMode {
     Expired,
     Unused,
 }
 
-impl Slot {
+impl FastTableSlot {
     fn is_expired(&self, now: Duration) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
@@ -307,7 +307,7 @@ mod tests {
             table.add(&counter, FastAdd::of(5, None)).await.expect("a table does not fail");
             assert_eq!(
                 table.add(&counter, FastAdd::of(-3, None)).await.expect("a table does not fail"),
-                FastAdded::Applied(2)
+                FastAddOutcome::Applied(2)
             );
         }
         assert!(table.bytes() <= ENTRY_BYTES + 256);

@@ -6,8 +6,8 @@
 
 mod cache;
 mod catalog;
+mod event_log;
 mod fast_counts;
-mod log;
 mod queue_catalog;
 mod queues;
 mod rollups;
@@ -24,11 +24,11 @@ use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, Time
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueStores, Stores};
 
-pub use cache::Cache;
+pub use cache::MemoryCache;
 pub use catalog::Catalog;
 pub use fast_counts::FastTable;
 pub use queue_catalog::QueueCatalog;
-pub use queues::Queues;
+pub use queues::MemoryQueues;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;
@@ -40,14 +40,14 @@ pub fn stores() -> Stores {
 
 /// Fresh, empty stores whose best-effort counters expire by this clock.
 pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
-    let store = Arc::new(Store::default());
+    let store = Arc::new(MemoryStore::default());
     Stores {
         log: store.clone(),
         touches: store.clone(),
         slices: store.clone(),
         rollups: store.clone(),
         progress: store,
-        cache: Arc::new(Cache::default()),
+        cache: Arc::new(MemoryCache::default()),
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
@@ -57,23 +57,23 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
 
 /// Fresh, empty stores of queues whose time is that of the clock.
 pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
-    QueueStores { shards: Arc::new(Queues::new(clock)), catalog: Arc::new(QueueCatalog::default()) }
+    QueueStores { shards: Arc::new(MemoryQueues::new(clock)), catalog: Arc::new(QueueCatalog::default()) }
 }
 
 /// Event log, touches, slices, rollups and progress: one state, because an append changes most of it at once.
 #[derive(Default)]
-pub struct Store {
-    state: Mutex<State>,
+pub struct MemoryStore {
+    state: Mutex<MemoryStoreState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryStoreState {
     events: BTreeMap<(DatasetId, Counter), BTreeMap<EventKey, Event>>,
     /// (dataset, touch shard, step, counter).
     touches: BTreeSet<(DatasetId, u32, Timestamp, Counter)>,
     watermarks: BTreeMap<(DatasetId, u32), Timestamp>,
     slices: BTreeMap<(DatasetId, Timestamp), TimeSlice>,
-    rows: BTreeMap<(DatasetId, Counter), Row>,
+    rows: BTreeMap<(DatasetId, Counter), MemoryRollupRow>,
     buckets: BTreeMap<(DatasetId, Counter, Timestamp), BucketRecord>,
     /// By (counter, step in seconds, start).
     steps: BTreeMap<(Counter, u32, Timestamp), StepSum>,
@@ -83,13 +83,13 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-struct Row {
+struct MemoryRollupRow {
     checkpoint: Option<Checkpoint>,
     clear: Option<EventKey>,
     last_write_time: Option<Timestamp>,
 }
 
-impl State {
+impl MemoryStoreState {
     /// The slice that a time falls into, if it has a row.
     fn slice_at(&self, dataset: DatasetId, time: Timestamp) -> Option<&TimeSlice> {
         let (_, slice) = self.slices.range((dataset, Timestamp::MIN)..=(dataset, time)).next_back()?;

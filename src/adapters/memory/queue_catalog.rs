@@ -6,21 +6,21 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
+use crate::domain::queue::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::seal::LeaseKey;
-use crate::domain::queue::spec::Queue;
+use crate::domain::queue::queue_spec::CatalogQueue;
 use crate::domain::time::Timestamp;
 use crate::ports::{self, QueueChange, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
 
 /// A catalog of queues that lives as long as the process.
 #[derive(Default)]
 pub struct QueueCatalog {
-    state: Mutex<State>,
+    state: Mutex<MemoryQueueCatalogState>,
 }
 
 #[derive(Default)]
-struct State {
-    queues: BTreeMap<QueueName, Queue>,
+struct MemoryQueueCatalogState {
+    queues: BTreeMap<QueueName, CatalogQueue>,
     numbers: BTreeSet<QueueId>,
     /// In the order of their commits.
     changes: Vec<QueueChange>,
@@ -30,13 +30,13 @@ struct State {
 
 #[async_trait]
 impl ports::QueueCatalog for QueueCatalog {
-    async fn load(&self) -> Result<Vec<Queue>, StoreError> {
+    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
         Ok(self.state.lock().queues.values().cloned().collect())
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        let conflict = |why| StoreError::not_applied(StoreErrorKind::Conflict, "commit queue").because(why);
+        let conflict = |why| StoreError::not_applied(StoreErrorKind::Conflict, "commit queue").with_source(why);
         state.check(&record).map_err(conflict)?;
         state.numbers.insert(record.change.queue);
         match record.queue {
@@ -47,7 +47,7 @@ impl ports::QueueCatalog for QueueCatalog {
         Ok(())
     }
 
-    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
         let requests = &mut self.state.lock().requests;
         let place = (request.queue, request.token.clone());
         requests.retain(|_, kept| kept.until > now);
@@ -58,7 +58,7 @@ impl ports::QueueCatalog for QueueCatalog {
         Ok(())
     }
 
-    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
         Ok(self.state.lock().requests.get(&(queue, token.into())).cloned())
     }
 
@@ -73,7 +73,7 @@ impl ports::QueueCatalog for QueueCatalog {
     }
 }
 
-impl State {
+impl MemoryQueueCatalogState {
     /// Says why a record cannot be committed, if so.
     fn check(&self, record: &QueueRecord) -> Result<(), String> {
         let (name, number) = (&record.change.name, record.change.queue);

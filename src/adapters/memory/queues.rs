@@ -8,56 +8,56 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::queue::command::{MessageRef, Refusal, arrivals};
-use crate::domain::queue::explain::{Cause, Prospect};
+use crate::domain::queue::clock::{ShardClock, StepTime};
+use crate::domain::queue::command::{MessageRef, Refusal, count_pending_arrivals};
+use crate::domain::queue::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::pace::{Pace, StepTime};
-use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Command, Durability, Message, Reply, Settings, Shard, State};
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals,
-    ShardView, StoreError, StoreErrorKind, StoredMessage,
+    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
+    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The epoch of every shard: nothing here ever goes back, so it never rises.
 const EPOCH: u32 = 1;
 
 /// Queues that live as long as the process.
-pub struct Queues {
+pub struct MemoryQueues {
     clock: Arc<dyn Clock>,
-    state: Mutex<Shards>,
+    state: Mutex<MemoryQueuesState>,
     listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
 }
 
 #[derive(Default)]
-struct Shards {
-    shards: BTreeMap<ShardId, Kept>,
+struct MemoryQueuesState {
+    shards: BTreeMap<ShardId, MemoryShard>,
     /// Every queue there is, with the number of its shards.
     queues: BTreeMap<QueueId, u32>,
     dropped: BTreeSet<QueueId>,
     /// Their time, once it was asked for.
-    pace: Option<Pace>,
+    shard_clock: Option<ShardClock>,
     /// That of the last step.
     step: Option<StepTime>,
 }
 
-struct Kept {
-    core: Shard,
+struct MemoryShard {
+    shard: Shard,
     /// By the sequence of the message.
     bodies: BTreeMap<u64, MessageBody>,
-    view: ShardView,
+    view: ShardStatus,
 }
 
-impl Queues {
+impl MemoryQueues {
     /// Makes an empty store whose time begins as that of the clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Mutex::default(), listeners: Mutex::default() }
     }
 
-    fn tell(&self, news: &[(ShardId, ShardView)]) {
+    fn notify(&self, news: &[(ShardId, ShardStatus)]) {
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
             news.iter().for_each(|(shard, view)| listener.changed(*shard, *view));
@@ -65,29 +65,29 @@ impl Queues {
     }
 
     /// Reads a shard at the store's time.
-    fn read<T>(&self, shard: ShardId, read: impl FnOnce(&Kept, Timestamp) -> T) -> Result<T, StoreError> {
+    fn read<T>(&self, shard: ShardId, read: impl FnOnce(&MemoryShard, Timestamp) -> T) -> Result<T, StoreError> {
         let mut state = self.state.lock();
         let at = state.tick(self.clock.as_ref()).now;
-        state.shards.get(&shard).map(|kept| read(kept, at)).ok_or_else(|| absent("read queue"))
+        state.shards.get(&shard).map(|kept| read(kept, at)).ok_or_else(|| no_such_shard("read queue"))
     }
 }
 
-fn absent(op: &'static str) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Conflict, op).because("there is no such queue")
+fn no_such_shard(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).with_source("there is no such queue")
 }
 
-impl Shards {
+impl MemoryQueuesState {
     fn tick(&mut self, clock: &dyn Clock) -> StepTime {
         let (wall, elapsed) = (clock.now(), clock.elapsed());
-        let step = self.pace.get_or_insert(Pace { time: wall, elapsed }).advance(wall, elapsed);
-        let step = step.after(self.step.unwrap_or(step));
+        let step = self.shard_clock.get_or_insert(ShardClock { time: wall, elapsed }).advance(wall, elapsed);
+        let step = step.clamped_after(self.step.unwrap_or(step));
         self.step = Some(step);
         step
     }
 
     /// Before which tokens are refused in some shard, whatever the time is.
     fn refused_before(&self) -> Option<Timestamp> {
-        self.shards.values().filter_map(|kept| kept.core.refused_before()).max()
+        self.shards.values().filter_map(|kept| kept.shard.tokens_refused_before()).max()
     }
 
     /// Applies a command to a shard that is there.
@@ -95,7 +95,7 @@ impl Shards {
         let taken = match &sent.command {
             Command::Enqueue(message) => {
                 let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
-                others.any(|(_, other)| other.core.has_taken(message))
+                others.any(|(_, other)| other.shard.has_enqueued(message))
             }
             _ => false, // only enqueues bring ids
         };
@@ -107,11 +107,11 @@ impl Shards {
     }
 }
 
-impl Kept {
+impl MemoryShard {
     fn apply(&mut self, sent: ShardCommand, step: StepTime) -> ShardAnswer {
         let at = step.now;
         let is_enqueue = matches!(sent.command, Command::Enqueue(_));
-        let applied = self.core.apply(sent.command, step);
+        let applied = self.shard.apply(sent.command, step);
         if let Ok(Reply::Enqueued { key, already_enqueued: false, .. }) = &applied.reply
             && is_enqueue
         {
@@ -127,31 +127,31 @@ impl Kept {
             Ok(Reply::Leases { leases, .. }) => leases.iter().filter_map(|lease| self.find(lease.token.key)).collect(),
             Ok(_) | Err(_) => Vec::new(),
         };
-        self.view = ShardView {
+        self.view = ShardStatus {
             step: self.view.step + 1,
-            messages: self.core.totals().messages(),
-            arrived: self.view.arrived + arrivals(&applied.transitions),
-            head: self.core.head(),
-            ready_for: self.core.ready_for(at),
-            blocked: self.core.dequeue_blocked().is_some(),
-            next_event_in: self.core.next_event_in(at),
+            messages: self.shard.totals().messages(),
+            arrived: self.view.arrived + count_pending_arrivals(&applied.transitions),
+            head: self.shard.head(),
+            ready_for: self.shard.ready_for(at),
+            blocked: self.shard.dequeue_blocked().is_some(),
+            next_event_in: self.shard.next_event_in(at),
         };
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         ShardAnswer { reply, messages, transitions, walked, at, view: self.view }
     }
 
     fn find(&self, key: MessageKey) -> Option<StoredMessage> {
-        self.core.get(&MessageRef::Key(key)).map(|head| self.stored(head))
+        self.shard.get(&MessageRef::Key(key)).map(|head| self.stored(head))
     }
 
-    fn stored(&self, head: &Message) -> StoredMessage {
+    fn stored(&self, head: &MessageHead) -> StoredMessage {
         let body = self.bodies.get(&head.key.sequence).cloned();
         StoredMessage { head: head.clone(), body: body.expect("a message has its body as long as it exists") }
     }
 }
 
 #[async_trait]
-impl QueueStore for Queues {
+impl QueueStore for MemoryQueues {
     fn durability(&self) -> Option<Durability> {
         None
     }
@@ -163,21 +163,21 @@ impl QueueStore for Queues {
             if state.queues.contains_key(&queue) {
                 return Ok(());
             }
-            let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, "create queue").because(why);
+            let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, "create queue").with_source(why);
             if state.dropped.contains(&queue) {
                 return Err(refuse("a queue of this number was dropped"));
             }
             for number in 0..shards {
-                let core = Shard::new(number, EPOCH, settings.clone());
-                let core = core.map_err(|_invalid| refuse("the settings are not valid"))?;
-                let kept = Kept { core, bodies: BTreeMap::new(), view: ShardView::default() };
+                let shard = Shard::new(number, EPOCH, settings.clone());
+                let shard = shard.map_err(|_invalid| refuse("the settings are not valid"))?;
+                let kept = MemoryShard { shard, bodies: BTreeMap::new(), view: ShardStatus::default() };
                 news.push((ShardId { queue, number }, kept));
             }
             let views = news.iter().map(|(shard, kept)| (*shard, kept.view)).collect::<Vec<_>>();
             state.shards.extend(news);
             state.queues.insert(queue, shards);
             drop(state);
-            self.tell(&views);
+            self.notify(&views);
         }
         Ok(())
     }
@@ -199,62 +199,70 @@ impl QueueStore for Queues {
         let mut state = self.state.lock();
         let at = state.tick(self.clock.as_ref());
         if !state.shards.contains_key(&shard) {
-            return commands.iter().map(|_| Err(absent("apply to queue"))).collect();
+            return commands.iter().map(|_| Err(no_such_shard("apply to queue"))).collect();
         }
         let mut answers: Vec<ShardAnswer> =
             commands.into_iter().map(|command| state.apply(shard, command, at)).collect();
         let view = state.shards[&shard].view;
         answers.iter_mut().for_each(|answer| answer.view = view);
         drop(state);
-        self.tell(&[(shard, view)]);
+        self.notify(&[(shard, view)]);
         answers.into_iter().map(Ok).collect()
     }
 
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
-        self.read(shard, |kept, at| kept.core.get(&message).map(|head| (kept.stored(&kept.core.shown(head)), at)))
+        self.read(shard, |kept, at| {
+            kept.shard.get(&message).map(|head| (kept.stored(&kept.shard.with_effective_expiry(head)), at))
+        })
     }
 
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
         self.read(shard, |kept, at| {
-            let messages = kept.core.peek().take(limit).map(|head| kept.stored(head)).collect();
+            let messages = kept.shard.peek().take(limit).map(|head| kept.stored(head)).collect();
             MessagesAt { messages, at }
         })
     }
 
-    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
         self.read(shard, |kept, at| {
-            let messages = kept.core.list(state, after).take(limit);
-            let messages = messages.map(|head| kept.stored(&kept.core.shown(head))).collect();
+            let messages = kept.shard.list(state, after).take(limit);
+            let messages = messages.map(|head| kept.stored(&kept.shard.with_effective_expiry(head))).collect();
             MessagesAt { messages, at }
         })
     }
 
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
         self.read(shard, |kept, _| ShardTotals {
-            totals: *kept.core.totals(),
-            sequence: kept.core.sequence(),
+            totals: *kept.shard.totals(),
+            sequence: kept.shard.sequence(),
             view: kept.view,
         })
     }
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
-        self.read(shard, |kept, _| kept.core.depth(&filter))
+        self.read(shard, |kept, _| kept.shard.depth(&filter))
     }
 
-    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
-        self.read(shard, |kept, _| kept.core.sessions().map(|(id, session)| (id, session.clone())).collect())
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
+        self.read(shard, |kept, _| kept.shard.sessions().map(|(id, session)| (id, session.clone())).collect())
     }
 
     async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
-        self.read(shard, |kept, _| kept.core.lease_counts(&sessions))
+        self.read(shard, |kept, _| kept.shard.lease_counts(&sessions))
     }
 
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
-        self.read(shard, |kept, at| (kept.core.explain(&message, at), at))
+        self.read(shard, |kept, at| (kept.shard.explain(&message, at), at))
     }
 
-    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
-        self.read(shard, |kept, at| (kept.core.prospect(&filter, at), at))
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
+        self.read(shard, |kept, at| (kept.shard.preview_dequeue(&filter, at), at))
     }
 
     async fn clock(&self) -> Result<StepTime, StoreError> {
@@ -266,8 +274,8 @@ impl QueueStore for Queues {
         let step = state.tick(self.clock.as_ref());
         let Some(reset) = step.reset(self.clock.now(), state.refused_before()) else { return Ok(None) };
         state.step = Some(reset);
-        let from = reset.tokens_from();
-        state.shards.values_mut().for_each(|kept| kept.core.take_tokens_from(from));
+        let from = reset.accepts_tokens_from();
+        state.shards.values_mut().for_each(|kept| kept.shard.accept_tokens_from(from));
         Ok(Some(from))
     }
 

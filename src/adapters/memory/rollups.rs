@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{State, Store};
+use crate::adapters::memory::{MemoryStore, MemoryStoreState};
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::rollup::{BucketRecord, SliceStatus, StepSum};
 use crate::domain::time::Timestamp;
-use crate::ports::{Progress, RollWrite, RollupRow, RollupStore, StoreError};
+use crate::ports::{LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError};
 
 #[async_trait]
-impl RollupStore for Store {
+impl RollupStore for MemoryStore {
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
         let row = self.state.lock().rows.get(&(dataset, counter.clone())).cloned().unwrap_or_default();
         let (checkpoint, clear, last_write_time) = (row.checkpoint, row.clear, row.last_write_time);
@@ -105,7 +105,7 @@ impl RollupStore for Store {
 }
 
 #[async_trait]
-impl Progress for Store {
+impl LimitPublisher for MemoryStore {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
         let mut state = self.state.lock();
         let limit = state.limits.entry(dataset).or_insert(Timestamp::MIN);
@@ -118,7 +118,7 @@ impl Progress for Store {
     }
 }
 
-impl State {
+impl MemoryStoreState {
     fn put(&mut self, dataset: DatasetId, write: RollWrite) {
         let RollWrite { counter, checkpoint, finished_buckets, finished_steps } = write;
         if self.forgotten.contains(&counter.namespace()) {

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{State, Store};
+use crate::adapters::memory::{MemoryStore, MemoryStoreState};
 use crate::domain::counter::DatasetId;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::domain::time::Timestamp;
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
 #[async_trait]
-impl TimeSlices for Store {
+impl TimeSlices for MemoryStore {
     async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
         let state = self.state.lock();
         Ok(state.slices.values().filter(|slice| slice.dataset == dataset).cloned().collect())
@@ -24,7 +24,7 @@ impl TimeSlices for Store {
         let mut state = self.state.lock();
         let Some(slice) = state.slices.get_mut(&(dataset, start)) else {
             return Err(StoreError::not_applied(StoreErrorKind::Conflict, "set slice status")
-                .because(format!("dataset {} has no slice that starts at {start:?}", dataset.0)));
+                .with_source(format!("dataset {} has no slice that starts at {start:?}", dataset.0)));
         };
         slice.status = slice.status.max(status);
         if slice.status == SliceStatus::Dropped {
@@ -35,7 +35,7 @@ impl TimeSlices for Store {
     }
 }
 
-impl State {
+impl MemoryStoreState {
     fn drop_contents(&mut self, slice: &TimeSlice) {
         let inside =
             |dataset: DatasetId, time: Timestamp| dataset == slice.dataset && slice.start <= time && time < slice.end;

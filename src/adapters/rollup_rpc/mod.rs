@@ -4,7 +4,7 @@
 //! moment after the first signal came, and has at most one call under way for each roller; what comes meanwhile waits for
 //! the next. Nobody waits for any of it: a Set without room drops the signal, and a call that fails drops its signals.
 
-mod waiting;
+mod pending_signals;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,60 +19,60 @@ use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::adapters::rollup_rpc::waiting::Waiting;
-use crate::domain::fleet::Secret;
+use crate::adapters::rollup_rpc::pending_signals::PendingSignals;
+use crate::domain::fleet::FleetSecret;
 use crate::domain::limits::{SIGNAL_CALL_WITHIN, SIGNAL_ROLLERS_MAX};
-use crate::ports::{Clock, RollupSignal, Signal, SignalCounts};
+use crate::ports::{Clock, CounterSignal, RollupSignal, SignalCounts};
 use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
 use crate::proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
 
 /// Signals are gathered for so long before they are sent: little beside any coalescing time.
-const GATHER: Duration = Duration::from_millis(20);
+const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// Signals on their way to other servers.
 pub struct RollupRpc {
-    shared: Arc<Shared>,
+    shared: Arc<SignalSenderState>,
     sender: AsyncMutex<JoinSet<()>>,
     stop: CancellationToken,
 }
 
-struct Shared {
+struct SignalSenderState {
     /// What every call shows: that a member of the fleet sends it.
-    secret: Secret,
+    secret: FleetSecret,
     clock: Arc<dyn Clock>,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingSignals>,
     wake: Notify,
     sent: AtomicU64,
     dropped: AtomicU64,
 }
 
 /// The calls under way, and the connections that they take.
-struct Sending {
-    shared: Arc<Shared>,
+struct SignalSender {
+    shared: Arc<SignalSenderState>,
     channels: HashMap<Arc<str>, Channel>,
     calls: JoinSet<(Arc<str>, bool)>,
-    under_way: HashSet<Arc<str>>,
+    in_flight: HashSet<Arc<str>>,
 }
 
 impl RollupRpc {
     /// Nothing waits yet. Starts the task that sends, which `close` ends. Receivers know `secret` from
     /// the heartbeats of this process.
-    pub fn start(clock: Arc<dyn Clock>, secret: Secret) -> Self {
-        let shared = Arc::new(Shared {
+    pub fn start(clock: Arc<dyn Clock>, secret: FleetSecret) -> Self {
+        let shared = Arc::new(SignalSenderState {
             secret,
             clock,
-            waiting: Mutex::default(),
+            pending: Mutex::default(),
             wake: Notify::new(),
             sent: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         });
         let stop = CancellationToken::new();
-        let sending = Sending {
+        let sending = SignalSender {
             shared: Arc::clone(&shared),
             channels: HashMap::new(),
             calls: JoinSet::new(),
-            under_way: HashSet::new(),
+            in_flight: HashSet::new(),
         };
         let mut sender = JoinSet::new();
         sender.spawn(sending.run(stop.clone()));
@@ -88,8 +88,8 @@ impl RollupRpc {
 }
 
 impl RollupSignal for RollupRpc {
-    fn send(&self, roller: &Arc<str>, signal: Signal) {
-        match self.shared.waiting.lock().add(roller, signal) {
+    fn send(&self, roller: &Arc<str>, signal: CounterSignal) {
+        match self.shared.pending.lock().add(roller, signal) {
             true => self.shared.wake.notify_one(),
             false => self.shared.note_dropped(1),
         }
@@ -103,51 +103,51 @@ impl RollupSignal for RollupRpc {
     }
 }
 
-impl Shared {
+impl SignalSenderState {
     fn note_dropped(&self, signals: usize) {
         self.dropped.fetch_add(signals as u64, Ordering::Relaxed);
     }
 }
 
-impl Sending {
+impl SignalSender {
     async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                Some(ended) = self.calls.join_next() => self.ended(ended),
+                Some(ended) = self.calls.join_next() => self.call_ended(ended),
                 () = self.shared.wake.notified() => {}
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = self.shared.clock.sleep(GATHER) => {}
+                () = self.shared.clock.sleep(BATCH_DELAY) => {}
             }
-            self.send();
+            self.start_calls();
         }
         // Those that waited for a call under way find theirs ended now.
         self.join().await;
-        self.send();
+        self.start_calls();
         self.join().await;
-        let left = self.shared.waiting.lock().len();
+        let left = self.shared.pending.lock().len();
         self.shared.note_dropped(left);
     }
 
     async fn join(&mut self) {
         while let Some(ended) = self.calls.join_next().await {
-            self.ended(ended);
+            self.call_ended(ended);
         }
     }
 
     /// Begins a call to every roller that something waits for and that has none under way.
-    fn send(&mut self) {
-        let batches = self.shared.waiting.lock().take(&self.under_way);
+    fn start_calls(&mut self) {
+        let batches = self.shared.pending.lock().take(&self.in_flight);
         for (roller, signals) in batches {
             let Some(channel) = self.channel(&roller) else {
                 self.shared.note_dropped(signals.len());
                 continue;
             };
-            self.under_way.insert(Arc::clone(&roller));
+            self.in_flight.insert(Arc::clone(&roller));
             let shared = Arc::clone(&self.shared);
             self.calls.spawn(async move {
                 let is_sent = deliver(&shared, channel, signals).await;
@@ -171,10 +171,10 @@ impl Sending {
         Some(channel)
     }
 
-    fn ended(&mut self, ended: Result<(Arc<str>, bool), tokio::task::JoinError>) {
+    fn call_ended(&mut self, ended: Result<(Arc<str>, bool), tokio::task::JoinError>) {
         match ended {
             Ok((roller, is_sent)) => {
-                self.under_way.remove(&roller);
+                self.in_flight.remove(&roller);
                 if !is_sent {
                     self.channels.remove(&roller);
                 }
@@ -183,18 +183,18 @@ impl Sending {
                 // Which roller it was is not known: whoever had a call under way has it no more once all have ended.
                 tracing::error!(%panicked, "rollup signals were lost");
                 if self.calls.is_empty() {
-                    self.under_way.clear();
+                    self.in_flight.clear();
                 }
             }
         }
-        if !self.shared.waiting.lock().is_empty() {
+        if !self.shared.pending.lock().is_empty() {
             self.shared.wake.notify_one();
         }
     }
 }
 
 /// Sends signals in one call; answers whether they were taken.
-async fn deliver(shared: &Shared, channel: Channel, signals: Vec<Signal>) -> bool {
+async fn deliver(shared: &SignalSenderState, channel: Channel, signals: Vec<CounterSignal>) -> bool {
     let count = signals.len();
     let mut request = Request::new(SignalRollupsRequest { signals: signals.into_iter().map(wire).collect() });
     request.set_timeout(SIGNAL_CALL_WITHIN);
@@ -218,7 +218,7 @@ async fn deliver(shared: &Shared, channel: Channel, signals: Vec<Signal>) -> boo
     is_sent
 }
 
-fn wire(signal: Signal) -> Wire {
+fn wire(signal: CounterSignal) -> Wire {
     Wire {
         namespace_id: signal.counter.namespace().0,
         counter_name: signal.counter.name().as_str().to_owned(),

@@ -33,7 +33,7 @@ impl Clock for SystemClock {
     }
 
     fn boot(&self) -> BootId {
-        *BOOT.get_or_init(|| boot_named_by_the_system().unwrap_or_else(boot_of_this_process))
+        *BOOT.get_or_init(|| read_boot_id().unwrap_or_else(process_boot_id))
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -45,13 +45,13 @@ impl Clock for SystemClock {
 static BOOT: OnceLock<BootId> = OnceLock::new();
 
 /// The name that Linux gives each boot; a container has that of its machine, and its clock.
-fn boot_named_by_the_system() -> Option<BootId> {
+fn read_boot_id() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(BootId(uuid::Uuid::parse_str(text.trim()).ok()?.as_u128()))
 }
 
 /// Where boots have no names, each process counts as one: what counts from boots then never goes on over a restart.
-fn boot_of_this_process() -> BootId {
+fn process_boot_id() -> BootId {
     let mut bytes = [0; 16];
     SystemEntropy.fill(&mut bytes);
     BootId(u128::from_be_bytes(bytes))

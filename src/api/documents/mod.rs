@@ -6,9 +6,9 @@
 //! Nothing that a document says is dropped in silence: in our forms an unknown field is an error, in the published form
 //! what has no counterpart is listed as unmapped.
 
-mod fields;
-mod node;
-mod ours;
+mod document_table;
+mod document_value;
+mod native;
 mod published;
 
 use crate::domain::counter::NamespaceName;
@@ -16,9 +16,9 @@ use crate::domain::limits::{BATCH_ITEMS_MAX, DOCUMENT_REFUSAL_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{Etag, NamespaceDraft};
 
-use fields::Fields;
-pub use fields::duration_of;
-use node::Node;
+use document_table::DocumentTable;
+pub use document_table::duration_of;
+use document_value::DocumentValue;
 
 /// What a document says about one namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,15 +33,17 @@ pub struct DocumentNamespace {
 
 /// Reads a document. `name` is for documents that carry none; it must agree with one that does.
 pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNamespace>, Reject> {
-    let items = match Node::parse(text)? {
-        Node::List(items) if items.iter().any(is_bare_block) => {
+    let items = match DocumentValue::parse(text)? {
+        DocumentValue::List(items) if items.iter().any(is_bare_block) => {
             return Err(invalid(
                 "the list holds blocks of one namespace: write it under persistence_configuration, as \
                  { persistence_configuration: [ ... ] }"
                     .to_owned(),
             ));
         }
-        Node::List(items) => items.into_iter().enumerate().map(|(at, node)| (format!("[{at}]"), node)).collect(),
+        DocumentValue::List(items) => {
+            items.into_iter().enumerate().map(|(at, node)| (format!("[{at}]"), node)).collect()
+        }
         node => items_of(node)?,
     };
     if items.is_empty() || items.len() > BATCH_ITEMS_MAX {
@@ -61,9 +63,9 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
 
 /// Whether an item is what stands under `persistence_configuration`: it has an id and no name. A namespace as it is
 /// answered has both.
-fn is_bare_block(node: &Node) -> bool {
+fn is_bare_block(node: &DocumentValue) -> bool {
     match node {
-        Node::Table(table) => {
+        DocumentValue::Table(table) => {
             let has = |field: &str| table.iter().any(|(key, _)| key == field);
             has("id") && !has("name")
         }
@@ -72,8 +74,8 @@ fn is_bare_block(node: &Node) -> bool {
 }
 
 /// The namespaces of a document that is one table: a list under `namespaces`, one under `namespace`, or itself.
-fn items_of(node: Node) -> Result<Vec<(String, Node)>, Reject> {
-    let mut fields = Fields::of(String::new(), node)?;
+fn items_of(node: DocumentValue) -> Result<Vec<(String, DocumentValue)>, Reject> {
+    let mut fields = DocumentTable::of(String::new(), node)?;
     if fields.has("persistence_configuration") {
         return Ok(vec![(String::new(), fields.into_node())]);
     }
@@ -89,24 +91,25 @@ fn items_of(node: Node) -> Result<Vec<(String, Node)>, Reject> {
     Ok(vec![(String::new(), fields.into_node())])
 }
 
-fn read(path: String, node: Node, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
-    let fields = Fields::of(path, node)?;
+fn read(path: String, node: DocumentValue, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
+    let fields = DocumentTable::of(path, node)?;
     match fields.has("persistence_configuration") {
         true => published::read(fields, name),
-        false => ours::read(fields, name),
+        false => native::read(fields, name),
     }
 }
 
 /// The name that a document and its request agree on.
 fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>) -> Result<NamespaceName, Reject> {
-    let said = said.map(|said| NamespaceName::new(&said)).transpose().map_err(|reject| at(place, &reject.message))?;
+    let said =
+        said.map(|said| NamespaceName::new(&said)).transpose().map_err(|reject| reject_at(place, &reject.message))?;
     match (said, asked) {
         (Some(said), Some(asked)) if said != *asked => {
-            Err(at(place, &format!("the document names namespace {said}, the request {asked}; leave one out")))
+            Err(reject_at(place, &format!("the document names namespace {said}, the request {asked}; leave one out")))
         }
         (Some(said), _) => Ok(said),
         (None, Some(asked)) => Ok(asked.clone()),
-        (None, None) => Err(at(
+        (None, None) => Err(reject_at(
             place,
             "the document names no namespace; give the name with the request (apply -f FILE --namespace NAME)",
         )),
@@ -114,7 +117,7 @@ fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>)
 }
 
 /// Refuses a document, naming the place where one is known.
-fn at(place: &str, what: &str) -> Reject {
+fn reject_at(place: &str, what: &str) -> Reject {
     match place {
         "" => invalid(what.to_owned()),
         place => invalid(format!("{place}: {what}")),

@@ -4,9 +4,9 @@
 //! COUNTER_ROLLUP or EVENT_STORAGE. Clusters keep their names; which store a cluster is, the server's configuration says.
 //! Whatever has no counterpart here is listed as unmapped, with the reason; what contradicts itself is refused.
 
-use crate::api::documents::fields::Fields;
-use crate::api::documents::ours::{CARDINALITIES, COUNTER_TYPES, named};
-use crate::api::documents::{DocumentNamespace, agreed_name, at};
+use crate::api::documents::document_table::DocumentTable;
+use crate::api::documents::native::{CARDINALITIES, COUNTER_TYPES, named};
+use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
 use crate::domain::Reject;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::DOCUMENT_UNMAPPED_MAX;
@@ -15,13 +15,13 @@ use crate::engine::namespaces::NamespaceDraft;
 
 /// A kind of block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Block {
+enum PersistenceBlock {
     Cache,
     CounterRollup,
     EventStorage,
 }
 
-impl Block {
+impl PersistenceBlock {
     const ALL: [Self; 3] = [Self::Cache, Self::CounterRollup, Self::EventStorage];
 
     fn id(self) -> &'static str {
@@ -50,7 +50,7 @@ impl Block {
 }
 
 /// What was read so far.
-struct Reading {
+struct PublishedDocumentReader {
     draft: NamespaceDraft,
     counter_type: Option<(String, CounterType)>,
     cardinality: Option<(String, Cardinality)>,
@@ -59,67 +59,70 @@ struct Reading {
 }
 
 /// Reads one namespace.
-pub(super) fn read(mut fields: Fields, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
-    let place = fields.place().to_owned();
+pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
+    let place = fields.path().to_owned();
     let (said, also) = (fields.text("namespace")?, fields.text("name")?);
     let said = match (said, also) {
         (Some(said), Some(also)) if said != also => {
-            return Err(at(&place, &format!("namespace is {said:?} and name is {also:?}; leave one out")));
+            return Err(reject_at(&place, &format!("namespace is {said:?} and name is {also:?}; leave one out")));
         }
         (said, also) => said.or(also),
     };
-    let mut reading = Reading {
+    let mut reading = PublishedDocumentReader {
         draft: NamespaceDraft::of(agreed_name(&place, said, name)?),
         counter_type: None,
         cardinality: None,
         rollup_dataset: None,
         unmapped: Vec::new(),
     };
-    let mut seen: Vec<(Block, String)> = Vec::new();
+    let mut seen: Vec<(PersistenceBlock, String)> = Vec::new();
     for (place, node) in fields.list("persistence_configuration")?.unwrap_or_default() {
-        let mut fields = Fields::of(place, node)?;
+        let mut fields = DocumentTable::of(place, node)?;
         let Some(block) = reading.block_of(&mut fields)? else { continue };
         if let Some((_, first)) = seen.iter().find(|(known, _)| *known == block) {
-            return Err(at(fields.place(), &format!("{first} has the id {} already; write one block", block.id())));
+            return Err(reject_at(
+                fields.path(),
+                &format!("{first} has the id {} already; write one block", block.id()),
+            ));
         }
-        seen.push((block, fields.place().to_owned()));
+        seen.push((block, fields.path().to_owned()));
         reading.read_block(block, fields)?;
     }
     if seen.is_empty() {
-        let ids = Block::ALL.map(Block::id).join(", ");
-        return Err(at(&place, &format!("persistence_configuration holds no block with one of the ids {ids}")));
+        let ids = PersistenceBlock::ALL.map(PersistenceBlock::id).join(", ");
+        return Err(reject_at(&place, &format!("persistence_configuration holds no block with one of the ids {ids}")));
     }
-    reading.leave(fields, "a namespace has no such setting");
+    reading.record_unmapped(fields, "a namespace has no such setting");
     if reading.unmapped.len() > DOCUMENT_UNMAPPED_MAX {
         let count = reading.unmapped.len();
-        return Err(at(&place, &format!("{count} things cannot be mapped; is it a document of counters?")));
+        return Err(reject_at(&place, &format!("{count} things cannot be mapped; is it a document of counters?")));
     }
     Ok(reading.finish())
 }
 
-impl Reading {
-    fn block_of(&mut self, fields: &mut Fields) -> Result<Option<Block>, Reject> {
+impl PublishedDocumentReader {
+    fn block_of(&mut self, fields: &mut DocumentTable) -> Result<Option<PersistenceBlock>, Reject> {
         let Some(id) = fields.text("id")? else {
-            return Err(at(fields.place(), "id is missing; it says what the block configures"));
+            return Err(reject_at(fields.path(), "id is missing; it says what the block configures"));
         };
-        let block = Block::ALL.into_iter().find(|block| block.id() == id);
+        let block = PersistenceBlock::ALL.into_iter().find(|block| block.id() == id);
         if block.is_none() {
-            self.unmapped.push(format!("{}: counters need no block with the id {id}", fields.place()));
+            self.unmapped.push(format!("{}: counters need no block with the id {id}", fields.path()));
         }
         Ok(block)
     }
 
-    fn read_block(&mut self, block: Block, mut fields: Fields) -> Result<(), Reject> {
+    fn read_block(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
         if let Some(scope) = fields.text("scope")?.filter(|scope| scope != block.scope()) {
-            let place = fields.place_of("scope");
+            let place = fields.path_of("scope");
             self.unmapped.push(format!("{place}: {} has the scope {} here, not {scope}", block.id(), block.scope()));
         }
         if let Some(storage) = fields.table("physical_storage")? {
             self.read_storage(block, storage)?;
         }
-        let place = fields.place_of("counter_cardinality");
+        let place = fields.path_of("counter_cardinality");
         if let Some(said) = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)? {
-            agreed(&mut self.cardinality, place, said, "cardinality")?;
+            set_once(&mut self.cardinality, place, said, "cardinality")?;
         }
         if let Some(config) = fields.table("config")? {
             self.read_config(block, config)?;
@@ -127,106 +130,106 @@ impl Reading {
         if let Some(lifecycle) = fields.table("lifecycle_configs")? {
             self.read_lifecycle(block, lifecycle)?;
         }
-        self.leave(fields, "a block has no such setting");
+        self.record_unmapped(fields, "a block has no such setting");
         Ok(())
     }
 
-    fn read_storage(&mut self, block: Block, mut fields: Fields) -> Result<(), Reject> {
+    fn read_storage(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
         if let Some(store) = fields.text("type")?.filter(|store| !block.store_types().contains(&store.as_str())) {
             self.unmapped.push(format!(
                 "{}: {store} is none of {}; the server's configuration says what the cluster is",
-                fields.place_of("type"),
+                fields.path_of("type"),
                 block.store_types().join(", ")
             ));
         }
         let cluster = named(&mut fields, "cluster")?;
-        let dataset_place = fields.place_of("dataset");
+        let dataset_place = fields.path_of("dataset");
         match block {
-            Block::Cache => self.draft.storage.cache_cluster = cluster,
-            Block::CounterRollup => {
+            PersistenceBlock::Cache => self.draft.storage.cache_cluster = cluster,
+            PersistenceBlock::CounterRollup => {
                 self.draft.storage.rollup_cluster = cluster;
                 self.rollup_dataset = named(&mut fields, "dataset")?.map(|dataset| (dataset_place, dataset));
             }
-            Block::EventStorage => {
+            PersistenceBlock::EventStorage => {
                 self.draft.storage.event_cluster = cluster;
                 self.draft.storage.dataset = named(&mut fields, "dataset")?;
             }
         }
-        self.leave(fields, "a cluster has no such setting");
+        self.record_unmapped(fields, "a cluster has no such setting");
         Ok(())
     }
 
-    fn read_config(&mut self, block: Block, mut fields: Fields) -> Result<(), Reject> {
-        let place = fields.place_of("counter_type");
+    fn read_config(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
+        let place = fields.path_of("counter_type");
         if let Some(said) = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)? {
-            agreed(&mut self.counter_type, place, said, "counter type")?;
+            set_once(&mut self.counter_type, place, said, "counter type")?;
         }
-        if block == Block::CounterRollup
+        if block == PersistenceBlock::CounterRollup
             && let Some(eventual) = fields.table("eventual_counter_config")?
         {
             self.read_eventual(eventual)?;
         }
-        if block == Block::EventStorage {
+        if block == PersistenceBlock::EventStorage {
             if let Some(partition) = fields.table("time_partition")? {
                 self.read_partition(partition)?;
             }
             self.draft.dataset.accept_limit = fields.duration("accept_limit")?;
         }
-        self.leave(fields, "this block has no such setting");
+        self.record_unmapped(fields, "this block has no such setting");
         Ok(())
     }
 
-    fn read_eventual(&mut self, mut fields: Fields) -> Result<(), Reject> {
+    fn read_eventual(&mut self, mut fields: DocumentTable) -> Result<(), Reject> {
         if let Some(mut internal) = fields.table("internal_config")? {
             if let Some(mut queue) = internal.table("queue_config")? {
                 self.draft.rollup.num_queues = queue.whole("num_queues")?;
                 self.draft.rollup.coalesce_ms = queue.whole("coalesce_ms")?;
                 self.draft.rollup.capacity_bytes = queue.whole("capacity_bytes")?;
-                self.leave(queue, "a rollup queue has no such setting");
+                self.record_unmapped(queue, "a rollup queue has no such setting");
             }
             self.draft.rollup.rollup_batch_count = internal.whole("rollup_batch_count")?;
-            self.leave(internal, "rollups have no such setting");
+            self.record_unmapped(internal, "rollups have no such setting");
         }
-        self.leave(fields, "eventual counters have no such setting");
+        self.record_unmapped(fields, "eventual counters have no such setting");
         Ok(())
     }
 
-    fn read_partition(&mut self, mut fields: Fields) -> Result<(), Reject> {
+    fn read_partition(&mut self, mut fields: DocumentTable) -> Result<(), Reject> {
         self.draft.partition.buckets_per_id = fields.whole("buckets_per_id")?;
         self.draft.partition.seconds_per_bucket = fields.whole("seconds_per_bucket")?;
         self.draft.dataset.seconds_per_slice = fields.whole("seconds_per_slice")?;
-        self.leave(fields, "time partitions have no such setting");
+        self.record_unmapped(fields, "time partitions have no such setting");
         Ok(())
     }
 
     /// Retention is the one life cycle that counters know, and only of events.
-    fn read_lifecycle(&mut self, block: Block, mut fields: Fields) -> Result<(), Reject> {
+    fn read_lifecycle(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
         let mut first: Option<String> = None;
         for (place, node) in fields.list("lifecycle_config")?.unwrap_or_default() {
-            let mut fields = Fields::of(place.clone(), node)?;
+            let mut fields = DocumentTable::of(place.clone(), node)?;
             let kind = fields.text("type")?;
-            if block != Block::EventStorage || kind.as_deref() != Some("retention") {
+            if block != PersistenceBlock::EventStorage || kind.as_deref() != Some("retention") {
                 let kind = kind.unwrap_or_else(|| "without a type".to_owned());
                 self.unmapped.push(format!("{place}: {} has no life cycle {kind}", block.id()));
                 continue;
             }
             if let Some(first) = &first {
-                return Err(at(&place, &format!("{first} is a retention already; write one")));
+                return Err(reject_at(&place, &format!("{first} is a retention already; write one")));
             }
             first = Some(place);
             if let Some(mut config) = fields.table("config")? {
                 self.draft.dataset.close_after = config.duration("close_after")?;
                 self.draft.dataset.delete_after = config.duration("delete_after")?;
-                self.leave(config, "retention has no such setting");
+                self.record_unmapped(config, "retention has no such setting");
             }
-            self.leave(fields, "a life cycle has no such setting");
+            self.record_unmapped(fields, "a life cycle has no such setting");
         }
-        self.leave(fields, "life cycles stand under lifecycleConfig");
+        self.record_unmapped(fields, "life cycles stand under lifecycleConfig");
         Ok(())
     }
 
     /// Lists what nobody took.
-    fn leave(&mut self, fields: Fields, why: &str) {
+    fn record_unmapped(&mut self, fields: DocumentTable, why: &str) {
         self.unmapped.extend(fields.rest().into_iter().map(|place| format!("{place}: {why}")));
     }
 
@@ -245,9 +248,11 @@ impl Reading {
 }
 
 /// Takes over what a block says, unless a block before it says something else.
-fn agreed<T: PartialEq>(known: &mut Option<(String, T)>, place: String, said: T, what: &str) -> Result<(), Reject> {
+fn set_once<T: PartialEq>(known: &mut Option<(String, T)>, place: String, said: T, what: &str) -> Result<(), Reject> {
     match known {
-        Some((first, other)) if *other != said => Err(at(&place, &format!("contradicts {first}; write one {what}"))),
+        Some((first, other)) if *other != said => {
+            Err(reject_at(&place, &format!("contradicts {first}; write one {what}")))
+        }
         Some(_) => Ok(()),
         None => {
             *known = Some((place, said));

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::domain::Reason;
 use crate::ports::Backups;
 use crate::proto::admin::v1::backup_service_server::BackupService;
@@ -42,25 +42,25 @@ impl BackupService for BackupsApi {
     ) -> Result<Response<Self::CreateBackupStream>, Status> {
         if !request.remote_addr().is_some_and(|address| is_of_this_machine(address.ip())) {
             let what = "backups are for callers of the server's own machine: run `tallystone backup` there";
-            return Err(Refusal::new(Reason::UnknownMethod, what).into());
+            return Err(ApiError::new(Reason::UnknownMethod, what).into());
         }
         let Some(backups) = &self.backups else {
             let what = "this server keeps nothing in an embedded store; back up the store that it is configured with";
-            return Err(Refusal::new(Reason::UnknownMethod, what).into());
+            return Err(ApiError::new(Reason::UnknownMethod, what).into());
         };
         let permit = Arc::clone(&self.one_at_a_time).try_acquire_owned();
         let permit = permit.map_err(|_| {
-            Refusal::new(Reason::RetryLater, "another backup is being made; wait for its end, then try again")
+            ApiError::new(Reason::RetryLater, "another backup is being made; wait for its end, then try again")
         })?;
-        let pieces = backups.begin().await.map_err(Refusal::from)?;
+        let pieces = backups.begin().await.map_err(ApiError::from)?;
         let answers = stream::try_unfold((pieces, permit), |(mut pieces, permit)| async move {
             match pieces.next().await {
                 Ok(Some(piece)) => Ok(Some((CreateBackupResponse { piece }, (pieces, permit)))),
                 Ok(None) => Ok(None),
-                Err(error) => Err(Status::from(Refusal::from(error))),
+                Err(error) => Err(Status::from(ApiError::from(error))),
             }
         });
-        let stopping = || Err(Refusal::new(Reason::ShuttingDown, "the server stops; the backup is not whole").into());
+        let stopping = || Err(ApiError::new(Reason::ShuttingDown, "the server stops; the backup is not whole").into());
         let told = self.drain.clone().cancelled_owned().map(move |()| stopping()).into_stream();
         // Whichever comes first; nothing follows an error.
         let ends = stream::select(answers.map(Some).chain(stream::once(async { None })), told.map(Some));

@@ -5,25 +5,25 @@ use futures_util::stream::{self, BoxStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::errors::Refusal;
-use crate::api::grpc::{caller_of, decode, encode, explained, stream_adds};
+use crate::api::errors::ApiError;
+use crate::api::grpc::{caller_of, decode, encode, explain_convert, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuestion, ReadOptions, Repair, SeriesQuestion};
+use crate::engine::counting::{Counting, EventsQuery, ReadOptions, Repair, SeriesQuery};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 
-type Answer<T> = Result<Response<T>, Status>;
+type CounterRpcResult<T> = Result<Response<T>, Status>;
 
 /// The counter service.
-pub struct Counters {
+pub struct CountersApi {
     counting: Counting,
     drain: CancellationToken,
 }
 
-impl Counters {
+impl CountersApi {
     /// Serves these use cases; streams end when `drain` is cancelled.
     pub fn new(counting: Counting, drain: CancellationToken) -> Self {
         Self { counting, drain }
@@ -31,30 +31,30 @@ impl Counters {
 }
 
 #[tonic::async_trait]
-impl CounterService for Counters {
+impl CounterService for CountersApi {
     type StreamAddCountsStream = BoxStream<'static, Result<wire::StreamAddCountsResponse, Status>>;
     type WatchCountsStream = BoxStream<'static, Result<wire::WatchCountsResponse, Status>>;
 
-    async fn add_count(&self, request: Request<wire::AddCountRequest>) -> Answer<wire::AddCountResponse> {
+    async fn add_count(&self, request: Request<wire::AddCountRequest>) -> CounterRpcResult<wire::AddCountResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let add = decode::add(wire::AddItem {
             counter_name: request.counter_name,
             delta: request.delta,
             idempotency_token: request.idempotency_token,
             provenance: request.provenance,
         })
-        .map_err(Refusal::from)?;
-        let written = self.counting.add(&namespace, add).await.map_err(Refusal::from)?;
+        .map_err(ApiError::from)?;
+        let written = self.counting.add(&namespace, add).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added(&written)))
     }
 
     async fn add_and_get_count(
         &self,
         request: Request<wire::AddAndGetCountRequest>,
-    ) -> Answer<wire::AddAndGetCountResponse> {
+    ) -> CounterRpcResult<wire::AddAndGetCountResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let freshness = decode::freshness(request.freshness)?;
         let add = decode::add(wire::AddItem {
             counter_name: request.counter_name,
@@ -62,37 +62,40 @@ impl CounterService for Counters {
             idempotency_token: request.idempotency_token,
             provenance: request.provenance,
         })
-        .map_err(Refusal::from)?;
-        let (written, reading) = self.counting.add_and_get(&namespace, add, freshness).await.map_err(Refusal::from)?;
+        .map_err(ApiError::from)?;
+        let (written, reading) = self.counting.add_and_get(&namespace, add, freshness).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added_and_read(&written, &reading)))
     }
 
-    async fn get_count(&self, request: Request<wire::GetCountRequest>) -> Answer<wire::GetCountResponse> {
+    async fn get_count(&self, request: Request<wire::GetCountRequest>) -> CounterRpcResult<wire::GetCountResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
         let options = decode::read_options(&request)?;
-        let reading = self.counting.get(&namespace, name, options).await.map_err(Refusal::from)?;
+        let reading = self.counting.get(&namespace, name, options).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::reading(&reading)))
     }
 
-    async fn clear_count(&self, request: Request<wire::ClearCountRequest>) -> Answer<wire::ClearCountResponse> {
+    async fn clear_count(
+        &self,
+        request: Request<wire::ClearCountRequest>,
+    ) -> CounterRpcResult<wire::ClearCountResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let clear = decode::clear(request).map_err(Refusal::from)?;
-        let written = self.counting.clear(&namespace, clear).await.map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let clear = decode::clear(request).map_err(ApiError::from)?;
+        let written = self.counting.clear(&namespace, clear).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::cleared(&written)))
     }
 
     async fn batch_add_counts(
         &self,
         request: Request<wire::BatchAddCountsRequest>,
-    ) -> Answer<wire::BatchAddCountsResponse> {
+    ) -> CounterRpcResult<wire::BatchAddCountsResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         decode::batch_size("items", request.items.len())?;
         let items = request.items.into_iter().map(decode::add).collect();
-        let answers = self.counting.batch_add(&namespace, items).await.map_err(Refusal::from)?;
+        let answers = self.counting.batch_add(&namespace, items).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::BatchAddCountsResponse {
             results: answers.into_iter().map(encode::add_result).collect(),
             server_time: Some(time::write(self.counting.server_time())),
@@ -102,9 +105,9 @@ impl CounterService for Counters {
     async fn batch_get_counts(
         &self,
         request: Request<wire::BatchGetCountsRequest>,
-    ) -> Answer<wire::BatchGetCountsResponse> {
+    ) -> CounterRpcResult<wire::BatchGetCountsResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         decode::batch_size("counter_names", request.counter_names.len())?;
         let options = ReadOptions {
             max_staleness: decode::duration("max_staleness", request.max_staleness.as_ref())?,
@@ -112,7 +115,7 @@ impl CounterService for Counters {
             freshness: decode::freshness(request.freshness)?,
         };
         let names = request.counter_names.iter().map(|name| decode::counter(name)).collect();
-        let answers = self.counting.batch_get(&namespace, names, options).await.map_err(Refusal::from)?;
+        let answers = self.counting.batch_get(&namespace, names, options).await.map_err(ApiError::from)?;
         let results = request.counter_names.into_iter().zip(answers);
         Ok(Response::new(wire::BatchGetCountsResponse {
             results: results.map(|(name, answer)| encode::get_result(name, answer)).collect(),
@@ -122,58 +125,67 @@ impl CounterService for Counters {
     async fn stream_add_counts(
         &self,
         request: Request<Streaming<wire::StreamAddCountsRequest>>,
-    ) -> Answer<Self::StreamAddCountsStream> {
+    ) -> CounterRpcResult<Self::StreamAddCountsStream> {
         let answers = stream_adds::answers(self.counting.clone(), request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 
-    async fn report_totals(&self, request: Request<wire::ReportTotalsRequest>) -> Answer<wire::ReportTotalsResponse> {
+    async fn report_totals(
+        &self,
+        request: Request<wire::ReportTotalsRequest>,
+    ) -> CounterRpcResult<wire::ReportTotalsResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let report = decode::report(&request)?;
         decode::batch_size("items", request.items.len())?;
         let items = request.items.iter().map(decode::total).collect();
-        let answers = self.counting.report_totals(&namespace, report, items).await.map_err(Refusal::from)?;
+        let answers = self.counting.report_totals(&namespace, report, items).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::ReportTotalsResponse {
             results: answers.into_iter().map(encode::total_result).collect(),
             server_time: Some(time::write(self.counting.server_time())),
         }))
     }
 
-    async fn check_token(&self, request: Request<wire::CheckTokenRequest>) -> Answer<wire::CheckTokenResponse> {
+    async fn check_token(
+        &self,
+        request: Request<wire::CheckTokenRequest>,
+    ) -> CounterRpcResult<wire::CheckTokenResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
-        let token = decode::asked_token(request.idempotency_token).map_err(Refusal::from)?;
-        let verdict = self.counting.check_token(&namespace, name, token).await.map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let token = decode::required_token(request.idempotency_token).map_err(ApiError::from)?;
+        let verdict = self.counting.check_token(&namespace, name, token).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::verdict(verdict, self.counting.server_time())))
     }
 
     async fn get_count_series(
         &self,
         request: Request<wire::GetCountSeriesRequest>,
-    ) -> Answer<wire::GetCountSeriesResponse> {
+    ) -> CounterRpcResult<wire::GetCountSeriesResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
         let from = decode::moment("from", request.from.as_ref())?.ok_or_else(|| {
-            Refusal::new(Reason::InvalidRange, "from is missing; send the beginning of the range").at("from")
+            ApiError::new(Reason::InvalidRange, "from is missing; send the beginning of the range").at("from")
         })?;
         let to = decode::moment("to", request.to.as_ref())?.unwrap_or_else(|| self.counting.server_time());
         let step = decode::duration("step", request.step.as_ref())?;
-        let question = SeriesQuestion { from, to, step };
-        let answer = self.counting.series(&namespace, name, question).await.map_err(Refusal::from)?;
+        let question = SeriesQuery { from, to, step };
+        let answer = self.counting.series(&namespace, name, question).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::series(&answer, request.cumulative)))
     }
 
-    async fn list_counters(&self, request: Request<wire::ListCountersRequest>) -> Answer<wire::ListCountersResponse> {
+    async fn list_counters(
+        &self,
+        request: Request<wire::ListCountersRequest>,
+    ) -> CounterRpcResult<wire::ListCountersResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListCounters", &[namespace.as_str().as_bytes(), request.prefix.as_bytes()]);
-        let cursor = paged.cursor(&request.page_token).map_err(Refusal::from)?;
+        let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
         let above = cursor.map(|cursor| counter_cursor(&cursor)).transpose()?;
-        let found = self.counting.list(&namespace, &request.prefix, above, rows).await.map_err(Refusal::from)?;
+        let found = self.counting.list(&namespace, &request.prefix, above, rows).await.map_err(ApiError::from)?;
         let next_page_token = match found.last() {
             Some(last) if found.len() == rows => paged.token(last.name.as_str().as_bytes()),
             Some(_) | None => String::new(),
@@ -182,29 +194,35 @@ impl CounterService for Counters {
         Ok(Response::new(wire::ListCountersResponse { counters, next_page_token }))
     }
 
-    async fn top_counters(&self, request: Request<wire::TopCountersRequest>) -> Answer<wire::TopCountersResponse> {
+    async fn top_counters(
+        &self,
+        request: Request<wire::TopCountersRequest>,
+    ) -> CounterRpcResult<wire::TopCountersResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let n = decode::top_count(request.n)?;
-        let answer = self.counting.top(&namespace, n).await.map_err(Refusal::from)?;
+        let answer = self.counting.top(&namespace, n).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::top(&answer)))
     }
 
-    async fn watch_counts(&self, request: Request<wire::WatchCountsRequest>) -> Answer<Self::WatchCountsStream> {
+    async fn watch_counts(
+        &self,
+        request: Request<wire::WatchCountsRequest>,
+    ) -> CounterRpcResult<Self::WatchCountsStream> {
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         decode::watch_size("counter_names", request.counter_names.len())?;
         let names: Result<Vec<CounterName>, _> =
             request.counter_names.iter().map(|name| decode::counter(name)).collect();
-        let names = names.map_err(|reject| Refusal::from(reject).at("counter_names"))?;
-        let readings = self.counting.watch(&namespace, names, caller).await.map_err(Refusal::from)?;
+        let names = names.map_err(|reject| ApiError::from(reject).at("counter_names"))?;
+        let readings = self.counting.watch(&namespace, names, caller).await.map_err(ApiError::from)?;
         let readings = readings.map(|reading| {
-            let (name, reading) = reading.map_err(Refusal::from)?;
+            let (name, reading) = reading.map_err(ApiError::from)?;
             let counter_name = name.as_str().to_owned();
             Ok(wire::WatchCountsResponse { counter_name, reading: Some(encode::reading(&reading)) })
         });
-        let stopping = Refusal::new(Reason::ShuttingDown, "the server is stopping");
+        let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
         Ok(Response::new(readings.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
     }
@@ -212,23 +230,23 @@ impl CounterService for Counters {
     async fn list_count_events(
         &self,
         request: Request<wire::ListCountEventsRequest>,
-    ) -> Answer<wire::ListCountEventsResponse> {
+    ) -> CounterRpcResult<wire::ListCountEventsResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
         let from = decode::moment("from", request.from.as_ref())?.unwrap_or(Timestamp::MIN);
         let to = decode::moment("to", request.to.as_ref())?.unwrap_or(Timestamp::MAX);
         if from >= to {
-            return Err(Refusal::new(Reason::InvalidRange, "from must lie before to").at("from").into());
+            return Err(ApiError::new(Reason::InvalidRange, "from must lie before to").at("from").into());
         }
-        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let range = [from.micros().to_be_bytes(), to.micros().to_be_bytes()].concat();
         let arguments = [namespace.as_str().as_bytes(), name.as_str().as_bytes(), &range];
         let paged = PagedRequest::new("ListCountEvents", &arguments);
-        let cursor = paged.cursor(&request.page_token).map_err(Refusal::from)?;
+        let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
         let older_than = cursor.map(|cursor| event_cursor(&cursor)).transpose()?;
-        let question = EventsQuestion { from, to, older_than, limit: rows };
-        let found = self.counting.events(&namespace, name, question).await.map_err(Refusal::from)?;
+        let question = EventsQuery { from, to, older_than, limit: rows };
+        let found = self.counting.events(&namespace, name, question).await.map_err(ApiError::from)?;
         let next_page_token = match found.last() {
             Some(last) if found.len() == rows => paged.token(&event_cursor_bytes(&last.key)),
             Some(_) | None => String::new(),
@@ -240,36 +258,36 @@ impl CounterService for Counters {
     async fn recount_counter(
         &self,
         request: Request<wire::RecountCounterRequest>,
-    ) -> Answer<wire::RecountCounterResponse> {
+    ) -> CounterRpcResult<wire::RecountCounterResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
         let from = decode::moment("from", request.from.as_ref())?;
         let to = decode::moment("to", request.to.as_ref())?;
         if request.repair && !self.counting.can_repair() {
             let what =
                 "repair is not offered on this store, in which no event comes late; leave it out to compare only";
-            return Err(Refusal::new(Reason::InvalidArgument, what).at("repair").into());
+            return Err(ApiError::new(Reason::InvalidArgument, what).at("repair").into());
         }
         let repair = if request.repair { Repair::Yes } else { Repair::No };
-        let recount = self.counting.recount(&namespace, name, from, to, repair).await.map_err(Refusal::from)?;
+        let recount = self.counting.recount(&namespace, name, from, to, repair).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::recount(&recount)))
     }
 
     async fn explain_counter(
         &self,
         request: Request<wire::ExplainCounterRequest>,
-    ) -> Answer<wire::ExplainCounterResponse> {
+    ) -> CounterRpcResult<wire::ExplainCounterResponse> {
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(Refusal::from)?;
-        let name = decode::counter(&request.counter_name).map_err(Refusal::from)?;
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
         let rows = decode::explained_rows(request.rows)?;
-        let explanation = self.counting.explain(&namespace, name, rows).await.map_err(Refusal::from)?;
-        Ok(Response::new(explained::explanation(explanation, self.counting.server_time())))
+        let explanation = self.counting.explain(&namespace, name, rows).await.map_err(ApiError::from)?;
+        Ok(Response::new(explain_convert::explanation(explanation, self.counting.server_time())))
     }
 }
 
-fn counter_cursor(cursor: &[u8]) -> Result<CounterName, Refusal> {
+fn counter_cursor(cursor: &[u8]) -> Result<CounterName, ApiError> {
     let name = std::str::from_utf8(cursor).ok().and_then(|name| CounterName::new(name).ok());
     name.ok_or_else(|| paging::refuse().into())
 }
@@ -281,7 +299,7 @@ fn event_cursor_bytes(key: &EventKey) -> Vec<u8> {
     bytes
 }
 
-fn event_cursor(cursor: &[u8]) -> Result<EventKey, Refusal> {
+fn event_cursor(cursor: &[u8]) -> Result<EventKey, ApiError> {
     let key = cursor.split_first_chunk::<8>().and_then(|(time, id)| {
         Some(EventKey { time: Timestamp::from_micros(i64::from_be_bytes(*time)), id: EventId::from_bytes(id)? })
     });

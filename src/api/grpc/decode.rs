@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::time;
-use crate::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Source, Token};
+use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance, ReportSource};
 use crate::domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
@@ -21,17 +21,17 @@ pub fn counter(name: &str) -> Result<CounterName, Reject> {
 }
 
 /// The token of a change; none: the server makes one.
-pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<Token>, Reject> {
+pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToken>, Reject> {
     let Some(sent) = sent else { return Ok(None) };
     let generation_time = sent
         .generation_time
         .map(|wire| time::read("generation_time", Reason::InvalidGenerationTime, &wire))
         .transpose()?;
-    Token::parse(&ClientToken { token: sent.token, generation_time }).map(Some)
+    IdempotencyToken::parse(&ClientToken { token: sent.token, generation_time }).map(Some)
 }
 
 /// The token that a question is about.
-pub fn asked_token(sent: Option<wire::IdempotencyToken>) -> Result<Token, Reject> {
+pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<IdempotencyToken, Reject> {
     token(sent)?.ok_or_else(|| {
         Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token that you want to know about")
     })
@@ -54,12 +54,12 @@ pub fn clear(request: wire::ClearCountRequest) -> Result<Clear, Reject> {
     })
 }
 
-pub fn freshness(number: i32) -> Result<Freshness, Refusal> {
+pub fn freshness(number: i32) -> Result<Freshness, ApiError> {
     match wire::Freshness::try_from(number) {
         Ok(wire::Freshness::Unspecified) => Ok(Freshness::ByType),
         Ok(wire::Freshness::RolledUp) => Ok(Freshness::RolledUp),
         Ok(wire::Freshness::UpToDate) => Ok(Freshness::UpToDate),
-        Err(_unknown) => Err(Refusal::new(
+        Err(_unknown) => Err(ApiError::new(
             Reason::InvalidArgument,
             format!("freshness {number} does not exist; send ROLLED_UP (1), UP_TO_DATE (2) or leave it out"),
         )
@@ -67,7 +67,7 @@ pub fn freshness(number: i32) -> Result<Freshness, Refusal> {
     }
 }
 
-pub fn read_options(request: &wire::GetCountRequest) -> Result<ReadOptions, Refusal> {
+pub fn read_options(request: &wire::GetCountRequest) -> Result<ReadOptions, ApiError> {
     Ok(ReadOptions {
         max_staleness: duration("max_staleness", request.max_staleness.as_ref())?,
         at_least_as_of: moment("at_least_as_of", request.at_least_as_of.as_ref())?,
@@ -76,40 +76,40 @@ pub fn read_options(request: &wire::GetCountRequest) -> Result<ReadOptions, Refu
 }
 
 /// A time of a question, if it is there.
-pub fn moment(field: &str, wire: Option<&prost_types::Timestamp>) -> Result<Option<Timestamp>, Refusal> {
+pub fn moment(field: &str, wire: Option<&prost_types::Timestamp>) -> Result<Option<Timestamp>, ApiError> {
     let read = |wire| time::read(field, Reason::InvalidRange, wire);
-    wire.map(read).transpose().map_err(|reject| Refusal::from(reject).at(field))
+    wire.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
 }
 
 /// A duration of a question, if it is there.
-pub fn duration(field: &str, wire: Option<&prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
+pub fn duration(field: &str, wire: Option<&prost_types::Duration>) -> Result<Option<Duration>, ApiError> {
     let read = |wire| time::read_duration(field, wire);
-    wire.map(read).transpose().map_err(|reject| Refusal::from(reject).at(field))
+    wire.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
 }
 
 /// Checks the number of items of a batch.
-pub fn batch_size(field: &str, items: usize) -> Result<(), Refusal> {
+pub fn batch_size(field: &str, items: usize) -> Result<(), ApiError> {
     sized(field, items, BATCH_ITEMS_MAX)
 }
 
 /// Checks the number of counters of a watch.
-pub fn watch_size(field: &str, counters: usize) -> Result<(), Refusal> {
+pub fn watch_size(field: &str, counters: usize) -> Result<(), ApiError> {
     sized(field, counters, WATCH_COUNTERS_MAX)
 }
 
-fn sized(field: &str, items: usize, most: usize) -> Result<(), Refusal> {
+fn sized(field: &str, items: usize, most: usize) -> Result<(), ApiError> {
     if (1..=most).contains(&items) {
         return Ok(());
     }
-    Err(Refusal::new(
+    Err(ApiError::new(
         Reason::InvalidBatchSize,
         format!("{field} holds {items} items; send 1 to {most} in one call, nothing was applied"),
     )
     .at(field))
 }
 
-pub fn report(request: &wire::ReportTotalsRequest) -> Result<Report, Refusal> {
-    let source = Source::new(&request.source).map_err(|reject| Refusal::from(reject).at("source"))?;
+pub fn report(request: &wire::ReportTotalsRequest) -> Result<Report, ApiError> {
+    let source = ReportSource::new(&request.source).map_err(|reject| ApiError::from(reject).at("source"))?;
     Ok(Report { source, epoch: request.epoch, serial: request.serial })
 }
 
@@ -118,23 +118,23 @@ pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
 }
 
 /// How many rows of the log to show; more than may be asked for are cut.
-pub fn explained_rows(rows: i32) -> Result<usize, Refusal> {
+pub fn explained_rows(rows: i32) -> Result<usize, ApiError> {
     match usize::try_from(rows) {
         Ok(0) => Ok(EXPLAIN_ROWS_DEFAULT),
         Ok(rows) => Ok(rows.min(EXPLAIN_ROWS_MAX)),
         Err(_) => {
             let what = format!("rows is {rows}; send 1 to {EXPLAIN_ROWS_MAX}, or 0 for {EXPLAIN_ROWS_DEFAULT}");
-            Err(Refusal::new(Reason::InvalidRange, what).at("rows"))
+            Err(ApiError::new(Reason::InvalidRange, what).at("rows"))
         }
     }
 }
 
 /// How many counters to rank.
-pub fn top_count(n: i32) -> Result<usize, Refusal> {
+pub fn top_count(n: i32) -> Result<usize, ApiError> {
     match usize::try_from(n) {
         Ok(0) => Ok(TOP_COUNTERS_DEFAULT),
         Ok(n) if n <= TOP_COUNTERS_MAX => Ok(n),
-        Ok(_) | Err(_) => Err(Refusal::new(
+        Ok(_) | Err(_) => Err(ApiError::new(
             Reason::InvalidRange,
             format!("n is {n}; send 1 to {TOP_COUNTERS_MAX}, or 0 for {TOP_COUNTERS_DEFAULT}"),
         )

@@ -1,19 +1,19 @@
 //! Domain values into answers.
 
-use crate::api::errors::Refusal;
-use crate::api::grpc::whole;
+use crate::api::errors::ApiError;
+use crate::api::grpc::saturating_i64;
 use crate::api::time;
 use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Event, Token};
+use crate::domain::counter::{Change, Event, IdempotencyToken};
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::rollup::series::SeriesRow;
 use crate::engine::counting::{
-    BucketDifference, CounterSummary, CountingError, Exactness, Reading, Recount, SeriesAnswer, TokenVerdict,
-    TopAnswer, WriteOutcome, Written,
+    BucketDifference, CountReading, CounterSummary, CountingError, Exactness, Recount, SeriesResult, TokenVerdict,
+    TopCountersResult, WriteOutcome, Written,
 };
 use crate::proto::counter::v1 as wire;
 
-fn token(token: &Token) -> wire::IdempotencyToken {
+fn token(token: &IdempotencyToken) -> wire::IdempotencyToken {
     wire::IdempotencyToken { token: token.key.id.to_string(), generation_time: Some(time::write(token.key.time)) }
 }
 
@@ -52,7 +52,7 @@ pub fn added(written: &Written) -> wire::AddCountResponse {
     }
 }
 
-pub fn added_and_read(written: &Written, reading: &Reading) -> wire::AddAndGetCountResponse {
+pub fn added_and_read(written: &Written, reading: &CountReading) -> wire::AddAndGetCountResponse {
     wire::AddAndGetCountResponse {
         outcome: outcome(written.outcome),
         idempotency_token: Some(token(&written.token)),
@@ -80,7 +80,7 @@ pub fn cleared(written: &Written) -> wire::ClearCountResponse {
     }
 }
 
-pub fn reading(reading: &Reading) -> wire::GetCountResponse {
+pub fn reading(reading: &CountReading) -> wire::GetCountResponse {
     wire::GetCountResponse {
         count: reading.count,
         as_of: time::write_reached(reading.as_of),
@@ -102,14 +102,14 @@ pub fn add_result(answer: Result<Written, CountingError>) -> wire::AddResult {
             idempotent: written.token.idempotent,
             error: None,
         },
-        Err(error) => wire::AddResult { error: Some(Refusal::from(error).into()), ..wire::AddResult::default() },
+        Err(error) => wire::AddResult { error: Some(ApiError::from(error).into()), ..wire::AddResult::default() },
     }
 }
 
-pub fn get_result(counter_name: String, answer: Result<Reading, CountingError>) -> wire::GetResult {
+pub fn get_result(counter_name: String, answer: Result<CountReading, CountingError>) -> wire::GetResult {
     match answer {
         Ok(found) => wire::GetResult { counter_name, reading: Some(reading(&found)), error: None },
-        Err(error) => wire::GetResult { counter_name, reading: None, error: Some(Refusal::from(error).into()) },
+        Err(error) => wire::GetResult { counter_name, reading: None, error: Some(ApiError::from(error).into()) },
     }
 }
 
@@ -120,7 +120,7 @@ pub fn total_result(answer: Result<Written, CountingError>) -> wire::TotalResult
             event_time: Some(time::write(written.token.key.time)),
             error: None,
         },
-        Err(error) => wire::TotalResult { error: Some(Refusal::from(error).into()), ..wire::TotalResult::default() },
+        Err(error) => wire::TotalResult { error: Some(ApiError::from(error).into()), ..wire::TotalResult::default() },
     }
 }
 
@@ -145,7 +145,7 @@ pub fn verdict(verdict: TokenVerdict, server_time: Timestamp) -> wire::CheckToke
     answer
 }
 
-pub fn series(answer: &SeriesAnswer, cumulative: bool) -> wire::GetCountSeriesResponse {
+pub fn series(answer: &SeriesResult, cumulative: bool) -> wire::GetCountSeriesResponse {
     let row = |row: &SeriesRow| {
         let (sum, sum_saturated) = clamp_count(row.sum);
         let (value, value_saturated) = clamp_count(row.value);
@@ -173,7 +173,7 @@ pub fn summary(summary: &CounterSummary) -> wire::CounterSummary {
     }
 }
 
-pub fn top(answer: &TopAnswer) -> wire::TopCountersResponse {
+pub fn top(answer: &TopCountersResult) -> wire::TopCountersResponse {
     wire::TopCountersResponse {
         counters: answer.counters.iter().map(summary).collect(),
         as_of: time::write_reached(answer.as_of),
@@ -199,8 +199,8 @@ pub fn recount(recount: &Recount) -> wire::RecountCounterResponse {
         as_of: time::write_reached(recount.as_of),
         complete: recount.complete,
         differences: recount.differences.iter().map(difference).collect(),
-        buckets_compared: whole(recount.buckets_compared),
-        events_read: whole(recount.events_read),
+        buckets_compared: saturating_i64(recount.buckets_compared),
+        events_read: saturating_i64(recount.events_read),
         repaired: recount.repaired,
         saturated_before,
         saturated_after,
@@ -213,8 +213,8 @@ fn difference(difference: &BucketDifference) -> wire::BucketDifference {
     let (sum_found, found_saturated) = clamp_count(found.map_or(0, |record| record.sum));
     wire::BucketDifference {
         bucket_start: Some(time::write(difference.start)),
-        rows_recorded: recorded.map_or(0, |record| whole(record.rows)),
-        rows_found: found.map_or(0, |record| whole(record.rows)),
+        rows_recorded: recorded.map_or(0, |record| saturating_i64(record.rows)),
+        rows_found: found.map_or(0, |record| saturating_i64(record.rows)),
         sum_recorded,
         sum_found,
         saturated: recorded_saturated || found_saturated,
@@ -235,7 +235,7 @@ mod tests {
     fn a_series_says_where_a_number_it_shows_was_clamped() {
         let row = |sum, value| SeriesRow { start: START, sum, value, open: false };
         let rows = vec![row(1, 1), row(BEYOND, 1), row(1, BEYOND), row(-BEYOND - 1, -BEYOND - 1)];
-        let answer = SeriesAnswer { rows, step: Duration::from_secs(10), as_of: START };
+        let answer = SeriesResult { rows, step: Duration::from_secs(10), as_of: START };
         let shown = |cumulative| -> Vec<(i64, Option<i64>, bool)> {
             let rows = series(&answer, cumulative).rows;
             rows.iter().map(|row| (row.sum, row.value, row.saturated)).collect()

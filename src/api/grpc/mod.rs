@@ -4,7 +4,7 @@ pub mod backups;
 pub mod counters;
 mod decode;
 mod encode;
-mod explained;
+mod explain_convert;
 mod namespace_convert;
 pub mod namespaces;
 pub mod queues;
@@ -14,10 +14,10 @@ mod stream_adds;
 
 use tonic::Request;
 
-use crate::engine::shares::CallerId;
+use crate::engine::caller_quota::CallerId;
 
 /// A count on the wire, whose numbers have a sign; one beyond the greatest of them is shown as that.
-pub fn whole(number: impl TryInto<i64>) -> i64 {
+pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 

@@ -14,7 +14,8 @@ use crate::domain::namespace::{
 };
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
-    Applied, DatasetDraft, Etag, NamespaceDraft, PartitionDraft, PastChange, RollupDraft, StorageDraft,
+    DatasetDraft, Etag, NamespaceApplyOutcome, NamespaceDraft, NamespaceHistoryEntry, PartitionDraft, RollupDraft,
+    StorageDraft,
 };
 use crate::proto::admin::v1 as pb;
 
@@ -22,7 +23,7 @@ use crate::proto::admin::v1 as pb;
 pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), Reject> {
     let mut draft = NamespaceDraft::of(NamespaceName::new(&sent.name)?);
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
-    let mut faults = Faults(Vec::new());
+    let mut faults = NamespaceFieldErrors(Vec::new());
     draft.description = sent.description;
     draft.counter_type = faults.word("counter_type", sent.counter_type, counter_type_of);
     draft.temporality = faults.word("temporality", sent.temporality, temporality_of);
@@ -36,16 +37,16 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), R
     }
     if let Some(partition) = sent.time_partition {
         draft.partition = PartitionDraft {
-            buckets_per_id: said(partition.buckets_per_id),
-            seconds_per_bucket: said(partition.seconds_per_bucket),
+            buckets_per_id: non_default(partition.buckets_per_id),
+            seconds_per_bucket: non_default(partition.seconds_per_bucket),
         };
     }
     if let Some(rollup) = sent.rollup {
         draft.rollup = RollupDraft {
-            num_queues: said(rollup.num_queues),
-            coalesce_ms: said(rollup.coalesce_ms),
-            capacity_bytes: said(rollup.capacity_bytes),
-            rollup_batch_count: said(rollup.rollup_batch_count),
+            num_queues: non_default(rollup.num_queues),
+            coalesce_ms: non_default(rollup.coalesce_ms),
+            capacity_bytes: non_default(rollup.capacity_bytes),
+            rollup_batch_count: non_default(rollup.rollup_batch_count),
         };
     }
     let hot = sent.hot_counters.iter().enumerate();
@@ -70,8 +71,8 @@ pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
 }
 
 /// A change as it is answered.
-pub fn change_message(past: PastChange) -> pb::NamespaceChange {
-    let PastChange { change, created } = past;
+pub fn change_message(past: NamespaceHistoryEntry) -> pb::NamespaceChange {
+    let NamespaceHistoryEntry { change, created } = past;
     let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
         id: change.namespace.0,
         etag: Etag::of_version(change.namespace, change.version).to_string(),
@@ -91,11 +92,11 @@ pub fn change_message(past: PastChange) -> pb::NamespaceChange {
 }
 
 /// What an apply did, as it is answered.
-pub fn action_message(applied: Applied) -> pb::ApplyAction {
+pub fn action_message(applied: NamespaceApplyOutcome) -> pb::ApplyAction {
     match applied {
-        Applied::Created => pb::ApplyAction::Created,
-        Applied::Updated => pb::ApplyAction::Updated,
-        Applied::Unchanged => pb::ApplyAction::Unchanged,
+        NamespaceApplyOutcome::Created => pb::ApplyAction::Created,
+        NamespaceApplyOutcome::Updated => pb::ApplyAction::Updated,
+        NamespaceApplyOutcome::Unchanged => pb::ApplyAction::Unchanged,
     }
 }
 
@@ -206,14 +207,14 @@ fn cardinality_message(cardinality: Cardinality) -> pb::Cardinality {
 }
 
 /// What was said, if anything was.
-fn said<T: Default + PartialEq>(sent: T) -> Option<T> {
+fn non_default<T: Default + PartialEq>(sent: T) -> Option<T> {
     (sent != T::default()).then_some(sent)
 }
 
 /// Everything that is wrong with a message.
-struct Faults(Vec<String>);
+struct NamespaceFieldErrors(Vec<String>);
 
-impl Faults {
+impl NamespaceFieldErrors {
     fn add(&mut self, field: impl Display, what: impl Display) {
         self.0.push(format!("{field} {what}"));
     }
@@ -275,7 +276,7 @@ impl Faults {
             delete_after: self.duration("dataset.delete_after", sent.delete_after),
             accept_limit: self.duration("dataset.accept_limit", sent.accept_limit),
             future_limit: self.duration("dataset.future_limit", sent.future_limit),
-            export_before_drop: said(sent.export_before_drop),
+            export_before_drop: non_default(sent.export_before_drop),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use crate::api::documents::{self, DocumentNamespace};
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
 use crate::api::paging::{self, PagedRequest};
 use crate::domain::counter::{NamespaceId, NamespaceName};
@@ -16,7 +16,7 @@ use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
-    Applied, ApplyAnswer, Author, DryRun, Etag, NamespaceDraft, NamespaceError, Namespaces,
+    Author, DryRun, Etag, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceDraft, NamespaceError,
 };
 use crate::ports::NamespaceChange;
 use crate::proto::admin::v1 as pb;
@@ -28,12 +28,12 @@ pub const ACTOR_METADATA: &str = "tallystone-actor";
 /// The service. Cheap to clone.
 #[derive(Clone)]
 pub struct NamespacesApi {
-    namespaces: Namespaces,
+    namespaces: NamespaceCatalog,
 }
 
 impl NamespacesApi {
     /// Serves a catalog.
-    pub fn new(namespaces: Namespaces) -> Self {
+    pub fn new(namespaces: NamespaceCatalog) -> Self {
         Self { namespaces }
     }
 
@@ -42,7 +42,7 @@ impl NamespacesApi {
         read: Vec<DocumentNamespace>,
         dry_run: DryRun,
         author: &Author,
-    ) -> Result<Vec<pb::AppliedNamespace>, Refusal> {
+    ) -> Result<Vec<pb::AppliedNamespace>, ApiError> {
         let many = read.len() > 1;
         let mut results: Vec<pb::AppliedNamespace> = Vec::with_capacity(read.len());
         for one in read {
@@ -66,7 +66,7 @@ impl NamespaceService for NamespacesApi {
         let actor = actor_of(&request);
         let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
         let (draft, _etag) = sent_draft(namespace)?;
-        let made = self.namespaces.create(draft, Author { actor, reason }).await.map_err(Refusal::from)?;
+        let made = self.namespaces.create(draft, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))
     }
 
@@ -75,7 +75,7 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::GetNamespaceRequest>,
     ) -> Result<Response<pb::GetNamespaceResponse>, Status> {
         let name = name_of("name", &request.into_inner().name)?;
-        let namespace = self.namespaces.get(&name).map_err(Refusal::from)?;
+        let namespace = self.namespaces.get(&name).map_err(ApiError::from)?;
         Ok(Response::new(pb::GetNamespaceResponse { namespace: Some(namespace_message(&namespace)) }))
     }
 
@@ -86,7 +86,7 @@ impl NamespaceService for NamespacesApi {
         let actor = actor_of(&request);
         let pb::UpdateNamespaceRequest { namespace, reason } = request.into_inner();
         let (draft, etag) = sent_draft(namespace)?;
-        let kept = self.namespaces.update(draft, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
+        let kept = self.namespaces.update(draft, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::UpdateNamespaceResponse { namespace: Some(namespace_message(&kept)) }))
     }
 
@@ -95,9 +95,9 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::ListNamespacesRequest>,
     ) -> Result<Response<pb::ListNamespacesResponse>, Status> {
         let request = request.into_inner();
-        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListNamespaces", &[]);
-        let above = above_of(&paged, &request.page_token).map_err(Refusal::from)?;
+        let above = above_of(&paged, &request.page_token).map_err(ApiError::from)?;
         let listed = self.namespaces.list(above.as_ref(), rows);
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(pb::ListNamespacesResponse {
@@ -113,8 +113,8 @@ impl NamespaceService for NamespacesApi {
         let actor = actor_of(&request);
         let pb::DeleteNamespaceRequest { name, etag, reason } = request.into_inner();
         let name = name_of("name", &name)?;
-        let etag = (!etag.is_empty()).then(|| etag.parse::<Etag>()).transpose().map_err(Refusal::from)?;
-        self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(Refusal::from)?;
+        let etag = (!etag.is_empty()).then(|| etag.parse::<Etag>()).transpose().map_err(ApiError::from)?;
+        self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::DeleteNamespaceResponse {}))
     }
 
@@ -124,10 +124,10 @@ impl NamespaceService for NamespacesApi {
     ) -> Result<Response<pb::ListNamespaceChangesResponse>, Status> {
         let request = request.into_inner();
         let name = name_of("name", &request.name)?;
-        let rows = paging::rows(request.page_size).map_err(Refusal::from)?;
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListNamespaceChanges", &[name.as_str().as_bytes()]);
-        let older_than = change_key_of(&paged, &request.page_token).map_err(Refusal::from)?;
-        let changes = self.namespaces.history(&name, older_than, rows).await.map_err(Refusal::from)?;
+        let older_than = change_key_of(&paged, &request.page_token).map_err(ApiError::from)?;
+        let changes = self.namespaces.history(&name, older_than, rows).await.map_err(ApiError::from)?;
         let last = changes.last().filter(|_| changes.len() == rows).map(|last| &last.change);
         Ok(Response::new(pb::ListNamespaceChangesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(&change_key(last))),
@@ -143,7 +143,7 @@ impl NamespaceService for NamespacesApi {
         let pb::ApplyNamespaceRequest { document, namespace, dry_run, reason } = request.into_inner();
         let author = Author { actor, reason };
         let name = (!namespace.is_empty()).then(|| name_of("namespace", &namespace)).transpose()?;
-        let read = documents::parse(&document, name.as_ref()).map_err(Refusal::from)?;
+        let read = documents::parse(&document, name.as_ref()).map_err(ApiError::from)?;
         if read.len() > 1 || dry_run {
             // All are looked at before the first is changed.
             let results = self.apply_all(read.clone(), DryRun::Yes, &author).await?;
@@ -161,15 +161,15 @@ fn present(namespace: Option<pb::Namespace>) -> Result<pb::Namespace, Reject> {
 }
 
 /// Reads the name in a field of the request.
-fn name_of(field: &str, name: &str) -> Result<NamespaceName, Refusal> {
-    NamespaceName::new(name).map_err(|reject| Refusal::from(reject).at(field))
+fn name_of(field: &str, name: &str) -> Result<NamespaceName, ApiError> {
+    NamespaceName::new(name).map_err(|reject| ApiError::from(reject).at(field))
 }
 
 /// Reads what the request's `namespace` says.
-fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<Etag>), Refusal> {
+fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<Etag>), ApiError> {
     draft_of(present(namespace)?).map_err(|reject| {
         let is_name = reject.reason == Reason::InvalidNamespace;
-        let refusal = Refusal::from(reject);
+        let refusal = ApiError::from(reject);
         if is_name { refusal.at("namespace.name") } else { refusal }
     })
 }
@@ -202,15 +202,17 @@ fn change_key_of(paged: &PagedRequest, token: &str) -> Result<Option<(NamespaceI
     Ok(Some((NamespaceId(number(namespace)?), number(version)?)))
 }
 
-fn applied_message(answer: &ApplyAnswer, dry_run: DryRun, unmapped: Vec<String>) -> pb::AppliedNamespace {
+fn applied_message(answer: &NamespaceApplyResult, dry_run: DryRun, unmapped: Vec<String>) -> pb::AppliedNamespace {
     let mut namespace = namespace_message(&answer.namespace);
     match (dry_run, answer.applied) {
-        (DryRun::Yes, Applied::Created) => {
+        (DryRun::Yes, NamespaceApplyOutcome::Created) => {
             (namespace.id, namespace.create_time) = (0, None);
             (namespace.etag, namespace.update_time) = (String::new(), None);
         }
-        (DryRun::Yes, Applied::Updated) => (namespace.etag, namespace.update_time) = (String::new(), None),
-        (DryRun::Yes, Applied::Unchanged) | (DryRun::No, _) => {}
+        (DryRun::Yes, NamespaceApplyOutcome::Updated) => {
+            (namespace.etag, namespace.update_time) = (String::new(), None)
+        }
+        (DryRun::Yes, NamespaceApplyOutcome::Unchanged) | (DryRun::No, _) => {}
     }
     pb::AppliedNamespace {
         action: action_message(answer.applied).into(),
@@ -226,8 +228,8 @@ fn stopped_at(
     error: NamespaceError,
     before: &[pb::AppliedNamespace],
     dry_run: DryRun,
-) -> Refusal {
-    let mut refusal = Refusal::from(error);
+) -> ApiError {
+    let mut refusal = ApiError::from(error);
     let names = before.iter().filter_map(|one| Some(one.namespace.as_ref()?.name.as_str())).collect::<Vec<_>>();
     let done = match (dry_run, names.is_empty()) {
         (DryRun::Yes, _) | (DryRun::No, true) => "no namespace of the document was changed".to_owned(),

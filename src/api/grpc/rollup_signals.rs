@@ -5,14 +5,14 @@
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::grpc::decode;
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::domain::fleet::Secret;
+use crate::domain::fleet::FleetSecret;
 use crate::domain::{Reason, Timestamp};
 use crate::engine::counting::CountingError;
-use crate::engine::rolling::Signalled;
-use crate::ports::Signal;
+use crate::engine::rolling::SignalReceiver;
+use crate::ports::CounterSignal;
 use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1 as wire;
 use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalService;
@@ -23,12 +23,12 @@ const STRANGER: &str =
 
 /// The service.
 pub struct RollupSignalsApi {
-    signalled: Signalled,
+    signalled: SignalReceiver,
 }
 
 impl RollupSignalsApi {
     /// Brings signals to these rollup queues.
-    pub fn new(signalled: Signalled) -> Self {
+    pub fn new(signalled: SignalReceiver) -> Self {
         Self { signalled }
     }
 }
@@ -39,26 +39,26 @@ impl RollupSignalService for RollupSignalsApi {
         &self,
         request: Request<wire::SignalRollupsRequest>,
     ) -> Result<Response<wire::SignalRollupsResponse>, Status> {
-        if !self.signalled.is_of_member(shown(request.metadata()).as_ref()) {
-            return Err(Refusal::new(Reason::NotAMember, STRANGER).into());
+        if !self.signalled.is_of_member(presented_secret(request.metadata()).as_ref()) {
+            return Err(ApiError::new(Reason::NotAMember, STRANGER).into());
         }
         let signals = request.into_inner().signals;
         decode::batch_size("signals", signals.len())?;
         let signals = signals.into_iter().filter_map(signal).collect();
-        let taken = self.signalled.take(signals).await.map_err(|error| Refusal::from(CountingError::Store(error)))?;
+        let taken = self.signalled.take(signals).await.map_err(|error| ApiError::from(CountingError::Store(error)))?;
         Ok(Response::new(wire::SignalRollupsResponse { taken: u32::try_from(taken).unwrap_or(u32::MAX) }))
     }
 }
 
 /// The secret that came with a call.
-fn shown(metadata: &MetadataMap) -> Option<Secret> {
-    Secret::from_bytes(&metadata.get_bin(SECRET_METADATA)?.to_bytes().ok()?)
+fn presented_secret(metadata: &MetadataMap) -> Option<FleetSecret> {
+    FleetSecret::from_bytes(&metadata.get_bin(SECRET_METADATA)?.to_bytes().ok()?)
 }
 
 /// None if the name is none: a server of another release may know of other ones.
-fn signal(sent: wire::RollupSignal) -> Option<Signal> {
+fn signal(sent: wire::RollupSignal) -> Option<CounterSignal> {
     let name = CounterName::new(&sent.counter_name).ok()?;
-    Some(Signal {
+    Some(CounterSignal {
         counter: Counter::new(NamespaceId(sent.namespace_id), name),
         oldest: Timestamp::from_micros(sent.oldest_event_micros),
         newest: Timestamp::from_micros(sent.newest_event_micros),

@@ -13,13 +13,13 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::api::errors::{self, Refusal};
+use crate::api::errors::{self, ApiError};
 use crate::api::grpc::{decode, encode};
 use crate::api::time;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::counting::{Add, AddTarget, Counting, CountingError, HandedOver, WriteOutcome, Written};
+use crate::engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
@@ -31,8 +31,15 @@ pub fn answers<S>(
 where
     S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Send + Unpin + 'static,
 {
-    let reader =
-        Reader { counting: counting.clone(), requests, drain, namespace: None, next_item: 1, kept: None, ended: false };
+    let reader = AddStreamReader {
+        counting: counting.clone(),
+        requests,
+        drain,
+        namespace: None,
+        next_item: 1,
+        next_message: None,
+        ended: false,
+    };
     let ranges = stream::unfold(reader, |mut reader| async move { reader.next().await.map(|range| (range, reader)) });
     ranges
         .map(move |range| {
@@ -44,7 +51,7 @@ where
 }
 
 /// Neighbouring items of one namespace, at most one batch.
-struct Range {
+struct AddRange {
     namespace: NamespaceName,
     target: AddTarget,
     first_item: u64,
@@ -52,43 +59,43 @@ struct Range {
 }
 
 /// A range under way.
-struct Added {
+struct SubmittedRange {
     first_item: u64,
     last_item: u64,
-    batch: HandedOver,
+    batch: SubmittedBatch,
 }
 
-struct Reader<S> {
+struct AddStreamReader<S> {
     counting: Counting,
     requests: S,
     drain: CancellationToken,
     namespace: Option<NamespaceName>,
     next_item: u64,
     /// What came after the range before and does not belong to it.
-    kept: Option<Result<StreamAddCountsRequest, Status>>,
+    next_message: Option<Result<StreamAddCountsRequest, Status>>,
     ended: bool,
 }
 
-impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S> {
+impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStreamReader<S> {
     /// The next range, handed over and taken in; after an error or the end of the requests, nothing.
-    async fn next(&mut self) -> Option<Result<Added, Status>> {
+    async fn next(&mut self) -> Option<Result<SubmittedRange, Status>> {
         let range = self.read_range().await.transpose()?;
         self.ended |= range.is_err();
-        let Range { target, first_item, items, .. } = match range {
+        let AddRange { target, first_item, items, .. } = match range {
             Ok(range) => range,
             Err(error) => return Some(Err(error)),
         };
         let last_item = first_item + items.len() as u64 - 1;
-        let mut batch = self.counting.hand_over(target, items);
-        batch.taken_in().await;
-        Some(Ok(Added { first_item, last_item, batch }))
+        let mut batch = self.counting.submit_batch(target, items);
+        batch.wait_accepted().await;
+        Some(Ok(SubmittedRange { first_item, last_item, batch }))
     }
 
-    async fn read_range(&mut self) -> Result<Option<Range>, Status> {
+    async fn read_range(&mut self) -> Result<Option<AddRange>, Status> {
         let mut range = loop {
             let Some(message) = self.receive().await.transpose().map_err(errors::with_reason)? else { return Ok(None) };
             let first_item = self.next_item;
-            let refused = |refusal: Refusal| refusal.with("first_item", first_item.to_string());
+            let refused = |refusal: ApiError| refusal.with("first_item", first_item.to_string());
             if let Some(range) = self.begin_range(message).await.map_err(refused)? {
                 break range;
             }
@@ -104,7 +111,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
                     break;
                 }
                 Some(next) => {
-                    self.kept = Some(next);
+                    self.next_message = Some(next);
                     break;
                 }
             }
@@ -113,8 +120,8 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
     }
 
     async fn receive(&mut self) -> Option<Result<StreamAddCountsRequest, Status>> {
-        if self.kept.is_some() {
-            return self.kept.take();
+        if self.next_message.is_some() {
+            return self.next_message.take();
         }
         if self.ended {
             return None;
@@ -123,20 +130,20 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
             biased;
             () = self.drain.cancelled() => {
                 let what = "the server is stopping and takes no more items; those not acknowledged were not taken";
-                Some(Err(Refusal::new(Reason::ShuttingDown, what).into()))
+                Some(Err(ApiError::new(Reason::ShuttingDown, what).into()))
             }
             message = self.requests.next() => message,
         }
     }
 
     /// Checks a message and begins a range with its items; nothing for a message without items.
-    async fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<Range>, Refusal> {
+    async fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<AddRange>, ApiError> {
         if !message.namespace.is_empty() {
             self.namespace = Some(decode::namespace(&message.namespace)?);
         }
         let Some(namespace) = self.namespace.clone() else {
             let what = "namespace is missing; name it in the first message of the stream";
-            return Err(Refusal::new(Reason::InvalidNamespace, what));
+            return Err(ApiError::new(Reason::InvalidNamespace, what));
         };
         if message.items.is_empty() {
             return Ok(None);
@@ -144,18 +151,18 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> Reader<S>
         decode::batch_size("items", message.items.len())?;
         let target = self.counting.add_target(&namespace).await?;
         let items = Vec::with_capacity(message.items.len());
-        let mut range = Range { namespace, target, first_item: self.next_item, items };
+        let mut range = AddRange { namespace, target, first_item: self.next_item, items };
         self.number(&mut range, message);
         Ok(Some(range))
     }
 
-    fn number(&mut self, range: &mut Range, message: StreamAddCountsRequest) {
+    fn number(&mut self, range: &mut AddRange, message: StreamAddCountsRequest) {
         self.next_item += message.items.len() as u64;
         range.items.extend(message.items.into_iter().map(decode::add));
     }
 }
 
-impl Range {
+impl AddRange {
     /// Whether a message goes on with this range.
     fn takes(&self, message: &StreamAddCountsRequest) -> bool {
         (message.namespace.is_empty() || message.namespace == self.namespace.as_str())
@@ -163,7 +170,10 @@ impl Range {
     }
 }
 
-async fn answer(counting: &Counting, Added { first_item, last_item, batch }: Added) -> StreamAddCountsResponse {
+async fn answer(
+    counting: &Counting,
+    SubmittedRange { first_item, last_item, batch }: SubmittedRange,
+) -> StreamAddCountsResponse {
     let answers = batch.answers().await;
     let exceptions = (first_item..).zip(answers).filter(|(_, answer)| is_exception(answer));
     StreamAddCountsResponse {

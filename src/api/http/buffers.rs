@@ -10,7 +10,7 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::http::metrics::CallMetrics;
 use crate::domain::Reason;
 use crate::domain::limits::{
@@ -21,12 +21,12 @@ use crate::domain::limits::{
 /// The budgets of a server.
 #[derive(Debug)]
 pub struct Buffers {
-    requests: Budget,
-    answers: Budget,
+    requests: ByteBudget,
+    answers: ByteBudget,
 }
 
 #[derive(Clone, Debug)]
-struct Budget {
+struct ByteBudget {
     bytes: Arc<Semaphore>,
     held: Gauge,
 }
@@ -36,7 +36,7 @@ impl Buffers {
     pub fn new(bytes: usize, metrics: &CallMetrics) -> Self {
         let least = (BODY_BYTES_MAX + FRAME_HEADER_BYTES).max(ANSWER_PAYLOADS_BYTES as usize);
         let half = (bytes / 2).clamp(least, Semaphore::MAX_PERMITS);
-        let budget = |held: &Gauge| Budget { bytes: Arc::new(Semaphore::new(half)), held: held.clone() };
+        let budget = |held: &Gauge| ByteBudget { bytes: Arc::new(Semaphore::new(half)), held: held.clone() };
         Self { requests: budget(&metrics.request_bytes), answers: budget(&metrics.answer_bytes) }
     }
 }
@@ -66,32 +66,33 @@ impl Caller {
 
     /// Waits for room for a request of so many bytes; refused after a while, because what waits unread holds up what
     /// comes after it on the same connection.
-    pub async fn request_place(&self, bytes: usize) -> Result<Place, Refusal> {
-        let taken = tokio::time::timeout(REQUEST_ROOM_WITHIN, take(&self.requests, &self.server.requests, bytes)).await;
+    pub async fn reserve_request(&self, bytes: usize) -> Result<BufferPermit, ApiError> {
+        let taken =
+            tokio::time::timeout(REQUEST_ROOM_WITHIN, acquire(&self.requests, &self.server.requests, bytes)).await;
         taken.map_err(|_elapsed| {
             let what = "there is no room for the bytes of this request: too many large ones are under way, on this \
                         connection or in all; nothing was applied: send it again a little later";
-            Refusal { retry_after: Some(REQUEST_ROOM_WITHIN), ..Refusal::new(Reason::RetryLater, what) }
+            ApiError { retry_after: Some(REQUEST_ROOM_WITHIN), ..ApiError::new(Reason::RetryLater, what) }
         })
     }
 
     /// Waits for room for an answer of up to so many bytes.
-    pub async fn answer_place(&self, bytes: usize) -> Place {
-        take(&self.answers, &self.server.answers, bytes).await
+    pub async fn reserve_response(&self, bytes: usize) -> BufferPermit {
+        acquire(&self.answers, &self.server.answers, bytes).await
     }
 
     /// Waits until the connection may hold more answers.
-    pub async fn answers_are_taken(&self) {
-        drop(self.answer_place(1).await);
+    pub async fn wait_for_response_capacity(&self) {
+        drop(self.reserve_response(1).await);
     }
 
     /// Whether the connection and the server may hold more answers.
-    pub fn has_answer_room(&self) -> bool {
+    pub fn has_response_capacity(&self) -> bool {
         self.answers.available_permits() > 0 && self.server.answers.bytes.available_permits() > 0
     }
 
     /// Makes a place as large as an answer has become. One that grew takes what room there is: it is there already.
-    pub fn resize_answer(&self, place: &mut Place, bytes: usize) {
+    pub fn resize_response(&self, place: &mut BufferPermit, bytes: usize) {
         if bytes < place.bytes() {
             let rest = place.bytes() - bytes;
             drop(place.connection.split(rest));
@@ -105,25 +106,25 @@ impl Caller {
                 place.server.merge(server);
             }
         }
-        place.show();
+        place.update_gauge();
     }
 
     /// A place for an answer that nobody knew of before.
-    pub fn answer_place_now(&self, bytes: usize) -> Option<Place> {
+    pub fn try_reserve_response(&self, bytes: usize) -> Option<BufferPermit> {
         let connection = Arc::clone(&self.answers).try_acquire_owned().ok()?;
         let server = Arc::clone(&self.server.answers.bytes).try_acquire_owned().ok()?;
-        let mut place = Place::new(connection, server, &self.server.answers.held);
-        self.resize_answer(&mut place, bytes);
+        let mut place = BufferPermit::new(connection, server, &self.server.answers.held);
+        self.resize_response(&mut place, bytes);
         Some(place)
     }
 }
 
-async fn take(connection: &Arc<Semaphore>, server: &Budget, bytes: usize) -> Place {
+async fn acquire(connection: &Arc<Semaphore>, server: &ByteBudget, bytes: usize) -> BufferPermit {
     const OPEN: &str = "budgets are never closed";
     let bytes = as_permits(bytes);
     let connection = Arc::clone(connection).acquire_many_owned(bytes).await.expect(OPEN);
     let in_all = Arc::clone(&server.bytes).acquire_many_owned(bytes).await.expect(OPEN);
-    Place::new(connection, in_all, &server.held)
+    BufferPermit::new(connection, in_all, &server.held)
 }
 
 fn as_permits(bytes: usize) -> u32 {
@@ -132,17 +133,17 @@ fn as_permits(bytes: usize) -> u32 {
 
 /// Room for a request or an answer; dropped, it is free again.
 #[derive(Debug)]
-pub struct Place {
+pub struct BufferPermit {
     connection: OwnedSemaphorePermit,
     server: OwnedSemaphorePermit,
     held: Gauge,
     shown: i64,
 }
 
-impl Place {
+impl BufferPermit {
     fn new(connection: OwnedSemaphorePermit, server: OwnedSemaphorePermit, held: &Gauge) -> Self {
         let mut place = Self { connection, server, held: held.clone(), shown: 0 };
-        place.show();
+        place.update_gauge();
         place
     }
 
@@ -150,14 +151,14 @@ impl Place {
         self.server.num_permits()
     }
 
-    fn show(&mut self) {
+    fn update_gauge(&mut self) {
         let bytes = i64::try_from(self.bytes()).expect("places are below 4 GiB");
         self.held.inc_by(bytes - self.shown);
         self.shown = bytes;
     }
 }
 
-impl Drop for Place {
+impl Drop for BufferPermit {
     fn drop(&mut self) {
         self.held.dec_by(self.shown);
     }
@@ -181,15 +182,15 @@ mod tests {
         let metrics = CallMetrics::register(&mut Registry::default());
         let server = Arc::new(Buffers::new(4 * LARGEST, &metrics));
         let [one, two, three] = callers(&server);
-        let first = one.request_place(LARGEST).await.expect("room");
-        let second = two.request_place(LARGEST).await.expect("room");
-        let refused = three.request_place(1).await.expect_err("half of the budget is for requests, and it is taken");
+        let first = one.reserve_request(LARGEST).await.expect("room");
+        let second = two.reserve_request(LARGEST).await.expect("room");
+        let refused = three.reserve_request(1).await.expect_err("half of the budget is for requests, and it is taken");
         assert_eq!(refused.reason, Reason::RetryLater);
         assert_eq!(metrics.request_bytes.get(), 2 * LARGEST as i64);
         drop(first);
-        let third = three.request_place(LARGEST).await.expect("what was given back");
+        let third = three.reserve_request(LARGEST).await.expect("what was given back");
         assert_eq!(metrics.request_bytes.get(), 2 * LARGEST as i64);
-        assert!(three.has_answer_room(), "answers have the other half");
+        assert!(three.has_response_capacity(), "answers have the other half");
         drop((second, third));
         assert_eq!(metrics.request_bytes.get(), 0);
     }
@@ -199,8 +200,8 @@ mod tests {
         let metrics = CallMetrics::register(&mut Registry::default());
         let server = Arc::new(Buffers::new(2 * CONNECTION_ANSWER_BYTES_MAX, &metrics));
         let [one, two] = callers(&server);
-        let held = one.answer_place(CONNECTION_ANSWER_BYTES_MAX).await;
-        let mut waiting = std::pin::pin!(two.answer_place(1));
+        let held = one.reserve_response(CONNECTION_ANSWER_BYTES_MAX).await;
+        let mut waiting = std::pin::pin!(two.reserve_response(1));
         assert!(poll!(waiting.as_mut()).is_pending());
         drop(held);
         assert!(poll!(waiting.as_mut()).is_ready());

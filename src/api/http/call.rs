@@ -15,13 +15,13 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use crate::api::errors::{Refusal, with_reason};
+use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
-use crate::api::http::answer_body::AnswerBody;
-use crate::api::http::buffers::{Caller, Place};
+use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::methods::Method;
-use crate::api::http::request_body::{RequestBody, Room, RoomWanted};
+use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
+use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::StreamBody;
 use crate::api::http::trace;
 use crate::domain::Reason;
@@ -38,15 +38,15 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
         }
     };
     let Some(service) = method.service.get() else {
-        let refusal = Refusal::new(Reason::StoreUnavailable, "the server is starting: its store is not open yet");
+        let refusal = ApiError::new(Reason::StoreUnavailable, "the server is starting: its store is not open yet");
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
-    let time = allowed(asked, method.waits);
+    let time = effective_timeout(asked, method.waits);
     // What waits for something to come holds no room meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
-    let room = Room::default();
-    let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| RoomWanted::new(bytes, &room));
+    let room = ResponsePermitSlot::default();
+    let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, &room));
     let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
     let mut request = request.map(|body| Body::new(watched(body)));
     if method.waits {
@@ -55,23 +55,23 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
     let span = trace::of(method, request.headers());
     let work = AssertUnwindSafe(service.call(request).instrument(span.clone())).catch_unwind();
     if method.streaming {
-        let response = finished(work.await, method);
+        let response = into_response(work.await, method);
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), gateway.clock().elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
             return response;
         }
-        let watch = gateway.watch_stream(method, began, asked);
+        let watch = gateway.monitor_stream(method, began, asked);
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
-            Body::new(AnswerBody::stream(body, Arc::clone(caller)))
+            Body::new(ResponseBody::stream(body, Arc::clone(caller)))
         });
     }
     let response = match tokio::time::timeout(time, work).await {
-        Ok(outcome) if method.answer_bytes == 0 => finished(outcome, method),
+        Ok(outcome) if method.answer_bytes == 0 => into_response(outcome, method),
         Ok(outcome) => {
             let place = room.lock().take();
-            made(finished(outcome, method), place, caller).await
+            made(into_response(outcome, method), place, caller).await
         }
         Err(_elapsed) => Status::from(expired(method, time)).into_http(),
     };
@@ -82,10 +82,10 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
 }
 
 /// Takes an answer out of its encoder, so that its bytes are known and counted.
-async fn made(response: Response<Body>, place: Option<Place>, caller: &Caller) -> Response<Body> {
+async fn made(response: Response<Body>, place: Option<BufferPermit>, caller: &Caller) -> Response<Body> {
     let (parts, mut body) = response.into_parts();
     let body = match body.frame().await.map(|first| first.map(Frame::into_data)) {
-        Some(Ok(Ok(bytes))) => Body::new(AnswerBody::made(bytes, place, caller, body)),
+        Some(Ok(Ok(bytes))) => Body::new(ResponseBody::complete(bytes, place, caller, body)),
         // An error that came after the head.
         Some(Ok(Err(frame))) => {
             let trailers = frame.into_trailers().ok();
@@ -98,11 +98,11 @@ async fn made(response: Response<Body>, place: Option<Place>, caller: &Caller) -
     Response::from_parts(parts, body)
 }
 
-type Outcome = Result<Result<Response<Body>, std::convert::Infallible>, Box<dyn std::any::Any + Send>>;
+type CaughtCallResult = Result<Result<Response<Body>, std::convert::Infallible>, Box<dyn std::any::Any + Send>>;
 
-fn finished(outcome: Outcome, method: &Method) -> Response<Body> {
+fn into_response(outcome: CaughtCallResult, method: &Method) -> Response<Body> {
     match outcome {
-        Ok(Ok(response)) => explained(response, method),
+        Ok(Ok(response)) => with_error_reason(response, method),
         Err(_panic) => {
             method.metrics.panicked();
             Status::from(panicked(method)).into_http()
@@ -111,7 +111,7 @@ fn finished(outcome: Outcome, method: &Method) -> Response<Body> {
 }
 
 /// Gives a refusal of the gRPC library its reason.
-fn explained(mut response: Response<Body>, method: &Method) -> Response<Body> {
+fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<Body> {
     if !method.own {
         return response;
     }
@@ -122,38 +122,38 @@ fn explained(mut response: Response<Body>, method: &Method) -> Response<Body> {
 }
 
 /// Refuses a call that panicked; the panic hook has logged what it was.
-pub fn panicked(method: &Method) -> Refusal {
+pub fn panicked(method: &Method) -> ApiError {
     let name = method.descriptor.full_name();
-    Refusal::new(Reason::Internal, format!("{name} failed by a defect of the service"))
+    ApiError::new(Reason::Internal, format!("{name} failed by a defect of the service"))
 }
 
 /// Refuses a call that ran out of time.
-pub fn expired(method: &Method, time: Duration) -> Refusal {
+pub fn expired(method: &Method, time: Duration) -> ApiError {
     let advice = match method.changes {
         true => "a write may have been applied: retry it with the same token",
         false => "nothing was changed: allow more time, or ask for less",
     };
     let what = format!("the deadline of {time:?} passed before the call was finished; {advice}");
-    let refusal = Refusal::new(Reason::DeadlineExceeded, what);
+    let refusal = ApiError::new(Reason::DeadlineExceeded, what);
     if method.changes { refusal } else { refusal.without_effect() }
 }
 
 /// The deadline that a caller asks for, as time from now.
-pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
+pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(header) = headers.get("grpc-timeout") else { return Ok(None) };
     let Some(time) = timeout(header) else {
         let what = "grpc-timeout is malformed; send 1 to 8 digits and one of H M S m u n, for example 500m";
-        return Err(Refusal::new(Reason::InvalidArgument, what).at("grpc-timeout"));
+        return Err(ApiError::new(Reason::InvalidArgument, what).at("grpc-timeout"));
     };
     if time < DEADLINE_LEAST {
         let what = format!("a deadline of {time:?} leaves no time for the call; nothing was started: allow more time");
-        return Err(Refusal::new(Reason::DeadlineExceeded, what).without_effect());
+        return Err(ApiError::new(Reason::DeadlineExceeded, what).without_effect());
     }
     Ok(Some(time))
 }
 
 /// How long a call that is no stream may take: one that waits for something may be long in coming.
-pub fn allowed(asked: Option<Duration>, waits: bool) -> Duration {
+pub fn effective_timeout(asked: Option<Duration>, waits: bool) -> Duration {
     asked.unwrap_or(if waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT }).min(DEADLINE_MAX)
 }
 
@@ -201,8 +201,8 @@ mod tests {
         let asked = deadline(&headers).expect("it is well formed");
         assert!(asked > Some(DEADLINE_MAX), "a stream has what it asks for");
         for waits in [false, true] {
-            assert_eq!(allowed(asked, waits), DEADLINE_MAX);
-            assert!(allowed(None, waits) < DEADLINE_MAX);
+            assert_eq!(effective_timeout(asked, waits), DEADLINE_MAX);
+            assert!(effective_timeout(None, waits) < DEADLINE_MAX);
         }
     }
 

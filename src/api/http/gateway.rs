@@ -21,20 +21,20 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::grpc::backups::BackupsApi;
-use crate::api::grpc::counters::Counters;
+use crate::api::grpc::counters::CountersApi;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{call, expired, panicked};
-use crate::api::http::health::{Health, Phase, Standing};
-use crate::api::http::hosts::Hosts;
-use crate::api::http::methods::{Answering, Method, Methods};
+use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
+use crate::api::http::hosts::AllowedHosts;
+use crate::api::http::methods::{Method, Methods, ResponseFuture};
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
-use crate::api::http::stream_body::Watch;
+use crate::api::http::stream_body::StreamMonitor;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
@@ -80,9 +80,9 @@ pub struct Gateway {
     unknown: MethodMetrics,
     registry: Arc<RwLock<Registry>>,
     clock: Arc<dyn Clock>,
-    health: Health,
+    health: ServerHealth,
     drain: CancellationToken,
-    hosts: Hosts,
+    hosts: AllowedHosts,
 }
 
 impl Gateway {
@@ -99,19 +99,28 @@ impl Gateway {
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
         let unknown = metrics.method("unknown");
-        Self { methods, metrics, unknown, registry, clock, health: Health::new(health), drain, hosts: Hosts::default() }
+        Self {
+            methods,
+            metrics,
+            unknown,
+            registry,
+            clock,
+            health: ServerHealth::new(health),
+            drain,
+            hosts: AllowedHosts::default(),
+        }
     }
 
     /// Answers JSON, gRPC-Web and pages under these names only.
     #[must_use]
-    pub fn under(mut self, hosts: Hosts) -> Self {
+    pub fn with_hosts(mut self, hosts: AllowedHosts) -> Self {
         self.hosts = hosts;
         self
     }
 
     /// Opens the services over an engine. Call it once.
     pub fn open(&self, engine: &Engine) {
-        let counters = Counters::new(engine.counting(), self.drain.clone());
+        let counters = CountersApi::new(engine.counting(), self.drain.clone());
         self.methods.mount(COUNTERS, CounterServiceServer::new(counters).max_decoding_message_size(BODY_BYTES_MAX));
         let namespaces = NamespacesApi::new(engine.namespaces());
         self.methods
@@ -139,18 +148,18 @@ impl Gateway {
     }
 
     /// Shows what a collector reads on the metrics page as well.
-    pub fn measure(&self, collector: Box<dyn Collector>) {
+    pub fn register_collector(&self, collector: Box<dyn Collector>) {
         self.registry.write().register_collector(collector);
     }
 
     /// Tells everybody who asks where the server is in its life.
-    pub async fn set_phase(&self, phase: Phase) {
+    pub async fn set_phase(&self, phase: ServerPhase) {
         self.health.set_phase(phase).await;
     }
 
     /// Tells everybody who asks what is not served. Calls are tried all the same.
-    pub async fn set_standing(&self, standing: Standing) {
-        self.health.set_standing(standing).await;
+    pub async fn set_outages(&self, standing: ServiceOutages) {
+        self.health.set_outages(standing).await;
     }
 
     /// The clock.
@@ -172,18 +181,18 @@ impl Gateway {
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
         if protocol != Protocol::Grpc
-            && let Some(host) = self.hosts.stranger_in(&request)
+            && let Some(host) = self.hosts.rejected_host(&request)
         {
             let shown: String = host.chars().take(200).collect();
             let what = format!(
                 "this server does not go by the name {shown:?}; call it by its address or as localhost, or add the name to server.hosts"
             );
-            return json::refused(&Status::from(Refusal::new(Reason::HostNotAllowed, what)));
+            return json::refused(&Status::from(ApiError::new(Reason::HostNotAllowed, what)));
         }
         match protocol {
             Protocol::Grpc => self.answer_grpc(request.map(Body::new), &caller).await,
             Protocol::GrpcWeb => {
-                let mut service = GrpcWebLayer::new().layer(WebCalls { gateway: self, caller });
+                let mut service = GrpcWebLayer::new().layer(GrpcWebCalls { gateway: self, caller });
                 let Ok(response) = Box::pin(service.call(request.map(Body::new))).await;
                 response
             }
@@ -195,7 +204,7 @@ impl Gateway {
     async fn answer_grpc(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
         if request.version() != Version::HTTP_2 {
             let what = "gRPC needs HTTP/2; over HTTP/1.1 send application/json or application/grpc-web";
-            return Status::from(Refusal::new(Reason::InvalidContentType, what)).into_http();
+            return Status::from(ApiError::new(Reason::InvalidContentType, what)).into_http();
         }
         match self.method(request.uri().path()) {
             Ok(method) => {
@@ -218,38 +227,38 @@ impl Gateway {
     }
 
     /// Finds a method that every caller may call, by its path.
-    pub fn public_method(&self, path: &str) -> Result<&Method, Refusal> {
-        self.known(path, self.methods.find(path).filter(|_| !Methods::is_internal(path)))
+    pub fn public_method(&self, path: &str) -> Result<&Method, ApiError> {
+        self.require_method(path, self.methods.find(path).filter(|_| !Methods::is_internal(path)))
     }
 
     /// Finds a method by its path; those between servers only where they are served.
-    fn method(&self, path: &str) -> Result<&Method, Refusal> {
+    fn method(&self, path: &str) -> Result<&Method, ApiError> {
         let found = self.methods.find(path);
-        self.known(path, found.filter(|method| !Methods::is_internal(path) || method.service.get().is_some()))
+        self.require_method(path, found.filter(|method| !Methods::is_internal(path) || method.service.get().is_some()))
     }
 
-    fn known<'a>(&'a self, path: &str, found: Option<&'a Method>) -> Result<&'a Method, Refusal> {
+    fn require_method<'a>(&'a self, path: &str, found: Option<&'a Method>) -> Result<&'a Method, ApiError> {
         found.ok_or_else(|| {
             let shown: String = path.chars().take(200).collect();
-            let what = match self.methods.most_like(path) {
+            let what = match self.methods.closest_match(path) {
                 Some(known) => format!("there is no {shown}; did you mean {known}?"),
                 None => {
                     format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
                 }
             };
-            let refusal = Refusal::new(Reason::UnknownMethod, what);
+            let refusal = ApiError::new(Reason::UnknownMethod, what);
             self.unknown.record(refusal.code(), Duration::ZERO);
             refusal
         })
     }
 
     /// What watches over a stream.
-    pub fn watch_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> Watch {
+    pub fn monitor_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> StreamMonitor {
         let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
-        let stopping = || Status::from(Refusal::new(Reason::ShuttingDown, "the server is stopping"));
+        let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
         // Streams of our own end themselves, when what they took is answered.
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
-        Watch {
+        StreamMonitor {
             deadline,
             drain,
             panicked: panicked(method).into(),
@@ -287,21 +296,21 @@ impl Protocol {
 }
 
 /// Calls that came as gRPC-Web and go on as gRPC.
-struct WebCalls {
+struct GrpcWebCalls {
     gateway: Arc<Gateway>,
     caller: Arc<Caller>,
 }
 
-impl Service<Request<Body>> for WebCalls {
+impl Service<Request<Body>> for GrpcWebCalls {
     type Response = Response<Body>;
     type Error = std::convert::Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Answering {
+    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
         if let Err(refusal) = gateway.public_method(request.uri().path()) {

@@ -15,11 +15,11 @@ use tonic_health::server::HealthReporter;
 use crate::api::http::gateway::{COUNTERS, NAMESPACES, QUEUES};
 
 /// The empty name stands for the whole server.
-const WHOLE: &str = "";
+const WHOLE_SERVER: &str = "";
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum ServerPhase {
     /// The port is open, the stores are not.
     Starting,
     /// Calls are taken.
@@ -30,55 +30,55 @@ pub enum Phase {
 
 /// What a running server does not serve, and why: sentences that name what is away and since when.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Standing {
+pub struct ServiceOutages {
     /// Why counters and namespaces are not served; empty while they are.
     pub counters: Vec<String>,
     /// Why queues are not served; empty while they are.
     pub queues: Vec<String>,
     /// What is away and takes no service as a whole with it.
-    pub beside: Vec<String>,
+    pub degraded: Vec<String>,
 }
 
 /// The health of the server.
-pub struct Health {
-    now: RwLock<(Phase, Arc<Standing>)>,
-    told: Mutex<Told>,
+pub struct ServerHealth {
+    current: RwLock<(ServerPhase, Arc<ServiceOutages>)>,
+    published: Mutex<PublishedStatuses>,
 }
 
 /// What those who watch have been told.
-struct Told {
+struct PublishedStatuses {
     reporter: HealthReporter,
     statuses: BTreeMap<&'static str, ServingStatus>,
 }
 
-impl Health {
+impl ServerHealth {
     /// That of a server which is starting; the reporter tells it over gRPC.
     pub fn new(reporter: HealthReporter) -> Self {
-        let told = Mutex::new(Told { reporter, statuses: BTreeMap::new() });
-        Self { now: RwLock::new((Phase::Starting, Arc::default())), told }
+        let told = Mutex::new(PublishedStatuses { reporter, statuses: BTreeMap::new() });
+        Self { current: RwLock::new((ServerPhase::Starting, Arc::default())), published: told }
     }
 
     /// Takes in where the server is in its life, and tells it.
-    pub async fn set_phase(&self, phase: Phase) {
-        self.now.write().0 = phase;
-        self.tell().await;
+    pub async fn set_phase(&self, phase: ServerPhase) {
+        self.current.write().0 = phase;
+        self.publish().await;
     }
 
     /// Takes in what is not served, and tells it.
-    pub async fn set_standing(&self, standing: Standing) {
-        self.now.write().1 = Arc::new(standing);
-        self.tell().await;
+    pub async fn set_outages(&self, standing: ServiceOutages) {
+        self.current.write().1 = Arc::new(standing);
+        self.publish().await;
     }
 
     /// Tells those who watch what has changed for them.
-    async fn tell(&self) {
-        let mut told = self.told.lock().await;
+    async fn publish(&self) {
+        let mut told = self.published.lock().await;
         // Read under the lock, so that of two tellers the later one has the last word.
-        let (phase, standing) = self.now.read().clone();
-        let runs = phase == Phase::Ready;
+        let (phase, standing) = self.current.read().clone();
+        let runs = phase == ServerPhase::Ready;
         let (counters, queues) = (runs && standing.counters.is_empty(), runs && standing.queues.is_empty());
         for (service, is_served) in
-            [(WHOLE, counters && queues), (COUNTERS, counters), (NAMESPACES, counters), (QUEUES, queues)]
+            [(WHOLE_SERVER, counters && queues), (COUNTERS, counters), (NAMESPACES, counters), (QUEUES, queues)]
         {
             let status = if is_served { ServingStatus::Serving } else { ServingStatus::NotServing };
             if told.statuses.insert(service, status) != Some(status) {
@@ -89,16 +89,16 @@ impl Health {
 
     /// The text of `/readyz`: an error while the server is not ready. Never waits.
     pub fn readiness(&self) -> Result<String, String> {
-        let (phase, standing) = self.now.read().clone();
+        let (phase, standing) = self.current.read().clone();
         match phase {
-            Phase::Starting => Err("starting: the store is not open yet\n".to_owned()),
-            Phase::Draining => Err("stopping\n".to_owned()),
-            Phase::Ready => standing.text(),
+            ServerPhase::Starting => Err("starting: the store is not open yet\n".to_owned()),
+            ServerPhase::Draining => Err("stopping\n".to_owned()),
+            ServerPhase::Ready => standing.text(),
         }
     }
 }
 
-impl Standing {
+impl ServiceOutages {
     /// Whether all services are served.
     pub fn is_ready(&self) -> bool {
         self.unserved().next().is_none()
@@ -111,7 +111,7 @@ impl Standing {
     }
 
     fn text(&self) -> Result<String, String> {
-        let beside = self.beside.iter().map(|away| format!("{away}\n"));
+        let beside = self.degraded.iter().map(|away| format!("{away}\n"));
         if self.is_ready() {
             return Ok(["ready\n".to_owned()].into_iter().chain(beside).collect());
         }
@@ -132,29 +132,31 @@ mod tests {
     #[tokio::test]
     async fn the_server_is_ready_while_all_its_services_are_served() {
         let (reporter, _server) = tonic_health::server::health_reporter();
-        let health = Health::new(reporter);
-        health.set_phase(Phase::Ready).await;
+        let health = ServerHealth::new(reporter);
+        health.set_phase(ServerPhase::Ready).await;
         assert_eq!(health.readiness(), Ok("ready\n".to_owned()));
-        health.set_standing(Standing { queues: away(), ..Standing::default() }).await;
+        health.set_outages(ServiceOutages { queues: away(), ..ServiceOutages::default() }).await;
         assert_eq!(health.readiness(), Err("not ready: queues are not served: the store is away\n".to_owned()));
-        let told = health.told.lock().await.statuses.clone();
-        assert_eq!((told[WHOLE], told[QUEUES]), (ServingStatus::NotServing, ServingStatus::NotServing));
+        let told = health.published.lock().await.statuses.clone();
+        assert_eq!((told[WHOLE_SERVER], told[QUEUES]), (ServingStatus::NotServing, ServingStatus::NotServing));
         assert_eq!((told[COUNTERS], told[NAMESPACES]), (ServingStatus::Serving, ServingStatus::Serving));
-        health.set_standing(Standing { beside: vec!["another is away".to_owned()], ..Standing::default() }).await;
+        health
+            .set_outages(ServiceOutages { degraded: vec!["another is away".to_owned()], ..ServiceOutages::default() })
+            .await;
         assert_eq!(health.readiness(), Ok("ready\nanother is away\n".to_owned()));
-        health.set_phase(Phase::Draining).await;
+        health.set_phase(ServerPhase::Draining).await;
         assert_eq!(health.readiness(), Err("stopping\n".to_owned()));
-        assert!(health.told.lock().await.statuses.values().all(|status| *status == ServingStatus::NotServing));
+        assert!(health.published.lock().await.statuses.values().all(|status| *status == ServingStatus::NotServing));
     }
 
     #[tokio::test]
     async fn what_stands_as_it_stood_is_not_told_again() {
         let (reporter, _server) = tonic_health::server::health_reporter();
-        let health = Health::new(reporter);
-        let told = async || health.told.lock().await.statuses.clone();
-        health.set_phase(Phase::Ready).await;
+        let health = ServerHealth::new(reporter);
+        let told = async || health.published.lock().await.statuses.clone();
+        health.set_phase(ServerPhase::Ready).await;
         let before = told().await;
-        health.set_standing(Standing { beside: away(), ..Standing::default() }).await;
+        health.set_outages(ServiceOutages { degraded: away(), ..ServiceOutages::default() }).await;
         assert_eq!(told().await, before);
     }
 }

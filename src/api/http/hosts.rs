@@ -10,12 +10,12 @@ use http::{Request, header};
 
 /// The names that a server goes by beside its addresses and `localhost`.
 #[derive(Clone, Default, Debug)]
-pub struct Hosts {
+pub struct AllowedHosts {
     /// None: any name.
     names: Option<Vec<String>>,
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// These names and no others, in any letter case.
     pub fn only(names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter().map(|name| name.trim().to_ascii_lowercase());
@@ -23,7 +23,7 @@ impl Hosts {
     }
 
     /// The name of a request under which the server does not answer; none if it does.
-    pub fn stranger_in<'a, B>(&self, request: &'a Request<B>) -> Option<&'a str> {
+    pub fn rejected_host<'a, B>(&self, request: &'a Request<B>) -> Option<&'a str> {
         let names = self.names.as_ref()?;
         let of_header = || request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or("?"));
         let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(of_header)?;
@@ -46,14 +46,14 @@ fn without_port(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn refuses(hosts: &Hosts, host: &str) -> bool {
+    fn refuses(hosts: &AllowedHosts, host: &str) -> bool {
         let request = Request::builder().uri("/healthz").header(header::HOST, host).body(()).expect("a request");
-        hosts.stranger_in(&request).is_some()
+        hosts.rejected_host(&request).is_some()
     }
 
     #[test]
     fn addresses_localhost_and_own_names_pass_and_names_of_pages_do_not() {
-        let hosts = Hosts::only(["Counts.example".to_owned(), String::new()]);
+        let hosts = AllowedHosts::only(["Counts.example".to_owned(), String::new()]);
         for own in ["127.0.0.1:7450", "[::1]:7450", "[::1]", "localhost", "LOCALHOST:1", "a.localhost:7450", "10.0.0.1"]
         {
             assert!(!refuses(&hosts, own), "{own}");
@@ -63,6 +63,6 @@ mod tests {
         {
             assert!(refuses(&hosts, page), "{page:?}");
         }
-        assert!(!refuses(&Hosts::default(), "evil.example"), "a server that is not for development");
+        assert!(!refuses(&AllowedHosts::default(), "evil.example"), "a server that is not for development");
     }
 }

@@ -18,14 +18,14 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::api::errors::Refusal;
-use crate::api::http::answer_body::AnswerBody;
-use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
-use crate::api::http::call::{allowed, call, deadline};
+use crate::api::errors::ApiError;
+use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
+use crate::api::http::call::{call, deadline, effective_timeout};
 use crate::api::http::gateway::Gateway;
 use crate::api::http::json_read;
 use crate::api::http::methods::Method;
 use crate::api::http::pages::with_type;
+use crate::api::http::response_body::ResponseBody;
 use crate::domain::Reason;
 use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -45,24 +45,24 @@ async fn transcoded(
     gateway: &Gateway,
     request: Request<Body>,
     caller: &Arc<Caller>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiError> {
     let method = gateway.public_method(request.uri().path())?;
     if request.method() != HttpMethod::POST {
         let what = format!("{} is not allowed here; call the path with POST", request.method());
-        return Err(Refusal::new(Reason::MethodNotAllowed, what));
+        return Err(ApiError::new(Reason::MethodNotAllowed, what));
     }
-    let counted = |refusal: Refusal| {
+    let counted = |refusal: ApiError| {
         method.metrics.record(refusal.code(), Duration::ZERO);
         refusal
     };
     if method.streaming {
         let what = format!("{} is a stream; call it with gRPC", method.descriptor.name());
-        return Err(counted(Refusal::new(Reason::UnknownMethod, what)));
+        return Err(counted(ApiError::new(Reason::UnknownMethod, what)));
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
     let (mut parts, body) = request.into_parts();
-    let time = allowed(deadline(&parts.headers).map_err(counted)?, false);
+    let time = effective_timeout(deadline(&parts.headers).map_err(counted)?, false);
     let body = tokio::time::timeout(time, read_body(body, caller)).await;
     let (body, place) = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
     let input = method.descriptor.input();
@@ -80,20 +80,20 @@ async fn transcoded(
 pub async fn off_the_runtime<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     if bytes <= JSON_ON_RUNTIME_BYTES {
         return Ok(work());
     }
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_panic| {
-        Refusal::new(Reason::Internal, "reading or writing the JSON failed by a defect of the service")
+        ApiError::new(Reason::Internal, "reading or writing the JSON failed by a defect of the service")
     })
 }
 
-fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
+fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), ApiError> {
     let Some(sent) = sent else {
         let what = "content-type is missing; send content-type: application/json";
-        return Err(Refusal::new(Reason::InvalidContentType, what));
+        return Err(ApiError::new(Reason::InvalidContentType, what));
     };
     let text = sent.to_str().unwrap_or_default().to_ascii_lowercase();
     let mut parts = text.split(';').map(str::trim);
@@ -103,37 +103,37 @@ fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
         return Ok(());
     }
     let shown: String = text.chars().take(100).collect();
-    Err(Refusal::new(
+    Err(ApiError::new(
         Reason::InvalidContentType,
         format!("content-type {shown} is not read here; send content-type: application/json"),
     ))
 }
 
-fn check_content_encoding(sent: Option<&HeaderValue>) -> Result<(), Refusal> {
+fn check_content_encoding(sent: Option<&HeaderValue>) -> Result<(), ApiError> {
     let text = sent.map_or("identity", |sent| sent.to_str().unwrap_or("this")).trim().to_ascii_lowercase();
     if text.is_empty() || text == "identity" {
         return Ok(());
     }
     let shown: String = text.chars().take(100).collect();
     let what = format!("content-encoding {shown} is not read here; send the body uncompressed");
-    Err(Refusal::new(Reason::InvalidContentType, what))
+    Err(ApiError::new(Reason::InvalidContentType, what))
 }
 
-fn late_body(time: Duration) -> Refusal {
+fn late_body(time: Duration) -> ApiError {
     let what = format!("the body did not arrive within {time:?}; nothing was started: send it again");
-    Refusal::new(Reason::DeadlineExceeded, what).without_effect()
+    ApiError::new(Reason::DeadlineExceeded, what).without_effect()
 }
 
 /// Reads a body. One that is too large is read on for a while and thrown away: some clients, once their upload is cut
 /// off, do not look at the answer.
-async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, Place), Refusal> {
+async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, BufferPermit), ApiError> {
     let told = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(BODY_BYTES_MAX);
-    let place = caller.request_place(told.min(BODY_BYTES_MAX)).await?;
+    let place = caller.reserve_request(told.min(BODY_BYTES_MAX)).await?;
     let mut collected = BytesMut::new();
     let mut bytes = 0_usize;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            Refusal::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again"))
+            ApiError::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again"))
         })?;
         let Ok(data) = frame.into_data() else { continue };
         bytes = bytes.saturating_add(data.len());
@@ -145,7 +145,7 @@ async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, Place), Re
     }
     if bytes > BODY_BYTES_MAX {
         let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-        return Err(Refusal::new(Reason::InvalidBodyTooLarge, what));
+        return Err(ApiError::new(Reason::InvalidBodyTooLarge, what));
     }
     Ok((collected.freeze(), place))
 }
@@ -172,17 +172,17 @@ async fn read_answer(method: &Method, response: Response<Body>, caller: &Caller)
         return refused(&status);
     }
     let (output, frame) = (method.descriptor.output(), collected.to_bytes());
-    let place = caller.answer_place_now(frame.len());
+    let place = caller.try_reserve_response(frame.len());
     let written = off_the_runtime(frame.len(), move || to_json(&output, frame).map_err(|error| error.to_string()));
     match written.await {
         Err(refusal) => refused(&refusal.into()),
         Ok(Ok(body)) => {
-            let body = AnswerBody::made(body.into(), place, caller, Body::empty());
+            let body = ResponseBody::complete(body.into(), place, caller, Body::empty());
             with_type(StatusCode::OK, JSON_TYPE, Bytes::new()).map(|_| Body::new(body))
         }
         Ok(Err(error)) => {
             tracing::error!(method = method.descriptor.full_name(), %error, "an answer cannot be written as JSON");
-            refused(&Refusal::new(Reason::Internal, "the answer cannot be written as JSON").into())
+            refused(&ApiError::new(Reason::Internal, "the answer cannot be written as JSON").into())
         }
     }
 }

@@ -11,15 +11,15 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescri
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use crate::api::errors::Refusal;
-use crate::api::http::counts::{decoded_most, most_of, too_many, too_many_in_all};
+use crate::api::errors::ApiError;
 use crate::api::http::json_values::{ScalarSeed, duration, timestamp};
+use crate::api::http::list_limits::{decoded_items_max, items_max, too_many, too_many_in_total};
 use crate::domain::Reason;
 use crate::domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
 
 /// Reads a body as a message.
-pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, Refusal> {
-    let trail = Trail { path: RefCell::default(), reason: Cell::new(Reason::InvalidJson), items: Cell::new(0) };
+pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, ApiError> {
+    let trail = JsonPath { path: RefCell::default(), reason: Cell::new(Reason::InvalidJson), items: Cell::new(0) };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let read = MessageSeed { descriptor, trail: &trail }.deserialize(&mut deserializer);
     read.and_then(|message| deserializer.end().map(|()| message)).map_err(|error| trail.refuse(&error))
@@ -34,22 +34,22 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 /// Where the reader is; after a failure, where it failed.
-struct Trail {
-    path: RefCell<Vec<Step>>,
+struct JsonPath {
+    path: RefCell<Vec<JsonPathStep>>,
     reason: Cell<Reason>,
     /// The items of all lists so far.
     items: Cell<usize>,
 }
 
-enum Step {
+enum JsonPathStep {
     Field(String),
     Item(usize),
     Key(String),
 }
 
-impl Trail {
+impl JsonPath {
     /// Reads something below this place. A failure leaves its place on the trail.
-    fn below<T, E>(&self, step: Step, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    fn at_step<T, E>(&self, step: JsonPathStep, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.path.borrow_mut().push(step);
         let value = read()?;
         self.path.borrow_mut().pop();
@@ -58,7 +58,7 @@ impl Trail {
 
     /// Refuses a field by its name, whatever its value is.
     fn bad_field<E: Error>(&self, name: &str, what: impl fmt::Display) -> E {
-        self.path.borrow_mut().push(Step::Field(shortened(name).into_owned()));
+        self.path.borrow_mut().push(JsonPathStep::Field(shortened(name).into_owned()));
         self.reason.set(Reason::InvalidField);
         E::custom(what)
     }
@@ -67,8 +67,8 @@ impl Trail {
     fn count<E: Error>(&self, before: usize, most: usize) -> Result<(), E> {
         self.items.set(self.items.get() + 1);
         let what = match () {
-            () if before >= decoded_most(most) => too_many(most),
-            () if self.items.get() > REQUEST_ITEMS_MAX => too_many_in_all(),
+            () if before >= decoded_items_max(most) => too_many(most),
+            () if self.items.get() > REQUEST_ITEMS_MAX => too_many_in_total(),
             () => return Ok(()),
         };
         self.reason.set(Reason::InvalidBatchSize);
@@ -79,14 +79,14 @@ impl Trail {
         let mut path = String::new();
         for step in self.path.borrow().iter() {
             match step {
-                Step::Field(name) if path.is_empty() => path.push_str(name),
-                Step::Field(name) => {
+                JsonPathStep::Field(name) if path.is_empty() => path.push_str(name),
+                JsonPathStep::Field(name) => {
                     let _ = write!(path, ".{name}"); // writing to a text does not fail
                 }
-                Step::Item(index) => {
+                JsonPathStep::Item(index) => {
                     let _ = write!(path, "[{index}]"); // writing to a text does not fail
                 }
-                Step::Key(key) => {
+                JsonPathStep::Key(key) => {
                     let _ = write!(path, "[{key:?}]"); // writing to a text does not fail
                 }
             }
@@ -94,16 +94,16 @@ impl Trail {
         path
     }
 
-    fn refuse(&self, error: &serde_json::Error) -> Refusal {
+    fn refuse(&self, error: &serde_json::Error) -> ApiError {
         let path = self.path();
         let what = described(error);
         match error.classify() {
             Category::Syntax | Category::Eof | Category::Io => {
                 let what = format!("the body is not JSON: {what}; send one JSON object, for example {{}}");
-                Refusal::new(Reason::InvalidJson, what)
+                ApiError::new(Reason::InvalidJson, what)
             }
-            Category::Data if path.is_empty() => Refusal::new(Reason::InvalidJson, format!("the body: {what}")),
-            Category::Data => Refusal::new(self.reason.get(), format!("{path}: {what}")).at(path),
+            Category::Data if path.is_empty() => ApiError::new(Reason::InvalidJson, format!("the body: {what}")),
+            Category::Data => ApiError::new(self.reason.get(), format!("{path}: {what}")).at(path),
         }
     }
 }
@@ -118,7 +118,7 @@ fn described(error: &serde_json::Error) -> String {
 
 struct MessageSeed<'a> {
     descriptor: &'a MessageDescriptor,
-    trail: &'a Trail,
+    trail: &'a JsonPath,
 }
 
 impl<'de> DeserializeSeed<'de> for MessageSeed<'_> {
@@ -154,9 +154,9 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
                 return Err(self.trail.bad_field(field.name(), "the field is given twice"));
             }
             seen.push(field.number());
-            let step = Step::Field(field.name().to_owned());
+            let step = JsonPathStep::Field(field.name().to_owned());
             let seed = FieldSeed { field: &field, trail: self.trail };
-            if let Some(value) = self.trail.below(step, || map.next_value_seed(seed))? {
+            if let Some(value) = self.trail.at_step(step, || map.next_value_seed(seed))? {
                 message.set_field(&field, value);
             }
         }
@@ -184,7 +184,7 @@ fn unknown(descriptor: &MessageDescriptor, name: &str) -> String {
 /// Reads a field; nothing for null.
 struct FieldSeed<'a> {
     field: &'a FieldDescriptor,
-    trail: &'a Trail,
+    trail: &'a JsonPath,
 }
 
 impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
@@ -213,10 +213,10 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         let kind = self.field.kind();
         if self.field.is_list() {
-            let most = most_of(self.field);
+            let most = items_max(self.field);
             deserializer.deserialize_any(ListVisitor { kind: &kind, most, trail: self.trail }).map(Some)
         } else if let (true, Kind::Message(entry)) = (self.field.is_map(), &kind) {
-            let most = most_of(self.field);
+            let most = items_max(self.field);
             deserializer.deserialize_any(MapVisitor { entry, most, trail: self.trail }).map(Some)
         } else {
             ValueSeed { kind: &kind, trail: self.trail }.deserialize(deserializer).map(Some)
@@ -227,7 +227,7 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
 /// Reads a single value.
 struct ValueSeed<'a> {
     kind: &'a Kind,
-    trail: &'a Trail,
+    trail: &'a JsonPath,
 }
 
 impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
@@ -246,7 +246,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
 struct ListVisitor<'a> {
     kind: &'a Kind,
     most: usize,
-    trail: &'a Trail,
+    trail: &'a JsonPath,
 }
 
 impl<'de> Visitor<'de> for ListVisitor<'_> {
@@ -261,7 +261,7 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
         loop {
             let seed =
                 ItemSeed { value: ValueSeed { kind: self.kind, trail: self.trail }, before: values.len(), list: &self };
-            match self.trail.below(Step::Item(values.len()), || list.next_element_seed(seed))? {
+            match self.trail.at_step(JsonPathStep::Item(values.len()), || list.next_element_seed(seed))? {
                 Some(value) => values.push(value),
                 None => return Ok(Value::List(values)),
             }
@@ -291,7 +291,7 @@ impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
 struct MapVisitor<'a> {
     entry: &'a MessageDescriptor,
     most: usize,
-    trail: &'a Trail,
+    trail: &'a JsonPath,
 }
 
 impl<'de> Visitor<'de> for MapVisitor<'_> {
@@ -312,7 +312,8 @@ impl<'de> Visitor<'de> for MapVisitor<'_> {
                 return Err(A::Error::custom(format!("the key {:?} does not fit its type", shortened(&name))));
             };
             let seed = ValueSeed { kind: &value_kind, trail: self.trail };
-            let value = self.trail.below(Step::Key(shortened(&name).into_owned()), || map.next_value_seed(seed))?;
+            let value =
+                self.trail.at_step(JsonPathStep::Key(shortened(&name).into_owned()), || map.next_value_seed(seed))?;
             values.insert(key, value);
         }
         Ok(Value::Map(values))
@@ -367,17 +368,17 @@ mod tests {
     use prost::Message;
     use prost_reflect::DescriptorPool;
 
-    fn read_as<T: Message + Default>(name: &str, body: &str) -> Result<T, Refusal> {
+    fn read_as<T: Message + Default>(name: &str, body: &str) -> Result<T, ApiError> {
         let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("descriptors decode");
         let descriptor = pool.get_message_by_name(name).expect("the message exists");
         read(&descriptor, body.as_bytes()).map(|message| message.transcode_to().expect("the same message"))
     }
 
-    fn add(body: &str) -> Result<AddCountRequest, Refusal> {
+    fn add(body: &str) -> Result<AddCountRequest, ApiError> {
         read_as("tallystone.counter.v1.AddCountRequest", body)
     }
 
-    fn get(body: &str) -> Result<GetCountRequest, Refusal> {
+    fn get(body: &str) -> Result<GetCountRequest, ApiError> {
         read_as("tallystone.counter.v1.GetCountRequest", body)
     }
 

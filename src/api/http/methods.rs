@@ -10,7 +10,7 @@ use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, Me
 use tonic::body::Body;
 use tonic::codegen::Service;
 
-use crate::api::http::counts::Lists;
+use crate::api::http::list_limits::ListLimits;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
@@ -35,40 +35,40 @@ const TAKES_A_SHARE: [&str; 9] = [
 ];
 
 /// The answer of a generated service.
-pub type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
 /// A generated service, whatever it serves.
 pub trait GrpcService: Send + Sync {
     /// Starts a call.
-    fn call(&self, request: http::Request<Body>) -> Answering;
+    fn call(&self, request: http::Request<Body>) -> ResponseFuture;
 }
 
 impl<S> GrpcService for S
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future = Answering>
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future = ResponseFuture>
         + Clone
         + Send
         + Sync,
 {
-    fn call(&self, request: http::Request<Body>) -> Answering {
+    fn call(&self, request: http::Request<Body>) -> ResponseFuture {
         // Generated services are always ready; a clone is one reference count.
         Service::call(&mut self.clone(), request)
     }
 }
 
 /// The place of a service; empty until the service is mounted.
-pub type Mount = Arc<OnceLock<Box<dyn GrpcService>>>;
+pub type ServiceSlot = Arc<OnceLock<Box<dyn GrpcService>>>;
 
 /// One method.
 pub struct Method {
     /// What it takes and answers.
     pub descriptor: MethodDescriptor,
     /// Where its service is.
-    pub service: Mount,
+    pub service: ServiceSlot,
     /// What is measured.
     pub metrics: MethodMetrics,
     /// The lists of its requests, if they have any.
-    pub lists: Option<Arc<Lists>>,
+    pub lists: Option<Arc<ListLimits>>,
     /// What is set aside for an answer before it is made, in bytes; nothing for those that are always small.
     pub answer_bytes: u32,
     /// Whether either side is a stream.
@@ -86,7 +86,7 @@ pub struct Method {
 /// All methods by their paths.
 pub struct Methods {
     by_path: HashMap<Box<str>, Method>,
-    mounts: HashMap<Box<str>, Mount>,
+    mounts: HashMap<Box<str>, ServiceSlot>,
 }
 
 impl Methods {
@@ -108,7 +108,7 @@ impl Methods {
     }
 
     fn add(&mut self, service: &prost_reflect::ServiceDescriptor, metrics: &CallMetrics) {
-        let mount = Mount::default();
+        let mount = ServiceSlot::default();
         let own = service.full_name().starts_with("tallystone.");
         for descriptor in service.methods() {
             let name = format!("{}/{}", service.full_name(), descriptor.name());
@@ -117,7 +117,7 @@ impl Methods {
                 service: Arc::clone(&mount),
                 metrics: metrics.method(&name),
                 answer_bytes: if own { answer_bytes(&descriptor.output()) } else { ANSWER_LIST_BYTES },
-                lists: Some(descriptor.input()).filter(|_| own).and_then(|input| Lists::of(&input)).map(Arc::new),
+                lists: Some(descriptor.input()).filter(|_| own).and_then(|input| ListLimits::of(&input)).map(Arc::new),
                 own,
                 changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && wants_peer(descriptor.full_name()),
@@ -146,7 +146,7 @@ impl Methods {
     }
 
     /// The path most like one that does not exist, if any is: a method of the same service, else any.
-    pub fn most_like(&self, path: &str) -> Option<&str> {
+    pub fn closest_match(&self, path: &str) -> Option<&str> {
         if path.len() > SIMILAR_NAME_BYTES_MAX {
             return None;
         }
@@ -213,7 +213,7 @@ mod tests {
     fn a_typo_is_answered_with_the_method_that_was_meant() {
         let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
         let service = "/tallystone.counter.v1.CounterService";
-        let meant = |path: &str| methods.most_like(path).map(str::to_owned);
+        let meant = |path: &str| methods.closest_match(path).map(str::to_owned);
         assert_eq!(meant(&format!("{service}/GetCounts")), Some(format!("{service}/GetCount")));
         assert_eq!(meant(&format!("{service}/addcount")), Some(format!("{service}/AddCount")));
         assert_eq!(meant("/tallystone.counter.v1.CounterServices/AddCount"), Some(format!("{service}/AddCount")));

@@ -53,7 +53,7 @@ pub struct CallMetrics {
 
 /// Why a connection was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
-pub enum Refused {
+pub enum ConnectionRefusal {
     /// The server holds as many as it may.
     Server,
     /// The address at its other end does.
@@ -62,7 +62,7 @@ pub enum Refused {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct RefusedLabels {
-    full: Refused,
+    full: ConnectionRefusal,
 }
 
 impl CallMetrics {
@@ -111,14 +111,14 @@ impl CallMetrics {
             metrics.answers_reset.clone(),
         );
         // Shown from the start, so that a first refusal is a rise.
-        for full in [Refused::Server, Refused::Address] {
+        for full in [ConnectionRefusal::Server, ConnectionRefusal::Address] {
             drop(metrics.refused.get_or_create(&RefusedLabels { full }));
         }
         metrics
     }
 
     /// Counts a connection that was refused.
-    pub fn refused(&self, full: Refused) {
+    pub fn refused(&self, full: ConnectionRefusal) {
         self.refused.get_or_create(&RefusedLabels { full }).inc();
     }
 

@@ -6,28 +6,28 @@
 //! Invariant: every call of a method, on whatever protocol, passes `call`: there it gets its deadline, there a panic ends,
 //! there it is measured.
 
-mod answer_body;
 mod buffers;
 mod call;
-mod counts;
+mod call_start_queue;
 mod gateway;
 mod health;
 mod hosts;
 mod json;
 mod json_read;
 mod json_values;
+mod list_limits;
 mod methods;
 mod metrics;
 mod pages;
 mod request_body;
+mod response_body;
 mod stream_body;
 mod trace;
-mod turns;
 
-pub use answer_body::Watched;
 pub use buffers::{Buffers, Caller};
+pub use call_start_queue::CallExecutor;
 pub use gateway::Gateway;
-pub use health::{Phase, Standing};
-pub use hosts::Hosts;
-pub use metrics::Refused;
-pub use turns::Streams;
+pub use health::{ServerPhase, ServiceOutages};
+pub use hosts::AllowedHosts;
+pub use metrics::ConnectionRefusal;
+pub use response_body::StallGuard;

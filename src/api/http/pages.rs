@@ -11,11 +11,11 @@ use tonic::body::Body;
 
 use parking_lot::RwLock;
 
-use crate::api::errors::Refusal;
-use crate::api::http::answer_body::AnswerBody;
+use crate::api::errors::ApiError;
 use crate::api::http::buffers::Caller;
-use crate::api::http::health::Health;
+use crate::api::http::health::ServerHealth;
 use crate::api::http::json;
+use crate::api::http::response_body::ResponseBody;
 use crate::domain::Reason;
 use crate::domain::limits::ANSWER_LIST_BYTES;
 
@@ -32,13 +32,13 @@ pub fn exists(path: &str) -> bool {
 /// Answers a page.
 pub async fn answer(
     request: &Request<()>,
-    health: &Health,
+    health: &ServerHealth,
     registry: &Arc<RwLock<Registry>>,
     caller: &Caller,
 ) -> Response<Body> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let what = format!("{} is not allowed here; read the page with GET", request.method());
-        let mut response = json::refused(&Refusal::new(Reason::MethodNotAllowed, what).into());
+        let mut response = json::refused(&ApiError::new(Reason::MethodNotAllowed, what).into());
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -84,7 +84,7 @@ fn host_of(request: &Request<()>) -> String {
 
 /// The metrics. They are many where datasets and queues are: written off the runtime, and counted like any large answer.
 async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
-    let place = caller.answer_place(ANSWER_LIST_BYTES as usize).await;
+    let place = caller.reserve_response(ANSWER_LIST_BYTES as usize).await;
     let written = json::off_the_runtime(usize::MAX, move || {
         let mut page = String::new();
         text::encode(&mut page, &registry.read()).map(|()| page)
@@ -92,7 +92,7 @@ async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<B
     match written.await {
         Err(refusal) => json::refused(&refusal.into()),
         Ok(Ok(page)) => {
-            let body = AnswerBody::made(page.into(), Some(place), caller, Body::empty());
+            let body = ResponseBody::complete(page.into(), Some(place), caller, Body::empty());
             with_type(StatusCode::OK, METRICS_TYPE, bytes::Bytes::new()).map(|_| Body::new(body))
         }
         Ok(Err(error)) => {

@@ -15,25 +15,25 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::errors::Refusal;
-use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES, Place};
-use crate::api::http::counts::Lists;
+use crate::api::errors::ApiError;
+use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
+use crate::api::http::list_limits::ListLimits;
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 
 /// Where the room for an answer is left, once it is there.
-pub type Room = Arc<Mutex<Option<Place>>>;
+pub type ResponsePermitSlot = Arc<Mutex<Option<BufferPermit>>>;
 
 /// Room for an answer that is still to be taken: after the request has come, so that one that never comes holds none.
-pub struct RoomWanted {
+pub struct PendingResponsePermit {
     bytes: Option<u32>,
-    room: Room,
-    waiting: Option<Pin<Box<dyn Future<Output = Option<Place>> + Send>>>,
+    room: ResponsePermitSlot,
+    waiting: Option<Pin<Box<dyn Future<Output = Option<BufferPermit>> + Send>>>,
 }
 
-impl RoomWanted {
+impl PendingResponsePermit {
     /// Wants room for so many bytes; or none but that the connection may hold more, where an answer may be long in coming.
-    pub fn new(bytes: Option<u32>, room: &Room) -> Self {
+    pub fn new(bytes: Option<u32>, room: &ResponsePermitSlot) -> Self {
         Self { bytes, room: Arc::clone(room), waiting: None }
     }
 
@@ -43,9 +43,9 @@ impl RoomWanted {
             let caller = Arc::clone(caller);
             Box::pin(async move {
                 match bytes {
-                    Some(bytes) => Some(caller.answer_place(bytes as usize).await),
+                    Some(bytes) => Some(caller.reserve_response(bytes as usize).await),
                     None => {
-                        caller.answers_are_taken().await;
+                        caller.wait_for_response_capacity().await;
                         None
                     }
                 }
@@ -57,34 +57,50 @@ impl RoomWanted {
     }
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Place, Refusal>> + Send>>;
+type RequestPermitFuture = Pin<Box<dyn Future<Output = Result<BufferPermit, ApiError>> + Send>>;
 
 /// The body.
 pub struct RequestBody {
     inner: Body,
     caller: Arc<Caller>,
-    lists: Option<Arc<Lists>>,
+    lists: Option<Arc<ListLimits>>,
     /// What came of messages that are not whole.
-    part: BytesMut,
+    partial: BytesMut,
     /// Room for the message in `part`, or for the one that was handed on last.
-    place: Option<Place>,
-    waiting: Option<Waiting>,
+    permit: Option<BufferPermit>,
+    waiting: Option<RequestPermitFuture>,
     /// Ends what stopped in the middle of a message.
-    silence: Option<Pin<Box<Sleep>>>,
+    stall_timer: Option<Pin<Box<Sleep>>>,
     /// The rest is handed on as it comes, for the decoder to refuse.
-    unread: bool,
+    pass_through: bool,
     /// Of a call with one answer: the room for it, taken before its request is handed on.
-    wanted: Option<RoomWanted>,
+    response_permit: Option<PendingResponsePermit>,
     /// The request that waits for that room.
     ready: Option<Bytes>,
 }
 
 impl RequestBody {
     /// Counts the messages of a body.
-    pub fn new(inner: Body, caller: Arc<Caller>, lists: Option<Arc<Lists>>, wanted: Option<RoomWanted>) -> Self {
+    pub fn new(
+        inner: Body,
+        caller: Arc<Caller>,
+        lists: Option<Arc<ListLimits>>,
+        wanted: Option<PendingResponsePermit>,
+    ) -> Self {
         let part = BytesMut::new();
         let (place, waiting, silence, ready) = (None, None, None, None);
-        Self { inner, caller, lists, part, place, waiting, silence, unread: false, wanted, ready }
+        Self {
+            inner,
+            caller,
+            lists,
+            partial: part,
+            permit: place,
+            waiting,
+            stall_timer: silence,
+            pass_through: false,
+            response_permit: wanted,
+            ready,
+        }
     }
 
     fn check(&self, message: &[u8]) -> Result<(), Status> {
@@ -92,7 +108,7 @@ impl RequestBody {
     }
 
     /// The bytes of the whole messages at the beginning, all checked.
-    fn whole(&self, data: &[u8]) -> Result<usize, Status> {
+    fn complete_messages_bytes(&self, data: &[u8]) -> Result<usize, Status> {
         let mut at = 0;
         while let Some(bytes) = frame_bytes(&data[at..]).filter(|bytes| *bytes <= data.len() - at) {
             self.check(&data[at + FRAME_HEADER_BYTES..at + bytes])?;
@@ -103,84 +119,84 @@ impl RequestBody {
 
     /// Takes more bytes; answers whole messages, if there are some now.
     fn take(&mut self, mut data: Bytes) -> Result<Option<Bytes>, Status> {
-        if self.unread {
+        if self.pass_through {
             return Ok(Some(data));
         }
-        if !self.part.is_empty() {
-            self.part.extend_from_slice(&data);
+        if !self.partial.is_empty() {
+            self.partial.extend_from_slice(&data);
             return self.next();
         }
-        let whole = self.whole(&data)?;
+        let whole = self.complete_messages_bytes(&data)?;
         if whole < data.len() {
-            self.part.extend_from_slice(&data.split_off(whole));
+            self.partial.extend_from_slice(&data.split_off(whole));
         }
         if whole == 0 { self.next() } else { Ok(Some(data)) }
     }
 
     /// The next whole message of what came in parts.
     fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some(bytes) = frame_bytes(&self.part) else { return Ok(None) };
+        let Some(bytes) = frame_bytes(&self.partial) else { return Ok(None) };
         if bytes > BODY_BYTES_MAX + FRAME_HEADER_BYTES {
-            self.unread = true;
-            return Ok(Some(self.part.split().freeze()));
+            self.pass_through = true;
+            return Ok(Some(self.partial.split().freeze()));
         }
-        if self.part.len() < bytes {
+        if self.partial.len() < bytes {
             return Ok(None);
         }
-        self.check(&self.part[FRAME_HEADER_BYTES..bytes])?;
-        Ok(Some(self.part.split_to(bytes).freeze()))
+        self.check(&self.partial[FRAME_HEADER_BYTES..bytes])?;
+        Ok(Some(self.partial.split_to(bytes).freeze()))
     }
 
     /// Takes the room that the message in parts needs.
-    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        let Some(bytes) = frame_bytes(&self.part).filter(|_| self.place.is_none() && !self.unread) else {
+    fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let Some(bytes) = frame_bytes(&self.partial).filter(|_| self.permit.is_none() && !self.pass_through) else {
             return Poll::Ready(Ok(()));
         };
         let caller = &self.caller;
         let waiting = self.waiting.get_or_insert_with(|| {
             let caller = Arc::clone(caller);
-            Box::pin(async move { caller.request_place(bytes).await })
+            Box::pin(async move { caller.reserve_request(bytes).await })
         });
         let taken = ready!(waiting.as_mut().poll(cx));
         self.waiting = None;
-        self.place = Some(taken?);
+        self.permit = Some(taken?);
         Poll::Ready(Ok(()))
     }
 
     /// Whether the rest of a message has been waited for too long.
-    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.part.is_empty() {
+    fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.partial.is_empty() {
             return false;
         }
         let most = self.caller.unfinished_max;
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(most)));
+        let silence = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(most)));
         silence.as_mut().poll(cx).is_ready()
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         // The decoder is done with the message before.
-        if self.waiting.is_none() && self.part.len() < FRAME_HEADER_BYTES {
-            self.place = None;
+        if self.waiting.is_none() && self.partial.len() < FRAME_HEADER_BYTES {
+            self.permit = None;
         }
         if let Some(data) = self.next()? {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
         loop {
-            ready!(self.poll_place(cx))?;
+            ready!(self.poll_permit(cx))?;
             let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(frame)) => frame?,
                 Poll::Ready(None) => {
                     // Cut short: the decoder says so.
-                    let rest = self.part.split().freeze();
+                    let rest = self.partial.split().freeze();
                     let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
                     return Poll::Ready(rest);
                 }
-                Poll::Pending if self.is_silent(cx) => {
-                    return Poll::Ready(Some(Err(silent(self.caller.unfinished_max).into())));
+                Poll::Pending if self.has_stalled(cx) => {
+                    return Poll::Ready(Some(Err(stalled(self.caller.unfinished_max).into())));
                 }
                 Poll::Pending => return Poll::Pending,
             };
-            self.silence = None;
+            self.stall_timer = None;
             match frame.into_data() {
                 Ok(data) => {
                     if let Some(data) = self.take(data)? {
@@ -199,9 +215,9 @@ fn frame_bytes(data: &[u8]) -> Option<usize> {
     Some(FRAME_HEADER_BYTES + length as usize)
 }
 
-fn silent(most: Duration) -> Refusal {
+fn stalled(most: Duration) -> ApiError {
     let what = format!("nothing more of the message came for {most:?}; nothing of it was started: send it again");
-    Refusal::new(Reason::DeadlineExceeded, what).without_effect()
+    ApiError::new(Reason::DeadlineExceeded, what).without_effect()
 }
 
 impl http_body::Body for RequestBody {
@@ -218,17 +234,17 @@ impl http_body::Body for RequestBody {
                 None => return Poll::Ready(None),
             },
         };
-        if let Some(wanted) = &mut this.wanted
+        if let Some(wanted) = &mut this.response_permit
             && wanted.poll(&this.caller, cx).is_pending()
         {
             this.ready = Some(data);
             return Poll::Pending;
         }
-        this.wanted = None;
+        this.response_permit = None;
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.part.is_empty() && self.ready.is_none() && self.inner.is_end_stream()
+        self.partial.is_empty() && self.ready.is_none() && self.inner.is_end_stream()
     }
 }

@@ -20,7 +20,7 @@ use crate::api::http::metrics::MethodMetrics;
 use crate::ports::Clock;
 
 /// What ends a stream, and how it is measured.
-pub struct Watch {
+pub struct StreamMonitor {
     /// The deadline that the client asked for, and what to answer when it has passed.
     pub deadline: Option<(Pin<Box<Sleep>>, Status)>,
     /// The drain, for streams that do not end themselves, and what to answer.
@@ -38,20 +38,20 @@ pub struct Watch {
 /// The body.
 pub struct StreamBody {
     inner: Body,
-    watch: Watch,
+    monitor: StreamMonitor,
     ended: bool,
 }
 
 impl StreamBody {
     /// Watches over a body.
-    pub fn new(inner: Body, watch: Watch) -> Self {
-        Self { inner, watch, ended: false }
+    pub fn new(inner: Body, watch: StreamMonitor) -> Self {
+        Self { inner, monitor: watch, ended: false }
     }
 
     fn record(&mut self, code: Code) {
         if !self.ended {
             self.ended = true;
-            self.watch.metrics.record(code, self.watch.clock.elapsed().saturating_sub(self.watch.began));
+            self.monitor.metrics.record(code, self.monitor.clock.elapsed().saturating_sub(self.monitor.began));
         }
     }
 
@@ -66,13 +66,13 @@ impl StreamBody {
         Frame::trailers(trailers)
     }
 
-    fn due(&mut self, cx: &mut Context<'_>) -> Option<Status> {
-        if let Some((sleep, status)) = &mut self.watch.deadline
+    fn poll_termination(&mut self, cx: &mut Context<'_>) -> Option<Status> {
+        if let Some((sleep, status)) = &mut self.monitor.deadline
             && sleep.as_mut().poll(cx).is_ready()
         {
             return Some(status.clone());
         }
-        if let Some((drain, status)) = &mut self.watch.drain
+        if let Some((drain, status)) = &mut self.monitor.drain
             && drain.as_mut().poll(cx).is_ready()
         {
             return Some(status.clone());
@@ -104,13 +104,13 @@ impl http_body::Body for StreamBody {
                 }
                 Poll::Ready(frame)
             }
-            Ok(Poll::Pending) => match this.due(cx) {
+            Ok(Poll::Pending) => match this.poll_termination(cx) {
                 Some(status) => Poll::Ready(Some(Ok(this.end(&status)))),
                 None => Poll::Pending,
             },
             Err(_panic) => {
-                this.watch.metrics.panicked();
-                let status = this.watch.panicked.clone();
+                this.monitor.metrics.panicked();
+                let status = this.monitor.panicked.clone();
                 Poll::Ready(Some(Ok(this.end(&status))))
             }
         }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::app::cli::output::{Answer, Rows, list_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
-use crate::app::notices::note;
+use crate::app::cli::output::{CliResponse, TableRows, list_cell, word};
+use crate::app::cli::{ClientArgs, Failure, GlobalArgs};
+use crate::app::notices::print_notice;
 use crate::app::units;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
@@ -35,7 +35,7 @@ pub struct ApplyArgs {
 }
 
 impl ApplyArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let request = ApplyNamespaceRequest {
             document: read(&self.file)?,
             namespace: self.namespace.unwrap_or_default(),
@@ -47,13 +47,13 @@ impl ApplyArgs {
         for applied in &response.results {
             let name = applied.namespace.as_ref().map_or("", |namespace| namespace.name.as_str());
             for unmapped in &applied.unmapped {
-                note(&format!("{name}: not mapped: {unmapped}"));
+                print_notice(&format!("{name}: not mapped: {unmapped}"));
             }
         }
         if self.dry_run {
-            note("dry run: nothing was changed");
+            print_notice("dry run: nothing was changed");
         }
-        let answer = Answer::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
+        let answer = CliResponse::many("tallystone.admin.v1.ApplyNamespaceResponse", &response, "results");
         let rows = match session.output.is_for_people() {
             true => lines_of(&response),
             false => rows_of(&response),
@@ -78,7 +78,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// The same for people: each difference has a line of its own, with units.
-fn lines_of(response: &ApplyNamespaceResponse) -> Rows {
+fn lines_of(response: &ApplyNamespaceResponse) -> TableRows {
     let mut rows = rows_of(response);
     let applied = std::mem::take(&mut rows.cells).into_iter().zip(&response.results);
     for (cells, applied) in applied {
@@ -91,7 +91,7 @@ fn lines_of(response: &ApplyNamespaceResponse) -> Rows {
     rows
 }
 
-fn rows_of(response: &ApplyNamespaceResponse) -> Rows {
+fn rows_of(response: &ApplyNamespaceResponse) -> TableRows {
     let cells = response.results.iter().map(|applied| {
         let namespace = applied.namespace.as_ref();
         let action = word::<ApplyAction>(applied.action, "APPLY_ACTION_", ApplyAction::as_str_name);
@@ -102,5 +102,5 @@ fn rows_of(response: &ApplyNamespaceResponse) -> Rows {
             list_cell(&applied.differences),
         ]
     });
-    Rows { columns: &["namespace", "action", "version", "differences"], cells: cells.collect() }
+    TableRows { columns: &["namespace", "action", "version", "differences"], cells: cells.collect() }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::app::suggestions::meant;
+use crate::app::suggestions::closest_name;
 use crate::app::units;
 use crate::domain::limits::{LEASE_MAX, LEASE_MIN};
 use crate::domain::{Reason, Timestamp};
@@ -11,16 +11,16 @@ use crate::proto::queue::v1::MessageState;
 
 /// A time on the command line: absolute, or so long before now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum When {
+pub enum TimeArg {
     /// At this time.
     At(Timestamp),
     /// This long before now.
     Ago(Duration),
 }
 
-impl When {
+impl TimeArg {
     /// The time, as the wire writes it.
-    pub fn on_the_wire(self, now: Timestamp) -> prost_types::Timestamp {
+    pub fn to_proto(self, now: Timestamp) -> prost_types::Timestamp {
         crate::api::time::write(match self {
             Self::At(time) => time,
             Self::Ago(duration) => now - duration,
@@ -29,15 +29,15 @@ impl When {
 }
 
 /// Reads `now`, `1h` (so long ago), or a time of RFC 3339.
-pub fn when(text: &str) -> Result<When, String> {
+pub fn when(text: &str) -> Result<TimeArg, String> {
     if text == "now" {
-        return Ok(When::Ago(Duration::ZERO));
+        return Ok(TimeArg::Ago(Duration::ZERO));
     }
     if let Ok(ago) = duration(text.strip_prefix('-').unwrap_or(text)) {
-        return Ok(When::Ago(ago));
+        return Ok(TimeArg::Ago(ago));
     }
     let what = "no time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago";
-    time(text).map(When::At).map_err(|_| what.to_owned())
+    time(text).map(TimeArg::At).map_err(|_| what.to_owned())
 }
 
 /// Reads a time of RFC 3339.
@@ -108,7 +108,7 @@ pub fn message_state(text: &str) -> Result<MessageState, String> {
 /// Reads a reason of a refusal.
 pub fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| {
-        let guess = meant(text, Reason::ALL.iter().map(|reason| reason.info().name));
+        let guess = closest_name(text, Reason::ALL.iter().map(|reason| reason.info().name));
         let guess = guess.map(|name| format!("did you mean {name}? ")).unwrap_or_default();
         format!("no such reason; {guess}`tallystone explain-error` lists them all")
     })
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn times_are_absolute_or_so_long_ago() {
         let at = Timestamp::from_micros(1_728_139_680_000_000);
-        assert_eq!(when("2024-10-05T14:48:00Z"), Ok(When::At(at)));
-        assert_eq!(when("2024-10-05T16:48:00+02:00"), Ok(When::At(at)));
-        assert_eq!(when("now"), Ok(When::Ago(Duration::ZERO)));
+        assert_eq!(when("2024-10-05T14:48:00Z"), Ok(TimeArg::At(at)));
+        assert_eq!(when("2024-10-05T16:48:00+02:00"), Ok(TimeArg::At(at)));
+        assert_eq!(when("now"), Ok(TimeArg::Ago(Duration::ZERO)));
         for text in ["1h", "-1h"] {
-            assert_eq!(when(text), Ok(When::Ago(Duration::from_secs(3_600))));
+            assert_eq!(when(text), Ok(TimeArg::Ago(Duration::from_secs(3_600))));
         }
         for text in ["", "yesterday", "5", "2024-10-05", "--1h"] {
             assert!(when(text).is_err(), "{text}");

@@ -13,12 +13,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tonic::{Code, Request, Streaming};
 
-use crate::adapters::embedded::backup::{self, RestoreError, Summary};
+use crate::adapters::embedded::backup::{self, BackupSummary, RestoreError};
 use crate::adapters::embedded::{OpenError, Options};
 use crate::adapters::system::SystemClock;
 use crate::api::time;
-use crate::app::cli::output::{Output, Parts, Rows, progress};
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, OutputArgs, Session, failure, on_a_runtime};
+use crate::app::cli::output::{IncrementalPrinter, Output, TableRows, progress};
+use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, OutputArgs, failure, on_a_runtime};
 use crate::app::resources::keep_files_private;
 use crate::app::units;
 use crate::client::CallError;
@@ -76,7 +76,7 @@ pub struct RestoreArgs {
 }
 
 impl BackupArgs {
-    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
         match (&self.command, &self.dir) {
             (Some(BackupCommand::Verify(args)), _) => {
                 let began = SystemClock.elapsed();
@@ -88,7 +88,7 @@ impl BackupArgs {
         }
     }
 
-    async fn create(&self, dir: &Path, before: &BeforeNoun) -> Result<(), Failure> {
+    async fn create(&self, dir: &Path, before: &GlobalArgs) -> Result<(), Failure> {
         let (session, began) = (self.client.open(before)?, SystemClock.elapsed());
         let mut partial = dir.as_os_str().to_owned();
         partial.push(".partial");
@@ -118,7 +118,7 @@ impl BackupArgs {
 }
 
 impl RestoreArgs {
-    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
         before.only("restore", &["--output"])?;
         keep_files_private();
         progress(&format!("restoring {} into {}", self.dir.display(), self.data.display()));
@@ -130,11 +130,11 @@ impl RestoreArgs {
 
 /// Writes a backup, checks it, and gives it its name.
 async fn write(
-    session: &Session,
+    session: &ClientContext,
     mut pieces: Streaming<CreateBackupResponse>,
     dir: &Path,
     partial: &Path,
-) -> Result<Summary, Failure> {
+) -> Result<BackupSummary, Failure> {
     let path = partial.join(FILE);
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let mut file = opened.map_err(|error| cannot("make", &path, &error))?;
@@ -185,7 +185,7 @@ fn refuse_existing(dir: &Path) -> Result<(), Failure> {
     Err(Failure::new(Exit::Precondition, what).hint("name a directory that is not there yet"))
 }
 
-fn failed(session: &Session, status: &tonic::Status) -> Failure {
+fn failed(session: &ClientContext, status: &tonic::Status) -> Failure {
     let error = CallError::of_one(status.clone());
     if error.is_unreachable() {
         return session.failed(&error);
@@ -206,7 +206,7 @@ fn refused(error: RestoreError) -> Failure {
     let exit = match &error {
         RestoreError::NotEmpty(_)
         | RestoreError::Unknown(_)
-        | RestoreError::Backup { fault: backup::Fault::Newer(_), .. }
+        | RestoreError::Backup { fault: backup::BackupError::Newer(_), .. }
         | RestoreError::Store(OpenError::InUse(_)) => Exit::Precondition,
         RestoreError::Backup { .. } | RestoreError::NoRoom { .. } | RestoreError::Store(_) => Exit::Failure,
     };
@@ -214,8 +214,8 @@ fn refused(error: RestoreError) -> Failure {
 }
 
 /// Prints what a backup holds; people are told its size with a unit, and how long the work took since it began.
-fn print(output: Output, dir: &Path, summary: &Summary, began: Duration) -> Result<(), Failure> {
-    let Summary { header, keyspaces, rows, bytes } = summary;
+fn print(output: Output, dir: &Path, summary: &BackupSummary, began: Duration) -> Result<(), Failure> {
+    let BackupSummary { header, keyspaces, rows, bytes } = summary;
     let (dir, taken) = (dir.display().to_string(), time::text(header.time));
     let numbers = [*keyspaces, *rows, *bytes].map(|number| number.to_string());
     let mut cells = vec![dir.clone(), header.release.clone(), header.commit.to_string(), taken.clone()];
@@ -230,7 +230,7 @@ fn print(output: Output, dir: &Path, summary: &Summary, began: Duration) -> Resu
         "directory": dir, "release": header.release, "commit": header.commit.to_string(), "taken": taken,
         "keyspaces": numbers[0], "rows": numbers[1], "bytes": numbers[2],
     });
-    let mut parts = Parts::list(output);
-    parts.print(&[item], &Rows { columns, cells: vec![cells] })?;
+    let mut parts = IncrementalPrinter::list(output);
+    parts.print(&[item], &TableRows { columns, cells: vec![cells] })?;
     parts.end(columns)
 }

@@ -1,19 +1,19 @@
 //! `dlq`: messages that are out of attempts: list them, give them their attempts back, throw them away.
 
-mod chosen;
 mod discard;
 mod groups;
+mod selection;
 
 use clap::{Args, Subcommand};
 
-use crate::api::grpc::whole;
+use crate::api::grpc::saturating_i64;
 use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::chosen::{Letter, Verb};
-use crate::app::cli::operations::Following;
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::cli::dead_letters::selection::{DeadLetter, DeadLetterAction};
+use crate::app::cli::operations::OperationFollower;
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
 use crate::proto::queue::v1 as pb;
 
-const REDRIVE: Verb = Verb { kind: "redrive", done: "redriven" };
+const REDRIVE: DeadLetterAction = DeadLetterAction { kind: "redrive", done: "redriven" };
 
 /// List messages that are out of attempts, give them their attempts back, or throw them away.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ enum DlqCommand {
         visible_alias = "list",
         after_help = "Example:\n  tallystone dlq ls -q emails\n  tallystone dlq ls -q emails --messages --limit 10"
     )]
-    Ls(groups::LsArgs),
+    Ls(groups::DlqLsArgs),
     /// Give errored messages their attempts back, and follow how far that is.
     #[command(
         after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run\n  tallystone dlq redrive -q emails --error-signature smtp.bounced"
@@ -42,7 +42,7 @@ enum DlqCommand {
     #[command(
         after_help = "Example:\n  tallystone dlq rm -q emails --error-signature smtp.bounced --dry-run\n  tallystone dlq rm -q emails --all --yes"
     )]
-    Rm(discard::RmArgs),
+    Rm(discard::DlqRmArgs),
     /// Show how far a redrive, discard or purge is. It is known for an hour after its end, and no longer than the server runs.
     #[command(
         after_help = "Example:\n  tallystone dlq status $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
@@ -91,7 +91,7 @@ struct OperationArgs {
 }
 
 impl DlqArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
             DlqCommand::Ls(args) => session.dead_letters(args).await,
@@ -103,7 +103,7 @@ impl DlqArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     async fn redrive(&self, args: RedriveArgs) -> Result<(), Failure> {
         if let Some(signature) = &args.error_signature {
             return self.redrive_signed(&args, signature).await;
@@ -120,19 +120,19 @@ impl Session {
         };
         let operation = self.redriven(&request).await?;
         match args.no_wait {
-            true => Following::new(self).print(operation),
-            false => Following::new(self).to_its_end(operation).await,
+            true => OperationFollower::new(self).print(operation),
+            false => OperationFollower::new(self).wait_until_done(operation).await,
         }
     }
 
     /// The messages of a signature, or of none: a call cannot say that, so they are read and then named.
     async fn redrive_signed(&self, args: &RedriveArgs, signature: &str) -> Result<(), Failure> {
-        let chosen = self.chosen(&args.queue, signature, &args.meta).await?;
+        let chosen = self.select_dead_letters(&args.queue, signature, &args.meta).await?;
         if args.dry_run {
-            self.would(REDRIVE, &args.queue, whole(chosen.letters.len()))?;
+            self.print_dry_run(REDRIVE, &args.queue, saturating_i64(chosen.letters.len()))?;
             return chosen.end();
         }
-        let one = async |letter: &Letter| {
+        let one = async |letter: &DeadLetter| {
             let request = pb::RedriveMessagesRequest {
                 queue: args.queue.clone(),
                 message_id: letter.key.clone(),
@@ -141,7 +141,7 @@ impl Session {
             };
             self.redriven(&request).await.map(Some)
         };
-        self.one_by_one(REDRIVE, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
+        self.apply_to_each(REDRIVE, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
         chosen.end()
     }
 
@@ -154,13 +154,13 @@ impl Session {
         let request = pb::GetOperationRequest { operation_id };
         let answer = call!(self, queues.get_operation, &request)?;
         let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
-        Following::new(self).shown(&operation)
+        OperationFollower::new(self).show(&operation)
     }
 
     async fn cancel_operation(&self, operation_id: String) -> Result<(), Failure> {
         let request = pb::CancelOperationRequest { operation_id };
         let answer = call!(self, queues.cancel_operation, &request)?;
         let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
-        Following::new(self).shown(&operation)
+        OperationFollower::new(self).show(&operation)
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use tonic::{Code, Status};
 
-use crate::app::notices::note;
+use crate::app::notices::print_notice;
 use crate::client::CallError;
 use crate::domain::{Reason, Reject};
 
@@ -119,10 +119,10 @@ impl Failure {
     /// Tells of it on stderr.
     pub fn report(&self) -> ExitCode {
         if !self.text.is_empty() {
-            note(&format!("error: {}", self.text));
+            print_notice(&format!("error: {}", self.text));
         }
         for hint in &self.hints {
-            note(&format!("  {hint}"));
+            print_notice(&format!("  {hint}"));
         }
         self.exit.into()
     }

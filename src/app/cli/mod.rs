@@ -67,13 +67,13 @@ use output::{Format, Output};
 )]
 pub struct Cli {
     #[command(flatten)]
-    before: BeforeNoun,
+    before: GlobalArgs,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Dev(DevArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Server(server::ServerArgs),
@@ -146,7 +146,7 @@ pub struct OutputArgs {
 /// What may stand before the noun, for every command that it says something to.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
-pub struct BeforeNoun {
+pub struct GlobalArgs {
     /// The server, HOST:PORT; of several with commas between, the next is asked when one fails [env: TALLYSTONE_SERVER]
     /// [default: 127.0.0.1:7450].
     #[arg(long, value_name = "HOST:PORT")]
@@ -160,10 +160,10 @@ pub struct BeforeNoun {
 }
 
 /// The format that was given before the noun.
-pub struct OutputGiven(Option<Format>);
+pub struct GlobalFormat(Option<Format>);
 
 /// What a client command works with.
-struct Session {
+struct ClientContext {
     client: Client,
     output: Output,
     server: String,
@@ -176,7 +176,7 @@ const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
 pub const SERVER_DEFAULT: &str = "127.0.0.1:7450";
 
 /// The server: given after the noun, before it, in the environment, else the one of this machine.
-fn server_of(after: Option<&String>, before: &BeforeNoun) -> String {
+fn server_of(after: Option<&String>, before: &GlobalArgs) -> String {
     let given = after.or(before.server.as_ref()).cloned();
     let of_environment = || std::env::var_os(SERVER_VARIABLE).map(|name| name.to_string_lossy().into_owned());
     given.or_else(|| of_environment().filter(|name| !name.is_empty())).unwrap_or_else(|| SERVER_DEFAULT.to_owned())
@@ -184,14 +184,14 @@ fn server_of(after: Option<&String>, before: &BeforeNoun) -> String {
 
 impl OutputArgs {
     /// Prints as it was said here, else before the noun.
-    pub fn or(self, given: &OutputGiven) -> Output {
+    pub fn or(self, given: &GlobalFormat) -> Output {
         Output::new(self.output.or(given.0).unwrap_or(Format::Table))
     }
 }
 
-impl BeforeNoun {
-    fn output(&self) -> OutputGiven {
-        OutputGiven(self.output)
+impl GlobalArgs {
+    fn output(&self) -> GlobalFormat {
+        GlobalFormat(self.output)
     }
 
     /// Refuses what a command has no use for, so that nothing is accepted without effect.
@@ -209,7 +209,7 @@ impl BeforeNoun {
 }
 
 impl ClientArgs {
-    fn open(&self, before: &BeforeNoun) -> Result<Session, Failure> {
+    fn open(&self, before: &GlobalArgs) -> Result<ClientContext, Failure> {
         let mut policy = RetryPolicy::default();
         policy.total = self.timeout.or(before.timeout).unwrap_or(policy.total);
         let server = server_of(self.server.as_ref(), before);
@@ -222,11 +222,11 @@ impl ClientArgs {
         // Who calls: the user of this machine, as far as the environment knows.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
         let output = self.output.or(&before.output());
-        Ok(Session { client: client.acting_as(&user), output, server, timeout: policy.total })
+        Ok(ClientContext { client: client.acting_as(&user), output, server, timeout: policy.total })
     }
 }
 
-impl Session {
+impl ClientContext {
     fn failed(&self, error: &CallError) -> Failure {
         Failure::of_call(error, &self.server)
     }
@@ -234,7 +234,7 @@ impl Session {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let told = |error| -> ! { usage::in_words(error, &command()).exit() };
+    let told = |error| -> ! { usage::with_plain_message(error, &command()).exit() };
     let matches = command().try_get_matches().unwrap_or_else(|error| told(error));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| told(error));
     match run(cli) {
@@ -269,35 +269,35 @@ pub fn command() -> clap::Command {
 fn run(cli: Cli) -> Result<(), Failure> {
     let before = cli.before;
     match cli.command {
-        Command::Dev(args) => {
+        CliCommand::Dev(args) => {
             before.only("dev", &[])?;
             commands::dev(&args)
         }
-        Command::Server(args) => args.run(&before),
-        Command::Migrate(args) => {
+        CliCommand::Server(args) => args.run(&before),
+        CliCommand::Migrate(args) => {
             before.only("migrate", &["--output"])?;
             on_a_runtime(migrate::run(&args.command, &before.output()))
         }
-        Command::Apply(args) => on_a_runtime(args.run(&before)),
-        Command::Ns(args) => on_a_runtime(args.run(&before)),
-        Command::Counter(args) => on_a_runtime(args.run(&before)),
-        Command::Queue(args) => on_a_runtime(args.run(&before)),
-        Command::Msg(args) => on_a_runtime(args.run(&before)),
-        Command::Dlq(args) => on_a_runtime(args.run(&before)),
-        Command::Session(args) => on_a_runtime(args.run(&before)),
-        Command::Work(args) => on_a_runtime(args.run(&before)),
-        Command::Backup(args) => args.run(&before),
-        Command::Restore(args) => args.run(&before),
-        Command::Status(args) => on_a_runtime(args.run(&before)),
-        Command::Plan(args) => {
+        CliCommand::Apply(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Ns(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Counter(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Queue(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Msg(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Dlq(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Session(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Work(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Backup(args) => args.run(&before),
+        CliCommand::Restore(args) => args.run(&before),
+        CliCommand::Status(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Plan(args) => {
             before.only("plan", &["--output"])?;
             args.run(&before.output())
         }
-        Command::ExplainError(args) => {
+        CliCommand::ExplainError(args) => {
             before.only("explain-error", &["--output"])?;
             args.run(&before.output())
         }
-        Command::Completion(args) => {
+        CliCommand::Completion(args) => {
             before.only("completion", &[])?;
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut command(), "tallystone", &mut script);

@@ -5,10 +5,10 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
-use crate::api::grpc::whole;
-use crate::app::cli::output::{Answer, Output, Rows, time_cell, word};
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
-use crate::app::notices::{ask, note};
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell, word};
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
+use crate::app::notices::{print_notice, print_prompt};
 use crate::client::CallError;
 use crate::domain::limits::{CATALOG_ATTEMPTS_MAX, NS_DELETE_COUNTED_MAX};
 use crate::proto::admin::v1 as pb;
@@ -49,7 +49,7 @@ enum NsCommand {
     Hot(HotArgs),
     /// Delete a namespace with all its counters.
     #[command(after_help = "Example:\n  tallystone ns rm views --yes")]
-    Rm(RmArgs),
+    Rm(NsRmArgs),
 }
 
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ struct HotArgs {
 }
 
 #[derive(Debug, Args)]
-struct RmArgs {
+struct NsRmArgs {
     /// The namespace.
     name: String,
     /// Do not ask.
@@ -88,7 +88,7 @@ struct RmArgs {
 }
 
 impl NsArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
             NsCommand::Ls => session.list().await,
@@ -100,7 +100,7 @@ impl NsArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     async fn list(&self) -> Result<(), Failure> {
         let (namespaces, next_page_token) = pages::rows(usize::MAX, async |page_size, page_token| {
             let request = pb::ListNamespacesRequest { page_size, page_token };
@@ -108,8 +108,8 @@ impl Session {
             Ok((page.namespaces, page.next_page_token))
         })
         .await?;
-        let whole = pb::ListNamespacesResponse { namespaces, next_page_token };
-        let cells = whole.namespaces.iter().map(|namespace| {
+        let response = pb::ListNamespacesResponse { namespaces, next_page_token };
+        let cells = response.namespaces.iter().map(|namespace| {
             vec![
                 namespace.name.clone(),
                 counter_type(namespace.counter_type),
@@ -122,15 +122,16 @@ impl Session {
         });
         let columns =
             &["name", "counter_type", "temporality", "counter_cardinality", "dataset", "version", "update_time"];
-        let rows = Rows { columns, cells: cells.collect() };
-        self.output.answer(&Answer::many("tallystone.admin.v1.ListNamespacesResponse", &whole, "namespaces"), &rows)
+        let rows = TableRows { columns, cells: cells.collect() };
+        self.output
+            .answer(&CliResponse::many("tallystone.admin.v1.ListNamespacesResponse", &response, "namespaces"), &rows)
     }
 
     async fn describe(&self, name: String) -> Result<(), Failure> {
         let namespace = self.namespace(name).await?;
-        let rows = Rows { columns: &["setting", "value"], cells: settings(&namespace, self.output) };
+        let rows = TableRows { columns: &["setting", "value"], cells: settings(&namespace, self.output) };
         let response = pb::GetNamespaceResponse { namespace: Some(namespace) };
-        self.output.sentences(&Answer::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
+        self.output.sentences(&CliResponse::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
     }
 
     async fn history(&self, name: String, limit: usize) -> Result<(), Failure> {
@@ -140,8 +141,8 @@ impl Session {
             Ok((page.changes, page.next_page_token))
         })
         .await?;
-        let whole = pb::ListNamespaceChangesResponse { changes, next_page_token };
-        let cells = whole.changes.iter().map(|change| {
+        let response = pb::ListNamespaceChangesResponse { changes, next_page_token };
+        let cells = response.changes.iter().map(|change| {
             vec![
                 change.version.to_string(),
                 time_cell(change.change_time.as_ref()),
@@ -153,9 +154,11 @@ impl Session {
                 },
             ]
         });
-        let rows =
-            Rows { columns: &["version", "change_time", "actor", "reason", "differences"], cells: cells.collect() };
-        let answer = Answer::many("tallystone.admin.v1.ListNamespaceChangesResponse", &whole, "changes");
+        let rows = TableRows {
+            columns: &["version", "change_time", "actor", "reason", "differences"],
+            cells: cells.collect(),
+        };
+        let answer = CliResponse::many("tallystone.admin.v1.ListNamespaceChangesResponse", &response, "changes");
         self.output.answer(&answer, &rows)
     }
 
@@ -185,19 +188,19 @@ impl Session {
     fn show_hot(&self, namespace: pb::Namespace) -> Result<(), Failure> {
         let hot = namespace.hot_counters.iter();
         let cells = hot.map(|hot| vec![hot.counter_name.clone(), hot.buckets_per_id.to_string()]).collect();
-        let rows = Rows { columns: &["counter_name", "buckets_per_id"], cells };
+        let rows = TableRows { columns: &["counter_name", "buckets_per_id"], cells };
         let response = pb::UpdateNamespaceResponse { namespace: Some(namespace) };
-        self.output.answer(&Answer::one("tallystone.admin.v1.UpdateNamespaceResponse", &response), &rows)
+        self.output.answer(&CliResponse::one("tallystone.admin.v1.UpdateNamespaceResponse", &response), &rows)
     }
 
-    async fn remove(&self, args: RmArgs) -> Result<(), Failure> {
+    async fn remove(&self, args: NsRmArgs) -> Result<(), Failure> {
         let namespace = self.namespace(args.name.clone()).await?;
         let what = format!("namespace {} with {}", args.name, self.count_of_counters(&args.name, &namespace).await?);
         if args.dry_run {
-            note(&format!("would delete {what}; nothing was changed"));
+            print_notice(&format!("would delete {what}; nothing was changed"));
             return Ok(());
         }
-        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmed::No {
+        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmation::No {
             return Ok(());
         }
         // What was shown is deleted and nothing else: a repeat meets no namespace that somebody made since.
@@ -213,7 +216,7 @@ impl Session {
             Err(error) if was_deleted_before(&error) => {}
             Err(error) => return Err(self.failed(&error)),
         }
-        note(&format!("deleted {what}"));
+        print_notice(&format!("deleted {what}"));
         Ok(())
     }
 
@@ -259,7 +262,7 @@ fn was_deleted_before(error: &CallError) -> bool {
 
 /// What was answered to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Confirmed {
+pub enum Confirmation {
     /// Go on.
     Yes,
     /// Leave everything as it is; the caller was told so.
@@ -267,19 +270,19 @@ pub enum Confirmed {
 }
 
 /// Asks before something is destroyed. Without a terminal nobody can answer, so `--yes` has to.
-pub fn confirm(yes: bool, what: &str) -> Result<Confirmed, Failure> {
+pub fn confirm(yes: bool, what: &str) -> Result<Confirmation, Failure> {
     if yes {
-        return Ok(Confirmed::Yes);
+        return Ok(Confirmation::Yes);
     }
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
     }
-    ask(&format!("{what}? [y/N]"));
+    print_prompt(&format!("{what}? [y/N]"));
     match is_yes(std::io::stdin().lock())? {
-        true => Ok(Confirmed::Yes),
+        true => Ok(Confirmation::Yes),
         false => {
-            note("nothing was changed");
-            Ok(Confirmed::No)
+            print_notice("nothing was changed");
+            Ok(Confirmation::No)
         }
     }
 }
@@ -308,7 +311,7 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
     let dataset = namespace.dataset.unwrap_or_default();
     let partition = namespace.time_partition.unwrap_or_default();
     let rollup = namespace.rollup.unwrap_or_default();
-    let capacity = output.size_cell(whole(rollup.capacity_bytes));
+    let capacity = output.size_cell(saturating_i64(rollup.capacity_bytes));
     rows.extend([
         ("storage.cache_cluster", storage.cache_cluster),
         ("storage.rollup_cluster", storage.rollup_cluster),

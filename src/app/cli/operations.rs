@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use crate::app::cli::output::{Answer, Rows, progress, time_cell, word};
+use crate::app::cli::output::{CliResponse, TableRows, progress, time_cell, word};
 use crate::app::cli::queue::{full_name, messages};
-use crate::app::cli::{Failure, Session};
-use crate::app::notices::note;
+use crate::app::cli::{ClientContext, Failure};
+use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
 /// The pause between two questions how far an operation is.
@@ -17,18 +17,18 @@ const OPERATION: &[&str] =
     &["operation_id", "kind", "queue", "state", "dry_run", "done", "total", "start_time", "end_time"];
 
 /// Follows operations.
-pub struct Following<'a> {
-    session: &'a Session,
+pub struct OperationFollower<'a> {
+    session: &'a ClientContext,
 }
 
-impl<'a> Following<'a> {
+impl<'a> OperationFollower<'a> {
     /// Follows operations over the session.
-    pub fn new(session: &'a Session) -> Self {
+    pub fn new(session: &'a ClientContext) -> Self {
         Self { session }
     }
 
     /// Asks until the operation is over, then prints it; fails if it did.
-    pub async fn to_its_end(&self, mut operation: pb::Operation) -> Result<(), Failure> {
+    pub async fn wait_until_done(&self, mut operation: pb::Operation) -> Result<(), Failure> {
         while operation.state() == pb::OperationState::Running {
             progress(&format!("{}: {} of about {}", operation.kind, operation.done, operation.total));
             tokio::time::sleep(ASK_EVERY).await;
@@ -41,18 +41,18 @@ impl<'a> Following<'a> {
     }
 
     /// Shows an operation as it is.
-    pub fn shown(&self, operation: &pb::Operation) -> Result<(), Failure> {
-        let rows = Rows { columns: OPERATION, cells: vec![cells(operation)] };
-        self.session.output.answer(&Answer::one(&full_name("Operation"), operation), &rows)
+    pub fn show(&self, operation: &pb::Operation) -> Result<(), Failure> {
+        let rows = TableRows { columns: OPERATION, cells: vec![cells(operation)] };
+        self.session.output.answer(&CliResponse::one(&full_name("Operation"), operation), &rows)
     }
 
     /// Shows an operation; fails if it did, or was cancelled.
     pub fn print(&self, operation: pb::Operation) -> Result<(), Failure> {
         if operation.dry_run {
             let (kind, what, queue) = (&operation.kind, messages(operation.done), &operation.queue);
-            note(&format!("dry run: would {kind} {what} of queue {queue}; nothing was changed"));
+            print_notice(&format!("dry run: would {kind} {what} of queue {queue}; nothing was changed"));
         }
-        self.shown(&operation)?;
+        self.show(&operation)?;
         match (operation.state(), operation.error) {
             (pb::OperationState::Failed, error) => {
                 let why = error.map(|error| error.message).unwrap_or_default();

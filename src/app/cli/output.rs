@@ -16,7 +16,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
 use crate::app::cli::Failure;
-use crate::app::notices::note;
+use crate::app::notices::print_notice;
 use crate::app::units;
 use crate::proto;
 
@@ -35,7 +35,7 @@ pub enum Format {
 
 /// Rows of an answer for people and spreadsheets.
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
+pub struct TableRows {
     /// The fields that the columns show.
     pub columns: &'static [&'static str],
     /// The cells, as many in each row as there are columns.
@@ -43,7 +43,7 @@ pub struct Rows {
 }
 
 /// An answer in the words of the protocol.
-pub struct Answer {
+pub struct CliResponse {
     message: DynamicMessage,
     /// The repeated field whose items are the rows, if it has one.
     items: Option<&'static str>,
@@ -64,7 +64,7 @@ pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
 
 const JSON: SerializeOptions = SerializeOptions::new().skip_default_fields(false);
 
-impl Answer {
+impl CliResponse {
     /// An answer that is one message of the given full name.
     pub fn one(name: &str, message: &impl Message) -> Self {
         let descriptor = DESCRIPTORS.get_message_by_name(name).expect("the caller names a message of ours");
@@ -135,25 +135,25 @@ impl Output {
     }
 
     /// Prints an answer.
-    pub fn answer(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+    pub fn answer(self, answer: &CliResponse, rows: &TableRows) -> Result<(), Failure> {
         self.answer_in(&Layout::Natural, answer, rows)
     }
 
     /// Prints an answer whose rows end with sentences: these are neither cut nor broken, because commands in them are copied.
-    pub fn sentences(self, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+    pub fn sentences(self, answer: &CliResponse, rows: &TableRows) -> Result<(), Failure> {
         self.answer_in(&Layout::Whole, answer, rows)
     }
 
-    fn answer_in(self, layout: &Layout, answer: &Answer, rows: &Rows) -> Result<(), Failure> {
+    fn answer_in(self, layout: &Layout, answer: &CliResponse, rows: &TableRows) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match self.format {
-            Format::Table => writeln!(out, "{}", table(rows, Header::Yes, layout))?,
+            Format::Table => writeln!(out, "{}", table(rows, PrintHeader::Yes, layout))?,
             Format::Json => {
                 serde_json::to_writer_pretty(&mut out, &answer.json()).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
             Format::Jsonl => json_lines(&mut out, &answer.lines())?,
-            Format::Csv => csv(&mut out, rows, Header::Yes)?,
+            Format::Csv => csv(&mut out, rows, PrintHeader::Yes)?,
         }
         Ok(out.flush()?)
     }
@@ -200,11 +200,11 @@ impl Output {
 
 /// An answer that is printed part by part as it comes, under one header. As JSON it is one list, which is complete only
 /// when it was ended; an answer without an end is a document a line.
-pub struct Parts {
+pub struct IncrementalPrinter {
     output: Output,
     layout: Layout,
     /// Whether anything was printed.
-    begun: bool,
+    has_printed: bool,
     /// The items of the list so far.
     items: usize,
 }
@@ -224,15 +224,15 @@ pub enum Layout {
 
 /// Whether rows are printed with a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Header {
+enum PrintHeader {
     Yes,
     No,
 }
 
-impl Parts {
+impl IncrementalPrinter {
     /// An answer with an end.
     pub fn list(output: Output) -> Self {
-        Self { output, layout: Layout::Natural, begun: false, items: 0 }
+        Self { output, layout: Layout::Natural, has_printed: false, items: 0 }
     }
 
     /// An answer without an end.
@@ -246,16 +246,16 @@ impl Parts {
 
     /// Lays tables out so.
     #[must_use]
-    pub fn laid_out(self, layout: Layout) -> Self {
+    pub fn with_layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
     /// Prints the next part.
-    pub fn print(&mut self, items: &[serde_json::Value], rows: &Rows) -> Result<(), Failure> {
+    pub fn print(&mut self, items: &[serde_json::Value], rows: &TableRows) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        let header = if self.begun { Header::No } else { Header::Yes };
+        let header = if self.has_printed { PrintHeader::No } else { PrintHeader::Yes };
         match self.output.format {
-            Format::Table if rows.cells.is_empty() && self.begun => {}
+            Format::Table if rows.cells.is_empty() && self.has_printed => {}
             Format::Table => writeln!(out, "{}", table(rows, header, &self.layout))?,
             Format::Json => {
                 for item in items {
@@ -267,14 +267,14 @@ impl Parts {
             Format::Jsonl => json_lines(&mut out, items)?,
             Format::Csv => csv(&mut out, rows, header)?,
         }
-        self.begun = true;
+        self.has_printed = true;
         Ok(out.flush()?)
     }
 
     /// Ends the answer; one without any part shows its columns.
     pub fn end(mut self, columns: &'static [&'static str]) -> Result<(), Failure> {
-        if !self.begun {
-            self.print(&[], &Rows { columns, cells: Vec::new() })?;
+        if !self.has_printed {
+            self.print(&[], &TableRows { columns, cells: Vec::new() })?;
         }
         if self.output.format == Format::Json {
             let mut out = io::stdout().lock();
@@ -311,7 +311,7 @@ pub fn list_cell(things: &[String]) -> String {
 /// Tells of progress, where somebody looks.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
-        note(text);
+        print_notice(text);
     }
 }
 
@@ -328,15 +328,15 @@ fn json_lines(out: &mut impl Write, lines: &[serde_json::Value]) -> Result<(), F
     Ok(())
 }
 
-fn table(rows: &Rows, header: Header, layout: &Layout) -> String {
-    let fitted = fit::fitted(rows, layout);
+fn table(rows: &TableRows, header: PrintHeader, layout: &Layout) -> String {
+    let fitted = fit::table_columns(rows, layout);
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     if let Layout::Within(width) = layout {
         let width = u16::try_from(*width).unwrap_or(u16::MAX);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
-    if header == Header::Yes {
+    if header == PrintHeader::Yes {
         table.set_header(fitted.iter().map(|column| column.header.as_str()));
     }
     for row in 0..rows.cells.len() {
@@ -351,8 +351,8 @@ fn table(rows: &Rows, header: Header, layout: &Layout) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn csv(out: &mut impl Write, rows: &Rows, header: Header) -> io::Result<()> {
-    if header == Header::Yes {
+fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader) -> io::Result<()> {
+    if header == PrintHeader::Yes {
         writeln!(out, "{}", rows.columns.join(","))?;
     }
     for row in &rows.cells {
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn json_is_canonical_and_shows_defaults() {
-        let answer = Answer::many("tallystone.counter.v1.ListCountersResponse", &response(), "counters");
+        let answer = CliResponse::many("tallystone.counter.v1.ListCountersResponse", &response(), "counters");
         let json = answer.json().to_string();
         assert_eq!(
             json,
@@ -404,37 +404,38 @@ mod tests {
 
     #[test]
     fn a_table_has_headers_for_people_and_no_blanks_at_its_ends() {
-        let rows = Rows {
+        let rows = TableRows {
             columns: &["counter_name", "count"],
             cells: vec![vec!["views".to_owned(), "5".to_owned()], vec!["x".to_owned(), String::new()]],
         };
-        assert_eq!(table(&rows, Header::Yes, &Layout::Natural), "COUNTER NAME  COUNT\nviews             5\nx");
+        assert_eq!(table(&rows, PrintHeader::Yes, &Layout::Natural), "COUNTER NAME  COUNT\nviews             5\nx");
     }
 
     #[test]
     fn rows_of_later_parts_stand_below_those_of_earlier_ones() {
-        let part = |name: &str, count: &str| Rows {
+        let part = |name: &str, count: &str| TableRows {
             columns: &["counter_name", "count", "open"],
             cells: vec![vec![name.to_owned(), count.to_owned(), "true".to_owned()]],
         };
         let layout = Layout::AtLeast(vec![14, 6, 5]);
-        let first = table(&part("a", "5"), Header::Yes, &layout);
-        let second = table(&part("much_longer", "12345"), Header::No, &layout);
+        let first = table(&part("a", "5"), PrintHeader::Yes, &layout);
+        let second = table(&part("much_longer", "12345"), PrintHeader::No, &layout);
         assert_eq!(first, "COUNTER NAME     COUNT  OPEN\na                    5  true");
         assert_eq!(second, "much_longer      12345  true");
     }
 
     #[test]
     fn a_long_text_is_wrapped_and_what_hides_in_it_is_shown() {
-        let rows = Rows {
+        let rows = TableRows {
             columns: &["reason", "help"],
             cells: vec![vec!["PENDING".to_owned(), "one two three four five six".to_owned()]],
         };
-        let text = table(&rows, Header::Yes, &Layout::Within(26));
+        let text = table(&rows, PrintHeader::Yes, &Layout::Within(26));
         assert!(text.lines().count() > 2 && text.lines().all(|line| line.len() <= 26), "{text}");
-        let rows = Rows { columns: &["text"], cells: vec![vec!["\u{1b}[31mred".to_owned()]] };
-        assert_eq!(table(&rows, Header::No, &Layout::Natural), "\\u{1b}[31mred");
-        let rows = Rows { columns: &["id", "state"], cells: vec![vec!["a\nb  DONE".to_owned(), "PENDING".to_owned()]] };
-        assert_eq!(table(&rows, Header::No, &Layout::Natural), "a\\nb  DONE  PENDING", "no id looks like a row");
+        let rows = TableRows { columns: &["text"], cells: vec![vec!["\u{1b}[31mred".to_owned()]] };
+        assert_eq!(table(&rows, PrintHeader::No, &Layout::Natural), "\\u{1b}[31mred");
+        let rows =
+            TableRows { columns: &["id", "state"], cells: vec![vec!["a\nb  DONE".to_owned(), "PENDING".to_owned()]] };
+        assert_eq!(table(&rows, PrintHeader::No, &Layout::Natural), "a\\nb  DONE  PENDING", "no id looks like a row");
     }
 }

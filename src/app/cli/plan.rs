@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::api::grpc::whole;
-use crate::app::cli::output::{Layout, Output, Parts, Rows, TABLE_WIDTH};
-use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::output::{IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
+use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
 use crate::app::units;
 use crate::domain::capacity::{Load, Plan};
 use crate::domain::namespace::Cardinality;
@@ -49,7 +49,7 @@ enum CardinalityArg {
 }
 
 impl PlanArgs {
-    pub fn run(&self, given: &OutputGiven) -> Result<(), Failure> {
+    pub fn run(&self, given: &GlobalFormat) -> Result<(), Failure> {
         let load = Load {
             adds_per_second: self.adds_per_second,
             counters: self.counters,
@@ -65,8 +65,8 @@ impl PlanArgs {
         let lines = lines_of(&load.plan(), output);
         let items: Vec<_> =
             lines.iter().map(|[item, value, note]| json!({ "item": item, "value": value, "note": note })).collect();
-        let rows = Rows { columns: &["item", "value", "note"], cells: lines.into_iter().map(Vec::from).collect() };
-        let mut parts = Parts::list(output).laid_out(Layout::Within(TABLE_WIDTH));
+        let rows = TableRows { columns: &["item", "value", "note"], cells: lines.into_iter().map(Vec::from).collect() };
+        let mut parts = IncrementalPrinter::list(output).with_layout(Layout::Within(TABLE_WIDTH));
         parts.print(&items, &rows)?;
         parts.end(rows.columns)
     }
@@ -84,7 +84,7 @@ fn lasting(time: Duration, output: Output) -> String {
 
 /// Item, value, note; in the order in which one would write them down.
 fn lines_of(plan: &Plan, output: Output) -> Vec<[String; 3]> {
-    let set = |bytes: u64| output.size_cell(whole(bytes));
+    let set = |bytes: u64| output.size_cell(saturating_i64(bytes));
     let (about, span) = (|bytes| sized(bytes, output), |time| lasting(time, output));
     let line = |item: &str, value: String, note: &str| [item.to_owned(), value, note.to_owned()];
     let (dataset, partition, rollup) = (&plan.dataset, plan.partition, plan.rollup);

@@ -3,8 +3,8 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{DESCRIPTORS, Format, Layout, Output, Parts, Rows, TABLE_WIDTH};
-use crate::app::cli::{Failure, OutputArgs, OutputGiven, arguments};
+use crate::app::cli::output::{DESCRIPTORS, Format, IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
+use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
 use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
 
@@ -20,7 +20,7 @@ pub struct ExplainErrorArgs {
 }
 
 impl ExplainErrorArgs {
-    pub fn run(&self, given: &OutputGiven) -> Result<(), Failure> {
+    pub fn run(&self, given: &GlobalFormat) -> Result<(), Failure> {
         let output = self.output.or(given);
         match (output.format(), self.reason) {
             (Format::Table, Some(reason)) => output.bytes(text_of(reason).as_bytes()),
@@ -36,7 +36,7 @@ impl Output {
     fn all(self, reasons: &[Reason]) -> Result<(), Failure> {
         let items: Vec<_> = reasons.iter().copied().map(json_of).collect();
         let rows = rows_of(reasons);
-        let mut parts = Parts::list(self).laid_out(Layout::Within(TABLE_WIDTH));
+        let mut parts = IncrementalPrinter::list(self).with_layout(Layout::Within(TABLE_WIDTH));
         parts.print(&items, &rows)?;
         parts.end(rows.columns)
     }
@@ -56,13 +56,13 @@ fn text_of(reason: Reason) -> String {
     )
 }
 
-fn rows_of(reasons: &[Reason]) -> Rows {
+fn rows_of(reasons: &[Reason]) -> TableRows {
     let cells = reasons.iter().map(|reason| {
         let info = reason.info();
         let code = code_text(info.code).to_owned();
         vec![info.name.to_owned(), code, info.http.to_string(), retry_text(info.retry).to_owned(), info.help.to_owned()]
     });
-    Rows { columns: &["reason", "grpc_code", "http", "retry", "help"], cells: cells.collect() }
+    TableRows { columns: &["reason", "grpc_code", "http", "retry", "help"], cells: cells.collect() }
 }
 
 fn json_of(reason: Reason) -> serde_json::Value {

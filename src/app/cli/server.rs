@@ -7,7 +7,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::app::cli::{BeforeNoun, Exit, Failure, arguments, on_a_runtime, server_of};
+use crate::app::cli::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
 use crate::app::commands::{self, ServerCommand};
 use crate::client;
 
@@ -47,7 +47,7 @@ struct WaitReadyArgs {
 }
 
 impl ServerArgs {
-    pub fn run(&self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
         match &self.command {
             ServerVerb::Process(command) => {
                 let useful: &[_] = if matches!(command, ServerCommand::PrintConfig(_)) { &["--output"] } else { &[] };

@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{Answer, Rows, list_cell, time_cell};
+use crate::app::cli::output::{CliResponse, TableRows, list_cell, time_cell};
 use crate::app::cli::queue::full_name;
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session, pages};
-use crate::app::notices::note;
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
+use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
 /// List sessions; open them, keep their leases, close them: for workers that are scripts. `tallystone work` has one of its own.
@@ -29,13 +29,13 @@ enum SessionCommand {
     Open(OpenArgs),
     /// Let a session and its leases live on; shows the leases whose messages somebody wants canceled.
     #[command(after_help = "Example:\n  tallystone session beat $(tallystone session open --id)")]
-    Beat(BeatArgs),
+    Beat(SessionHeartbeatArgs),
     /// List the sessions that live, with their workers and how many leases they hold. Their ids are their workers' secrets.
     #[command(
         visible_alias = "list",
         after_help = "Example:\n  tallystone session ls\n  tallystone session ls -q emails"
     )]
-    Ls(LsArgs),
+    Ls(SessionLsArgs),
     /// End a session and release its leases.
     #[command(after_help = "Example:\n  tallystone session close $(tallystone session open --id)")]
     Close(CloseArgs),
@@ -55,7 +55,7 @@ struct OpenArgs {
 }
 
 #[derive(Debug, Args)]
-struct BeatArgs {
+struct SessionHeartbeatArgs {
     /// The session, as `session open` shows it.
     session_id: String,
     /// The last call whose answer arrived: the leases of all up to it end with the session from then on.
@@ -64,7 +64,7 @@ struct BeatArgs {
 }
 
 #[derive(Debug, Args)]
-struct LsArgs {
+struct SessionLsArgs {
     /// Only those that may hold leases of this queue, and their leases there.
     #[arg(short, long, default_value = "", hide_default_value = true, value_name = "NAME")]
     queue: String,
@@ -80,7 +80,7 @@ struct CloseArgs {
 }
 
 impl SessionArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
             SessionCommand::Open(args) => session.open_session(args).await,
@@ -91,7 +91,7 @@ impl SessionArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     async fn open_session(&self, args: OpenArgs) -> Result<(), Failure> {
         let session_lease = args.lease.map(write_duration);
         let request = pb::OpenSessionRequest { label: args.label, session_lease };
@@ -100,20 +100,20 @@ impl Session {
             return self.output.bytes(format!("{}\n", opened.session_id).as_bytes());
         }
         let cells = vec![vec![opened.session_id.clone(), self.output.span_cell(opened.session_lease.as_ref())]];
-        let rows = Rows { columns: &["session_id", "session_lease"], cells };
-        self.output.answer(&Answer::one(&full_name("OpenSessionResponse"), &opened), &rows)
+        let rows = TableRows { columns: &["session_id", "session_lease"], cells };
+        self.output.answer(&CliResponse::one(&full_name("OpenSessionResponse"), &opened), &rows)
     }
 
-    async fn beat(&self, args: BeatArgs) -> Result<(), Failure> {
+    async fn beat(&self, args: SessionHeartbeatArgs) -> Result<(), Failure> {
         let request = pb::HeartbeatRequest { session_id: args.session_id, received_up_to: args.received_up_to };
         let beat = call!(self, queues.heartbeat, &request)?;
         let left = self.output.left_cell(beat.session_expires_in.as_ref());
         let cells = vec![vec![left, list_cell(&beat.cancel_requests)]];
-        let rows = Rows { columns: &["session_expires_in", "cancel_requests"], cells };
-        self.output.answer(&Answer::one(&full_name("HeartbeatResponse"), &beat), &rows)
+        let rows = TableRows { columns: &["session_expires_in", "cancel_requests"], cells };
+        self.output.answer(&CliResponse::one(&full_name("HeartbeatResponse"), &beat), &rows)
     }
 
-    async fn list_sessions(&self, args: LsArgs) -> Result<(), Failure> {
+    async fn list_sessions(&self, args: SessionLsArgs) -> Result<(), Failure> {
         let (sessions, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
             let request = pb::ListSessionsRequest { queue: args.queue.clone(), page_size, page_token };
             let page = call!(ask self, queues.list_sessions, &request)?;
@@ -121,7 +121,7 @@ impl Session {
         })
         .await?;
         if !next_page_token.is_empty() {
-            note("there are more; --limit N shows them");
+            print_notice("there are more; --limit N shows them");
         }
         let whole = pb::ListSessionsResponse { sessions, next_page_token };
         let cells = whole.sessions.iter().map(|session| {
@@ -135,14 +135,14 @@ impl Session {
             ]
         });
         let columns = &["label", "session_ref", "leases", "open_time", "last_heard_time", "session_expires_in"];
-        let rows = Rows { columns, cells: cells.collect() };
-        self.output.answer(&Answer::many(&full_name("ListSessionsResponse"), &whole, "sessions"), &rows)
+        let rows = TableRows { columns, cells: cells.collect() };
+        self.output.answer(&CliResponse::many(&full_name("ListSessionsResponse"), &whole, "sessions"), &rows)
     }
 
     async fn close_session(&self, args: CloseArgs) -> Result<(), Failure> {
         let request = pb::CloseSessionRequest { session_id: args.session_id };
         let closed = call!(self, queues.close_session, &request)?;
-        let rows = Rows { columns: &["released"], cells: vec![vec![closed.released.to_string()]] };
-        self.output.answer(&Answer::one(&full_name("CloseSessionResponse"), &closed), &rows)
+        let rows = TableRows { columns: &["released"], cells: vec![vec![closed.released.to_string()]] };
+        self.output.answer(&CliResponse::one(&full_name("CloseSessionResponse"), &closed), &rows)
     }
 }

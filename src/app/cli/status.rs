@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::app::cli::output::{Answer, Rows, duration_of};
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
+use crate::app::cli::output::{CliResponse, TableRows, duration_of};
+use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use crate::app::units::{about, counted, size};
 use crate::proto::admin::v1 as pb;
 
@@ -24,17 +24,17 @@ pub struct StatusArgs {
 const COLUMNS: &[&str] = &["part", "name", "state"];
 
 impl StatusArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         session.status().await
     }
 }
 
-impl Session {
+impl ClientContext {
     async fn status(&self) -> Result<(), Failure> {
         let status = call!(ask self, status.get_status, &pb::GetStatusRequest {})?;
-        let rows = Rows { columns: COLUMNS, cells: rows(&status) };
-        self.output.sentences(&Answer::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
+        let rows = TableRows { columns: COLUMNS, cells: rows(&status) };
+        self.output.sentences(&CliResponse::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
         let exit = match (status.ready, status.problems.is_empty()) {
             (true, true) => return Ok(()),
             (true, false) => Exit::Failure,

@@ -8,7 +8,7 @@ use clap::Error;
 use clap::error::{ContextKind, ErrorKind};
 
 /// The error with a sentence in place of the words of a parser, if it has such words.
-pub fn in_words(error: Error, command: &clap::Command) -> Error {
+pub fn with_plain_message(error: Error, command: &clap::Command) -> Error {
     let Some(words) = words(&error) else { return error };
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (argument, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
@@ -41,7 +41,7 @@ mod tests {
         let mut command = crate::app::cli::command();
         let line = [&["tallystone"], arguments].concat();
         let error = command.try_get_matches_from_mut(line).expect_err("a value that is refused");
-        let error = in_words(error, &command);
+        let error = with_plain_message(error, &command);
         assert_eq!((error.kind(), error.exit_code()), (ErrorKind::ValueValidation, 2));
         error.to_string()
     }

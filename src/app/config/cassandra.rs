@@ -14,9 +14,9 @@ use crate::domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
 /// Copies by data centre: `DC:N,DC:N`.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Copies(Vec<(String, u32)>);
+pub struct ReplicasByDataCenter(Vec<(String, u32)>);
 
-impl Copies {
+impl ReplicasByDataCenter {
     /// How a keyspace is replicated; none if nobody said.
     pub fn replication(&self) -> Option<Replication> {
         (!self.0.is_empty()).then(|| Replication::new(self.0.clone()))
@@ -28,7 +28,7 @@ impl Copies {
     }
 }
 
-impl FromStr for Copies {
+impl FromStr for ReplicasByDataCenter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -46,7 +46,7 @@ impl FromStr for Copies {
     }
 }
 
-impl TryFrom<String> for Copies {
+impl TryFrom<String> for ReplicasByDataCenter {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -54,7 +54,7 @@ impl TryFrom<String> for Copies {
     }
 }
 
-impl fmt::Display for Copies {
+impl fmt::Display for ReplicasByDataCenter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pairs: Vec<String> = self.0.iter().map(|(name, copies)| format!("{name}:{copies}")).collect();
         f.write_str(&pairs.join(","))
@@ -69,7 +69,7 @@ pub fn storage_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
 }
 
 /// The clusters beside that one, whose keyspaces keep datasets whose namespaces name them.
-pub fn clusters_beside(config: &Config) -> impl Iterator<Item = (&str, &ClusterConfig)> {
+pub fn attached_clusters(config: &Config) -> impl Iterator<Item = (&str, &ClusterConfig)> {
     let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Cassandra);
     of_kind.map(|(name, cluster)| (name.as_str(), cluster)).filter(|(name, _)| *name != config.storage.cluster)
 }
@@ -156,15 +156,15 @@ pub(super) fn fault_of_storage(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{Sources, load};
+    use crate::app::config::{ConfigSources, load};
 
     #[test]
     fn copies_are_read_by_data_centre() {
-        let copies: Copies = "dc1:3, dc-2:1".parse().expect("valid copies");
+        let copies: ReplicasByDataCenter = "dc1:3, dc-2:1".parse().expect("valid copies");
         assert_eq!(copies.to_string(), "dc1:3,dc-2:1");
-        assert_eq!("".parse::<Copies>(), Ok(Copies::default()));
+        assert_eq!("".parse::<ReplicasByDataCenter>(), Ok(ReplicasByDataCenter::default()));
         for bad in ["dc1", "dc1:0", "dc1:10", ":3", "dc1:3,", "dc'1:3", "dc1:x"] {
-            assert!(bad.parse::<Copies>().is_err(), "{bad}");
+            assert!(bad.parse::<ReplicasByDataCenter>().is_err(), "{bad}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn a_cluster_of_cassandra_that_cannot_be_used_is_refused_with_what_to_write() {
         let refused = |pairs: &[(&str, &str)]| {
             let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-            load(&Sources { flags, ..Sources::default() }).map(|_| ()).map_err(|error| error.to_string())
+            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
         };
         let good = [
             ("storage.kind", "cassandra"),

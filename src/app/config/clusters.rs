@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::app::config::cassandra::{self, Copies};
+use crate::app::config::cassandra::{self, ReplicasByDataCenter};
 use crate::app::config::{Config, ListenAddress, StorageKind};
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{
@@ -43,7 +43,7 @@ pub struct ClusterConfig {
     /// Its data centre that this server writes in; empty: the only one.
     pub data_center: String,
     /// How `migrate apply` replicates a keyspace that it makes.
-    pub replication: Copies,
+    pub replication: ReplicasByDataCenter,
     /// The user of the cluster; empty: it asks for none.
     pub user: String,
     /// The password.
@@ -241,7 +241,7 @@ fn fault_of_choice(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{Sources, load};
+    use crate::app::config::{ConfigSources, load};
 
     #[test]
     fn servers_are_read_by_replica_and_each_once() {
@@ -258,7 +258,7 @@ mod tests {
     fn a_cluster_that_cannot_be_used_is_refused_with_what_to_write() {
         let refused = |pairs: &[(&str, &str)]| {
             let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-            load(&Sources { flags, ..Sources::default() }).map(|_| ()).map_err(|error| error.to_string())
+            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
         };
         let (kind, servers) = (("clusters.near.kind", "memcached"), ("clusters.near.servers", "127.0.0.1:11211"));
         assert_eq!(refused(&[kind, servers, ("best_effort.cluster", "near")]), Ok(()));

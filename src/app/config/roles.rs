@@ -16,9 +16,9 @@ pub struct ServerRoles(pub Roles);
 /// HOST:PORT by which other servers reach this one; nothing: the address that it listens on.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Advertised(Option<ListenAddress>);
+pub struct AdvertisedAddress(Option<ListenAddress>);
 
-impl Advertised {
+impl AdvertisedAddress {
     /// What the others are told, for a server that listens at an address; nothing if they could not reach it by that.
     pub fn of(&self, bound: SocketAddr) -> Option<String> {
         match &self.0 {
@@ -28,7 +28,7 @@ impl Advertised {
     }
 }
 
-impl TryFrom<String> for Advertised {
+impl TryFrom<String> for AdvertisedAddress {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn others_are_told_an_address_that_they_can_reach_or_none() {
         let told = |text: &str, bound: &str| {
-            let advertised = Advertised::try_from(text.to_owned()).expect("an address");
+            let advertised = AdvertisedAddress::try_from(text.to_owned()).expect("an address");
             advertised.of(bound.parse().expect("an address"))
         };
         assert_eq!(told("", "10.0.0.7:7450"), Some("10.0.0.7:7450".to_owned()));
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(told("", "[::]:7450"), None);
         assert_eq!(told("counts-1:7450", "0.0.0.0:7450"), Some("counts-1:7450".to_owned()));
         for wrong in ["counts-1", "counts-1:0", ":7450", "10.0.0.7:"] {
-            assert!(Advertised::try_from(wrong.to_owned()).is_err(), "{wrong}");
+            assert!(AdvertisedAddress::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }
     }
 }

@@ -28,13 +28,13 @@ pub(super) fn fault(config: &Config) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::{Sources, load};
+    use crate::app::config::{ConfigSources, load};
 
     #[test]
     fn a_collector_that_cannot_be_reached_by_grpc_is_refused() {
         let refused = |key: &str, value: &str| {
             let flags = vec![(key.to_owned(), "--set", value.to_owned())];
-            load(&Sources { flags, ..Sources::default() }).map(|_| ()).map_err(|error| error.to_string())
+            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(refused("traces.otlp_endpoint", "http://127.0.0.1:4317"), Ok(()));
         assert_eq!(refused("traces.sample_per_mille", "1000"), Ok(()));

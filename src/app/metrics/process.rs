@@ -6,14 +6,14 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Measured;
+use super::MetricSource;
 
 /// This process.
 #[derive(Debug)]
-pub struct Process;
+pub struct ProcessMetrics;
 
-impl Measured for Process {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+impl MetricSource for ProcessMetrics {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "1, with the version and the kind of this build as labels";
         let mut family = encoder.encode_descriptor("tallystone_build_info", help, None, MetricType::Gauge)?;
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };

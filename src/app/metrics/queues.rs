@@ -7,9 +7,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::app::metrics::{NamedRow, encode_named};
+use crate::app::metrics::{NamedMetric, encode_named};
 use crate::domain::limits::METRIC_QUEUES_MAX;
-use crate::domain::queue::State;
+use crate::domain::queue::MessageState;
 use crate::engine::queues::{Backlog, Overview};
 use crate::engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
 
@@ -38,21 +38,23 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
         }
         Ok::<(), fmt::Error>(())
     };
-    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| backlog.of(State::Pending))?;
+    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| {
+        backlog.of(MessageState::Pending)
+    })?;
     let help = "How long the message has been ready that is so for the longest, to the second";
     by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())?;
     let help = "Dequeues that wait for a message of the queue at this server";
     by_queue("tallystone_queue_dequeues_waiting", help, |backlog| backlog.waiting as f64)?;
     let help = "Messages by their state; errored ones are out of attempts and wait for a redrive";
     let mut family = encoder.encode_descriptor("tallystone_queue_messages", help, None, MetricType::Gauge)?;
-    for (backlog, state) in backlogs.iter().flat_map(|backlog| State::ALL.map(|state| (backlog, state))) {
+    for (backlog, state) in backlogs.iter().flat_map(|backlog| MessageState::ALL.map(|state| (backlog, state))) {
         let labels = [("queue", backlog.queue.clone()), ("state", state.to_string())];
         ConstGauge::new(backlog.of(state)).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }
 
-const COUNTS: &[NamedRow<QueueCounts>] = &[
+const COUNTS: &[NamedMetric<QueueCounts>] = &[
     ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
     ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
     ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),

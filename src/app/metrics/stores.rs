@@ -8,11 +8,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{Measured, encode, encode_count};
-use crate::adapters::cassandra::{Cassandra, Requests};
+use super::{MetricSource, encode, encode_count};
+use crate::adapters::cassandra::{Cassandra, RequestCounts};
 use crate::adapters::embedded::{Embedded, Health};
 use crate::adapters::memcached;
-use crate::app::backend::Memcached;
+use crate::app::backend::MemcachedClusters;
 
 type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
 
@@ -30,8 +30,8 @@ const STORE_GAUGES: &[StoreRow] = &[
 ];
 
 /// The embedded store.
-impl Measured for Arc<Embedded> {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+impl MetricSource for Arc<Embedded> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let health = self.health();
         if let Some(free) = health.free_bytes {
             let help = "Bytes that the file system of the data directory still has";
@@ -66,8 +66,8 @@ const MEMCACHED_GAUGES: &[MemcachedRow] = &[
 ];
 
 /// The memcached clusters. They are as many as the settings list, so their labels are bounded.
-impl Measured for Memcached {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+impl MetricSource for MemcachedClusters {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let health = self.iter().map(|(name, cluster)| ([("cluster", name.clone())], cluster.health()));
         let mut health: Vec<_> = health.collect();
         if health.is_empty() {
@@ -89,7 +89,7 @@ impl Measured for Memcached {
     }
 }
 
-type CassandraRow = (&'static str, &'static str, fn(&Requests) -> u64);
+type CassandraRow = (&'static str, &'static str, fn(&RequestCounts) -> u64);
 
 const CASSANDRA_COUNTS: &[CassandraRow] = &[
     ("tallystone_cassandra_reads", "Reads of the keyspace, a page each", |r| r.reads),
@@ -100,9 +100,9 @@ const CASSANDRA_COUNTS: &[CassandraRow] = &[
 ];
 
 /// How often the keyspaces were asked, all together; on other stores there are none.
-impl Measured for Vec<Arc<Cassandra>> {
-    fn list(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let requests: Vec<Requests> = self.iter().map(|keyspace| keyspace.requests()).collect();
+impl MetricSource for Vec<Arc<Cassandra>> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let requests: Vec<RequestCounts> = self.iter().map(|keyspace| keyspace.request_counts()).collect();
         for (name, help, value) in CASSANDRA_COUNTS {
             encode_count(encoder, name, help, requests.iter().map(value).sum())?;
         }

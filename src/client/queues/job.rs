@@ -11,7 +11,7 @@ use crate::client::error::{RETRYABLE, is_retryable};
 use crate::client::queues::message::{BadPayload, duration, time_of};
 use crate::client::queues::queues_on;
 use crate::client::queues::run::{PAUSE_FIRST, PAUSE_LONGEST};
-use crate::client::retry::Work;
+use crate::client::retry::CallKind;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
@@ -87,19 +87,19 @@ impl Job {
 
     /// Waits until the work should end. Work that does not wait for this is dropped when its grace is over.
     pub async fn must_end(&mut self) -> Why {
-        ended(&mut self.signal).await
+        wait_for_end(&mut self.signal).await
     }
 }
 
 /// Waits for a signal.
-async fn ended(signal: &mut watch::Receiver<Option<Why>>) -> Why {
+async fn wait_for_end(signal: &mut watch::Receiver<Option<Why>>) -> Why {
     // A worker that is gone has nobody to settle for.
     signal.wait_for(Option::is_some).await.ok().and_then(|why| *why).unwrap_or(Why::Stopped)
 }
 
 /// What became of a message, as far as its worker knows.
 #[derive(Debug)]
-pub(super) enum Settled {
+pub(super) enum SettleOutcome {
     /// It is completed.
     Completed,
     /// It failed.
@@ -117,26 +117,26 @@ pub(super) enum Settled {
 }
 
 /// Works on a message and settles it.
-pub(super) async fn work<W>(
+pub(super) async fn run_job<W>(
     client: Client,
     queue: String,
     lease: pb::Lease,
     grace: Duration,
     mut signal: watch::Receiver<Option<Why>>,
     handler: impl FnOnce(Job) -> W,
-) -> Settled
+) -> SettleOutcome
 where
     W: Future<Output = Outcome>,
 {
     let token = lease.lease_token.clone();
-    let patience = time_of(lease.lease_expires_in);
+    let settle_time_max = time_of(lease.lease_expires_in);
     let job = Job::new(lease, signal.clone());
     let mut running = std::pin::pin!(AssertUnwindSafe(async { handler(job).await }).catch_unwind());
     let ended = tokio::select! {
         biased;
         // It may have heard the signal first.
         ended = &mut running => (*signal.borrow(), Some(ended)),
-        _ = ended(&mut signal) => {
+        _ = wait_for_end(&mut signal) => {
             let said = tokio::time::timeout(grace, &mut running).await.ok();
             // A weightier word may have come meanwhile; without a word the worker is gone.
             (Some(signal.borrow().unwrap_or(Why::Stopped)), said)
@@ -148,22 +148,22 @@ where
         (None, Some(said)) => said,
         // Done is done; the service takes it if nobody else had the message since.
         (Some(_), Some(Outcome::Complete)) => Outcome::Complete,
-        (Some(Why::LeaseLost), _) => return Settled::Lost,
+        (Some(Why::LeaseLost), _) => return SettleOutcome::Lost,
         (Some(Why::CancelRequested), _) => Outcome::Cancel,
         (Some(Why::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
         (Some(Why::Stopped), _) | (None, None) => Outcome::Release,
     };
-    settle_in_time(&client, settlement(queue, token, outcome), patience, &mut signal).await
+    settle_in_time(&client, settlement(queue, token, outcome), settle_time_max, &mut signal).await
 }
 
 /// Settles a lease; what a busy or absent service refuses is sent again, less and less often, for as long as the lease was
 /// given, while it is renewed and nobody ends the worker. Otherwise work that is done would be done anew.
 async fn settle_in_time(
     client: &Client,
-    (request, settled): (pb::SettleMessagesRequest, Settled),
-    patience: Duration,
+    (request, settled): (pb::SettleMessagesRequest, SettleOutcome),
+    time_max: Duration,
     signal: &mut watch::Receiver<Option<Why>>,
-) -> Settled {
+) -> SettleOutcome {
     let (began, mut pause) = (Instant::now(), PAUSE_FIRST);
     loop {
         let refused = match settle(client, &request).await {
@@ -171,11 +171,15 @@ async fn settle_in_time(
             Err(refused) => refused,
         };
         let may_pass = match &refused {
-            Settled::Unsettled(error) => is_retryable(&error.status),
-            Settled::Busy(_) => true,
-            Settled::Completed | Settled::Failed | Settled::GivenUp | Settled::Lost | Settled::Refused(_) => false,
+            SettleOutcome::Unsettled(error) => is_retryable(&error.status),
+            SettleOutcome::Busy(_) => true,
+            SettleOutcome::Completed
+            | SettleOutcome::Failed
+            | SettleOutcome::GivenUp
+            | SettleOutcome::Lost
+            | SettleOutcome::Refused(_) => false,
         };
-        if !may_pass || began.elapsed() + pause >= patience || !rests(pause, signal).await {
+        if !may_pass || began.elapsed() + pause >= time_max || !pause_unless_ended(pause, signal).await {
             return refused;
         }
         pause = (pause * 2).min(PAUSE_LONGEST);
@@ -183,7 +187,7 @@ async fn settle_in_time(
 }
 
 /// Rests so long; false once the lease is lost or the worker is being ended.
-async fn rests(pause: Duration, signal: &mut watch::Receiver<Option<Why>>) -> bool {
+async fn pause_unless_ended(pause: Duration, signal: &mut watch::Receiver<Option<Why>>) -> bool {
     let ends = |why: &Option<Why>| matches!(why, Some(Why::LeaseLost | Why::Stopped));
     tokio::select! {
         biased;
@@ -194,14 +198,14 @@ async fn rests(pause: Duration, signal: &mut watch::Receiver<Option<Why>>) -> bo
 }
 
 /// The call that settles a lease so, and what the message then is.
-fn settlement(queue: String, lease_token: String, outcome: Outcome) -> (pb::SettleMessagesRequest, Settled) {
+fn settlement(queue: String, lease_token: String, outcome: Outcome) -> (pb::SettleMessagesRequest, SettleOutcome) {
     let (verb, delay, error, settled) = match outcome {
-        Outcome::Complete => (pb::Verb::Complete, None, None, Settled::Completed),
-        Outcome::Cancel => (pb::Verb::Cancel, None, None, Settled::GivenUp),
-        Outcome::Release => (pb::Verb::Release, None, None, Settled::GivenUp),
+        Outcome::Complete => (pb::Verb::Complete, None, None, SettleOutcome::Completed),
+        Outcome::Cancel => (pb::Verb::Cancel, None, None, SettleOutcome::GivenUp),
+        Outcome::Release => (pb::Verb::Release, None, None, SettleOutcome::GivenUp),
         Outcome::Fail { signature, text, delay } => {
             let error = pb::WorkerError { signature, text };
-            (pb::Verb::Fail, delay.map(duration), Some(error), Settled::Failed)
+            (pb::Verb::Fail, delay.map(duration), Some(error), SettleOutcome::Failed)
         }
     };
     let items = vec![pb::Settlement { lease_token, verb: verb.into(), delay, error, ..Default::default() }];
@@ -209,13 +213,13 @@ fn settlement(queue: String, lease_token: String, outcome: Outcome) -> (pb::Sett
 }
 
 /// Settles a lease within the budget of a call; a repeat answers as the first.
-async fn settle(client: &Client, request: &pb::SettleMessagesRequest) -> Result<(), Settled> {
+async fn settle(client: &Client, request: &pb::SettleMessagesRequest) -> Result<(), SettleOutcome> {
     let call = |channel, request| async move { queues_on(channel).settle_messages(request).await };
-    let answer = client.repeated(Work::Change, request, call).await.map_err(Settled::Unsettled)?;
+    let answer = client.call_with_retries(CallKind::Change, request, call).await.map_err(SettleOutcome::Unsettled)?;
     match answer.results.into_iter().find_map(|result| result.error) {
         None => Ok(()),
-        Some(error) if error.reason == "LEASE_LOST" => Err(Settled::Lost),
-        Some(error) if RETRYABLE.contains(&&*error.reason) => Err(Settled::Busy(error.message)),
-        Some(error) => Err(Settled::Refused(error.message)),
+        Some(error) if error.reason == "LEASE_LOST" => Err(SettleOutcome::Lost),
+        Some(error) if RETRYABLE.contains(&&*error.reason) => Err(SettleOutcome::Busy(error.message)),
+        Some(error) => Err(SettleOutcome::Refused(error.message)),
     }
 }

@@ -77,7 +77,7 @@ impl<T> Message<T> {
     }
 
     /// The message as it is sent; without a name it gets one here, and keeps it however often it is sent.
-    pub(super) fn named(mut self, name: impl FnOnce() -> String) -> pb::Message {
+    pub(super) fn into_proto(mut self, name: impl FnOnce() -> String) -> pb::Message {
         if self.wire.message_id.is_empty() {
             self.wire.message_id = name();
         }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::transport::Channel;
 
-use crate::client::retry::Work;
+use crate::client::retry::CallKind;
 use crate::client::{CallError, Client, MESSAGE_BYTES_MAX};
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
@@ -84,11 +84,11 @@ impl Client {
 impl<T> Queue<T> {
     /// Takes a message in, under one id however often it is tried. A message without an id gets one here.
     pub async fn send(&self, message: Message<T>) -> Result<pb::EnqueueResponse, EnqueueError> {
-        let message = message.named(|| self.client.message_id());
+        let message = message.into_proto(|| self.client.message_id());
         let message_id = message.message_id.clone();
         let request = pb::EnqueueRequest { queue: self.name.clone(), message: Some(message) };
         let call = |channel, request| async move { queues_on(channel).enqueue(request).await };
-        let answer = Box::pin(self.client.repeated(Work::Change, &request, call)).await;
+        let answer = Box::pin(self.client.call_with_retries(CallKind::Change, &request, call)).await;
         answer.map_err(|error| EnqueueError { message_id, error })
     }
 
@@ -96,12 +96,12 @@ impl<T> Queue<T> {
     /// may not have been sent: those from its id on.
     pub async fn send_all(&self, messages: Vec<Message<T>>) -> Result<Vec<Enqueued>, EnqueueError> {
         let messages: Vec<pb::Message> =
-            messages.into_iter().map(|message| message.named(|| self.client.message_id())).collect();
+            messages.into_iter().map(|message| message.into_proto(|| self.client.message_id())).collect();
         let mut answered = Vec::with_capacity(messages.len());
         for part in messages.chunks(BATCH_MESSAGES_MAX) {
             let request = pb::BatchEnqueueRequest { queue: self.name.clone(), messages: part.to_vec() };
             let call = |channel, request| async move { queues_on(channel).batch_enqueue(request).await };
-            let results = self.client.repeated(Work::Change, &request, call).await;
+            let results = self.client.call_with_retries(CallKind::Change, &request, call).await;
             let results = results.map_err(|error| EnqueueError { message_id: part[0].message_id.clone(), error })?;
             answered.extend(results.results.into_iter().map(|mut result| match result.error.take() {
                 None => Enqueued::Taken(result),

@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::client::error::RETRYABLE;
-use crate::client::queues::job::{Settled, Why};
+use crate::client::queues::job::{SettleOutcome, Why};
 use crate::client::queues::leases::Leases;
 use crate::client::queues::message::{duration, time_of};
 use crate::client::queues::queues_on;
-use crate::client::queues::session::{self, Fate, Session};
+use crate::client::queues::session::{self, SessionFailure, WorkerSession};
 use crate::client::queues::shutdown::{Phase, Shutdown};
 use crate::client::queues::worker::{Tally, Worker, WorkerEvent};
 use crate::client::{CallError, Client};
@@ -31,7 +31,7 @@ const WAIT: Duration = Duration::from_secs(20);
 const DEQUEUE_MESSAGES_MAX: usize = 100;
 
 /// What the work on a message begins with.
-pub(super) struct Starting {
+pub(super) struct JobStart {
     pub client: Client,
     pub queue: String,
     pub lease: pb::Lease,
@@ -40,38 +40,38 @@ pub(super) struct Starting {
 }
 
 /// The end of the work on a message.
-pub(super) struct Over {
+pub(super) struct JobEnd {
     pub token: String,
     pub id: String,
-    pub settled: Settled,
+    pub settled: SettleOutcome,
 }
 
 /// Begins the work on a message.
-pub(super) type Start = Box<dyn Fn(&mut JoinSet<Over>, Starting) + Send>;
-type Calling<A> = Pin<Box<dyn Future<Output = Result<A, CallError>> + Send>>;
+pub(super) type JobSpawner = Box<dyn Fn(&mut JoinSet<JobEnd>, JobStart) + Send>;
+type CallFuture<A> = Pin<Box<dyn Future<Output = Result<A, CallError>> + Send>>;
 
 /// A call that takes messages, or opens the session for it.
-enum Took {
+enum TakeResponse {
     Session(pb::OpenSessionResponse),
     Leases(pb::DequeueResponse),
 }
 
 /// A worker at work.
-pub(super) struct Run<'w> {
+pub(super) struct WorkerRun<'w> {
     worker: &'w Worker,
-    start: Start,
-    jobs: JoinSet<Over>,
+    start: JobSpawner,
+    jobs: JoinSet<JobEnd>,
     leases: Leases,
     ids: HashMap<String, String>,
-    session: Option<Session>,
-    taking: Option<Calling<Took>>,
-    beating: Option<Calling<pb::HeartbeatResponse>>,
+    session: Option<WorkerSession>,
+    take_call: Option<CallFuture<TakeResponse>>,
+    heartbeat_call: Option<CallFuture<pb::HeartbeatResponse>>,
     /// When the heartbeat was sent that is out, what it says, and when the next is due.
-    beat: (Instant, Option<u64>),
-    beat_due: Instant,
+    sent_heartbeat: (Instant, Option<u64>),
+    heartbeat_due: Instant,
     pause: Duration,
     /// Whether nothing is ready until something that runs has ended.
-    is_resting: bool,
+    waits_for_job_end: bool,
     is_done: bool,
     phase: Phase,
     pub tally: Tally,
@@ -83,15 +83,15 @@ pub(super) fn id_of(lease: &pb::Lease) -> String {
     lease.message.as_ref().map(|message| message.message_id.clone()).unwrap_or_default()
 }
 
-async fn done<A>(call: &mut Option<Calling<A>>) -> Result<A, CallError> {
+async fn await_call<A>(call: &mut Option<CallFuture<A>>) -> Result<A, CallError> {
     match call {
         Some(call) => call.await,
         None => std::future::pending().await,
     }
 }
 
-impl<'w> Run<'w> {
-    pub fn new(worker: &'w Worker, start: Start) -> Self {
+impl<'w> WorkerRun<'w> {
+    pub fn new(worker: &'w Worker, start: JobSpawner) -> Self {
         let now = Instant::now();
         Self {
             worker,
@@ -100,12 +100,12 @@ impl<'w> Run<'w> {
             leases: Leases::default(),
             ids: HashMap::new(),
             session: None,
-            taking: None,
-            beating: None,
-            beat: (now, None),
-            beat_due: now,
+            take_call: None,
+            heartbeat_call: None,
+            sent_heartbeat: (now, None),
+            heartbeat_due: now,
             pause: Duration::ZERO,
-            is_resting: false,
+            waits_for_job_end: false,
             is_done: false,
             phase: Phase::Running,
             tally: Tally::default(),
@@ -113,52 +113,52 @@ impl<'w> Run<'w> {
         }
     }
 
-    pub async fn until_over(&mut self, shutdown: &Shutdown) {
+    pub async fn run_until_done(&mut self, shutdown: &Shutdown) {
         loop {
             let takes = self.phase == Phase::Running && self.broken.is_none() && !self.is_done;
             if !takes {
-                self.taking = None;
+                self.take_call = None;
                 if self.jobs.is_empty() {
                     return;
                 }
-            } else if self.taking.is_none() && self.jobs.len() < self.worker.concurrency && !self.is_resting {
-                self.taking = Some(self.taking());
+            } else if self.take_call.is_none() && self.jobs.len() < self.worker.concurrency && !self.waits_for_job_end {
+                self.take_call = Some(self.next_take());
             }
-            self.begin_beat();
+            self.start_heartbeat();
             let wake = self.wake_after();
-            let Self { jobs, taking, beating, phase, .. } = self;
+            let Self { jobs, take_call: taking, heartbeat_call: beating, phase, .. } = self;
             tokio::select! {
                 biased;
-                phase = shutdown.beyond(*phase), if *phase < Phase::Ending => self.stopping(phase),
-                Some(over) = jobs.join_next() => self.over(over),
-                beaten = done(beating) => self.beaten(beaten),
-                took = done(taking) => self.took(took),
+                phase = shutdown.wait_beyond(*phase), if *phase < Phase::Ending => self.advance_shutdown(phase),
+                Some(over) = jobs.join_next() => self.job_ended(over),
+                beaten = await_call(beating) => self.handle_heartbeat(beaten),
+                took = await_call(taking) => self.handle_take(took),
                 () = tokio::time::sleep(wake) => {}
             }
-            self.end_lost();
+            self.end_expired();
         }
     }
 
     /// Until something has to be done by time alone.
     fn wake_after(&self) -> Duration {
         let now = Instant::now();
-        let beat = self.beats().then(|| self.beat_due.saturating_duration_since(now));
-        [beat, self.leases.next_over(now)].into_iter().flatten().min().unwrap_or(WAIT)
+        let beat = self.needs_heartbeat().then(|| self.heartbeat_due.saturating_duration_since(now));
+        [beat, self.leases.next_expiry(now)].into_iter().flatten().min().unwrap_or(WAIT)
     }
 
-    fn stopping(&mut self, phase: Phase) {
+    fn advance_shutdown(&mut self, phase: Phase) {
         if self.phase == Phase::Running {
             (self.worker.observer)(WorkerEvent::Finishing(self.jobs.len()));
         }
         if phase == Phase::Ending {
             (self.worker.observer)(WorkerEvent::Ending(self.jobs.len()));
-            self.leases.tell_all(Why::Stopped);
+            self.leases.signal_all(Why::Stopped);
         }
         self.phase = phase;
     }
 
     /// The next try to take messages, after the pause.
-    fn taking(&mut self) -> Calling<Took> {
+    fn next_take(&mut self) -> CallFuture<TakeResponse> {
         let worker = self.worker;
         let (client, pause) = (worker.client.clone(), self.pause);
         let time = client.policy.attempt_max;
@@ -166,7 +166,7 @@ impl<'w> Run<'w> {
             let request = session::opening(&worker.label, worker.session_lease);
             return Box::pin(async move {
                 tokio::time::sleep(pause).await;
-                session::open(&client, time, request).await.map(Took::Session)
+                session::open(&client, time, request).await.map(TakeResponse::Session)
             });
         };
         let wait = if worker.until_empty { Duration::ZERO } else { WAIT };
@@ -182,136 +182,138 @@ impl<'w> Run<'w> {
         Box::pin(async move {
             tokio::time::sleep(pause).await;
             let call = |channel, request| async move { queues_on(channel).dequeue(request).await };
-            session::once(&client, time + wait, &request, call).await.map(Took::Leases)
+            session::call_once(&client, time + wait, &request, call).await.map(TakeResponse::Leases)
         })
     }
 
-    fn took(&mut self, took: Result<Took, CallError>) {
-        self.taking = None;
+    fn handle_take(&mut self, took: Result<TakeResponse, CallError>) {
+        self.take_call = None;
         match took {
-            Ok(Took::Session(opened)) => {
+            Ok(TakeResponse::Session(opened)) => {
                 self.pause = Duration::ZERO;
-                self.session = Some(Session::new(opened, self.worker.session_lease));
+                self.session = Some(WorkerSession::new(opened, self.worker.session_lease));
                 self.leases.forget_session();
             }
-            Ok(Took::Leases(taken)) => self.leased(taken),
-            Err(error) => self.failed(error),
+            Ok(TakeResponse::Leases(taken)) => self.start_jobs(taken),
+            Err(error) => self.handle_failure(error),
         }
     }
 
-    fn leased(&mut self, taken: pb::DequeueResponse) {
+    fn start_jobs(&mut self, taken: pb::DequeueResponse) {
         self.pause = Duration::ZERO;
         let is_all = taken.completeness() == pb::dequeue_response::Completeness::Complete;
         let is_empty = taken.leases.is_empty() && is_all;
         let Some(session) = &mut self.session else { return };
-        let call = session.arrived();
+        let call = session.response_arrived();
         let began = Instant::now();
         for lease in taken.leases {
             let until = began + time_of(lease.lease_expires_in);
             let signal = self.leases.add(lease.lease_token.clone(), call, until);
             self.ids.insert(lease.lease_token.clone(), id_of(&lease));
             let (client, queue) = (self.worker.client.clone(), self.worker.queue.clone());
-            (self.start)(&mut self.jobs, Starting { client, queue, lease, grace: self.worker.grace, signal });
+            (self.start)(&mut self.jobs, JobStart { client, queue, lease, grace: self.worker.grace, signal });
         }
-        if self.leases.any_short_of(self.beat_due + self.worker.session_lease / 3) {
-            self.beat_due = Instant::now();
+        if self.leases.any_expires_before(self.heartbeat_due + self.worker.session_lease / 3) {
+            self.heartbeat_due = Instant::now();
         }
         if is_empty && self.worker.until_empty {
             // What runs may fail and be ready again at once.
-            self.is_resting = true;
+            self.waits_for_job_end = true;
             self.is_done = self.jobs.is_empty();
         }
     }
 
-    fn failed(&mut self, error: CallError) {
-        let fate = self.session.as_mut().map_or(Fate::Open, |session| session.failed(&error));
+    fn handle_failure(&mut self, error: CallError) {
+        let fate = self.session.as_mut().map_or(SessionFailure::StillOpen, |session| session.note_failure(&error));
         match fate {
-            Fate::Replaced => {
-                self.all_lost();
+            SessionFailure::Replaced => {
+                self.signal_all_lost();
                 self.broken = Some(error);
             }
-            Fate::Over => self.session_over(),
-            Fate::Open if may_pass(&error) && !self.worker.until_empty => {
+            SessionFailure::Ended => self.session_over(),
+            SessionFailure::StillOpen if is_transient(&error) && !self.worker.until_empty => {
                 self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_LONGEST);
                 (self.worker.observer)(WorkerEvent::CannotTake { error: &error, pause: self.pause });
             }
-            Fate::Open => self.broken = Some(error),
+            SessionFailure::StillOpen => self.broken = Some(error),
         }
     }
 
     /// Lets go of a session that is over, and of what it held.
     fn session_over(&mut self) {
-        (self.session, self.beating) = (None, None);
-        self.all_lost();
+        (self.session, self.heartbeat_call) = (None, None);
+        self.signal_all_lost();
     }
 
     /// Whether there is anything to renew.
-    fn beats(&self) -> bool {
-        self.session.is_some() && self.leases.len() > 0 && self.beating.is_none()
+    fn needs_heartbeat(&self) -> bool {
+        self.session.is_some() && self.leases.len() > 0 && self.heartbeat_call.is_none()
     }
 
-    fn begin_beat(&mut self) {
-        if !self.beats() || Instant::now() < self.beat_due {
+    fn start_heartbeat(&mut self) {
+        if !self.needs_heartbeat() || Instant::now() < self.heartbeat_due {
             return;
         }
         let Some(session) = &self.session else { return };
         let (client, request) = (self.worker.client.clone(), session.heartbeat());
         let (time, lease) = (client.policy.attempt_max.min(session.lease), session.lease);
-        self.beat = (Instant::now(), session.received);
-        self.beat_due = Instant::now() + lease / 3;
-        self.beating = Some(Box::pin(async move {
+        self.sent_heartbeat = (Instant::now(), session.received);
+        self.heartbeat_due = Instant::now() + lease / 3;
+        self.heartbeat_call = Some(Box::pin(async move {
             let call = |channel, request| async move { queues_on(channel).heartbeat(request).await };
-            session::once(&client, time, &request, call).await
+            session::call_once(&client, time, &request, call).await
         }));
     }
 
-    fn beaten(&mut self, beaten: Result<pb::HeartbeatResponse, CallError>) {
-        self.beating = None;
+    fn handle_heartbeat(&mut self, beaten: Result<pb::HeartbeatResponse, CallError>) {
+        self.heartbeat_call = None;
         match beaten {
             Ok(beaten) => {
-                let (sent, received) = self.beat;
+                let (sent, received) = self.sent_heartbeat;
                 self.leases.renewed(sent + time_of(beaten.session_expires_in), received);
                 for token in &beaten.cancel_requests {
-                    self.tell(token, Why::CancelRequested);
+                    self.signal_job(token, Why::CancelRequested);
                 }
             }
-            Err(error) => match self.session.as_mut().map_or(Fate::Open, |session| session.failed(&error)) {
-                Fate::Replaced => {
-                    self.all_lost();
-                    self.broken = Some(error);
+            Err(error) => {
+                match self.session.as_mut().map_or(SessionFailure::StillOpen, |session| session.note_failure(&error)) {
+                    SessionFailure::Replaced => {
+                        self.signal_all_lost();
+                        self.broken = Some(error);
+                    }
+                    SessionFailure::Ended => self.session_over(),
+                    // It is sent again while the leases last.
+                    SessionFailure::StillOpen => self.heartbeat_due = Instant::now() + self.worker.session_lease / 10,
                 }
-                Fate::Over => self.session_over(),
-                // It is sent again while the leases last.
-                Fate::Open => self.beat_due = Instant::now() + self.worker.session_lease / 10,
-            },
+            }
         }
     }
 
-    fn tell(&self, token: &str, why: Why) {
-        if self.leases.tell(token, why)
+    fn signal_job(&self, token: &str, why: Why) {
+        if self.leases.signal_end(token, why)
             && let Some(message_id) = self.ids.get(token)
         {
             (self.worker.observer)(WorkerEvent::MustEnd { message_id, why });
         }
     }
 
-    fn all_lost(&self) {
+    fn signal_all_lost(&self) {
         for token in self.ids.keys() {
-            self.tell(token, Why::LeaseLost);
+            self.signal_job(token, Why::LeaseLost);
         }
     }
 
     /// Tells the work whose lease is over.
-    fn end_lost(&mut self) {
-        for token in self.leases.over(Instant::now()) {
-            self.tell(&token, Why::LeaseLost);
+    fn end_expired(&mut self) {
+        for token in self.leases.expired(Instant::now()) {
+            self.signal_job(&token, Why::LeaseLost);
         }
     }
 
-    fn over(&mut self, over: Result<Over, JoinError>) {
-        self.is_resting = false;
+    fn job_ended(&mut self, over: Result<JobEnd, JoinError>) {
+        self.waits_for_job_end = false;
         // The work is caught where it panics, so that no task of it does.
-        let Ok(Over { token, id, settled }) = over else {
+        let Ok(JobEnd { token, id, settled }) = over else {
             self.tally.others += 1;
             return;
         };
@@ -319,14 +321,14 @@ impl<'w> Run<'w> {
         self.ids.remove(&token);
         let not_settled = |error: &str| (self.worker.observer)(WorkerEvent::NotSettled { message_id: &id, error });
         match settled {
-            Settled::Completed => self.tally.completed += 1,
-            Settled::Failed => self.tally.failed += 1,
-            Settled::GivenUp | Settled::Lost => self.tally.others += 1,
-            Settled::Unsettled(error) => {
+            SettleOutcome::Completed => self.tally.completed += 1,
+            SettleOutcome::Failed => self.tally.failed += 1,
+            SettleOutcome::GivenUp | SettleOutcome::Lost => self.tally.others += 1,
+            SettleOutcome::Unsettled(error) => {
                 not_settled(&error.to_string());
                 self.tally.others += 1;
             }
-            Settled::Busy(why) | Settled::Refused(why) => {
+            SettleOutcome::Busy(why) | SettleOutcome::Refused(why) => {
                 not_settled(&why);
                 self.tally.others += 1;
             }
@@ -339,12 +341,12 @@ impl<'w> Run<'w> {
         let (client, request) = (&self.worker.client, session.close());
         let call = |channel, request| async move { queues_on(channel).close_session(request).await };
         // What cannot be given back ends by itself.
-        let _ = session::once(client, client.policy.attempt_max, &request, call).await;
+        let _ = session::call_once(client, client.policy.attempt_max, &request, call).await;
     }
 }
 
 /// Whether the same call may succeed later: the server is away or busy, or the queue is blocked for now.
-fn may_pass(error: &CallError) -> bool {
+fn is_transient(error: &CallError) -> bool {
     match error.reason() {
         Some(reason) => {
             reason == "DEQUEUE_BLOCKED"

@@ -5,20 +5,20 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::client::error::leaves_the_server;
+use crate::client::error::should_switch_server;
 use crate::client::queues::message::duration;
 use crate::client::queues::queues_on;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
 /// Reasons after which a session is over.
-const OVER: [&str; 3] = ["SESSION_NOT_FOUND", "SESSION_ENDED", "SESSION_REPLACED"];
+const SESSION_END_REASONS: [&str; 3] = ["SESSION_NOT_FOUND", "SESSION_ENDED", "SESSION_REPLACED"];
 /// Reasons after which only the call is.
-const CALL_OVER: [&str; 2] = ["SEQUENCE_TOO_OLD", "TRY_BARRED"];
+const CALL_END_REASONS: [&str; 2] = ["SEQUENCE_TOO_OLD", "TRY_BARRED"];
 
 /// An open session.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct WorkerSession {
     id: String,
     /// How long it lives after each call.
     pub lease: Duration,
@@ -31,16 +31,16 @@ pub(super) struct Session {
 
 /// What a failure says of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum SessionFailure {
     /// Nothing.
-    Open,
+    StillOpen,
     /// It is over; another one may be opened.
-    Over,
+    Ended,
     /// It is over, because another worker has its label.
     Replaced,
 }
 
-impl Session {
+impl WorkerSession {
     /// A session that was opened.
     pub fn new(opened: pb::OpenSessionResponse, lease: Duration) -> Self {
         Self { id: opened.session_id, lease, sequence: 1, attempt: 0, received: None }
@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// Notes that the answer of the call arrived; answers its number.
-    pub fn arrived(&mut self) -> u64 {
+    pub fn response_arrived(&mut self) -> u64 {
         let call = self.sequence;
         self.received = Some(call);
         self.next_call();
@@ -67,15 +67,15 @@ impl Session {
     }
 
     /// Notes a failure of a call.
-    pub fn failed(&mut self, error: &CallError) -> Fate {
+    pub fn note_failure(&mut self, error: &CallError) -> SessionFailure {
         match error.reason().as_deref() {
-            Some("SESSION_REPLACED") => Fate::Replaced,
-            Some(reason) if OVER.contains(&reason) => Fate::Over,
-            Some(reason) if CALL_OVER.contains(&reason) => {
+            Some("SESSION_REPLACED") => SessionFailure::Replaced,
+            Some(reason) if SESSION_END_REASONS.contains(&reason) => SessionFailure::Ended,
+            Some(reason) if CALL_END_REASONS.contains(&reason) => {
                 self.next_call();
-                Fate::Open
+                SessionFailure::StillOpen
             }
-            Some(_) | None => Fate::Open,
+            Some(_) | None => SessionFailure::StillOpen,
         }
     }
 
@@ -100,7 +100,7 @@ pub(super) fn opening(label: &str, lease: Duration) -> pb::OpenSessionRequest {
 }
 
 /// Makes a call once; the worker repeats it by itself, because each try has to say that it is one.
-pub(super) async fn once<Q, A, F>(
+pub(super) async fn call_once<Q, A, F>(
     client: &Client,
     time: Duration,
     request: &Q,
@@ -111,10 +111,10 @@ where
     F: Future<Output = Result<Response<A>, Status>>,
 {
     let at = client.endpoints.preferred();
-    let answer = client.sent(at, time, request, call).await;
+    let answer = client.send_once(at, time, request, call).await;
     answer.map_err(|status| {
-        if leaves_the_server(&status) {
-            client.endpoints.leave(at);
+        if should_switch_server(&status) {
+            client.endpoints.switch_from(at);
         }
         CallError::of_one(status)
     })
@@ -126,16 +126,17 @@ pub(super) async fn open(
     time: Duration,
     request: pb::OpenSessionRequest,
 ) -> Result<pb::OpenSessionResponse, CallError> {
-    once(client, time, &request, |channel, request| async move { queues_on(channel).open_session(request).await }).await
+    call_once(client, time, &request, |channel, request| async move { queues_on(channel).open_session(request).await })
+        .await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn opened() -> Session {
+    fn opened() -> WorkerSession {
         let opened = pb::OpenSessionResponse { session_id: "s.1".to_owned(), session_lease: None };
-        Session::new(opened, Duration::from_secs(30))
+        WorkerSession::new(opened, Duration::from_secs(30))
     }
 
     #[test]
@@ -143,9 +144,9 @@ mod tests {
         let mut session = opened();
         let told = |request: pb::DequeueRequest| (request.sequence, request.r#try, request.received_up_to);
         assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (1, 1, None));
-        assert_eq!(session.failed(&CallError::of_one(Status::unavailable("gone"))), Fate::Open);
+        assert_eq!(session.note_failure(&CallError::of_one(Status::unavailable("gone"))), SessionFailure::StillOpen);
         assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (1, 2, None));
-        assert_eq!(session.arrived(), 1);
+        assert_eq!(session.response_arrived(), 1);
         assert_eq!(told(session.dequeue(pb::DequeueRequest::default())), (2, 1, Some(1)));
         assert_eq!(session.heartbeat().received_up_to, Some(1));
     }

@@ -44,7 +44,7 @@ impl Shutdown {
     }
 
     /// Waits until it is beyond a phase; answers how far.
-    pub(super) async fn beyond(&self, phase: Phase) -> Phase {
+    pub(super) async fn wait_beyond(&self, phase: Phase) -> Phase {
         let mut seen = self.phase.subscribe();
         // The sender lives in self.
         seen.wait_for(|now| *now > phase).await.map_or(Phase::Ending, |now| *now)

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::queues::job::{Job, Outcome, Why, work};
-use crate::client::queues::run::{Over, Run, Start, Starting, id_of};
+use crate::client::queues::job::{Job, Outcome, Why, run_job};
+use crate::client::queues::run::{JobEnd, JobSpawner, JobStart, WorkerRun, id_of};
 use crate::client::queues::shutdown::Shutdown;
 use crate::client::{CallError, Client};
 
@@ -157,17 +157,17 @@ impl Worker {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let handler = Arc::new(handler);
-        let start: Start = Box::new(move |jobs, job| {
-            let Starting { client, queue, lease, grace, signal } = job;
+        let start: JobSpawner = Box::new(move |jobs, job| {
+            let JobStart { client, queue, lease, grace, signal } = job;
             let (handler, id) = (Arc::clone(&handler), id_of(&lease));
             let token = lease.lease_token.clone();
             jobs.spawn(async move {
-                let settled = work(client, queue, lease, grace, signal, |job| handler(job)).await;
-                Over { token, id, settled }
+                let settled = run_job(client, queue, lease, grace, signal, |job| handler(job)).await;
+                JobEnd { token, id, settled }
             });
         });
-        let mut run = Box::new(Run::new(self, start));
-        Box::pin(run.until_over(shutdown)).await;
+        let mut run = Box::new(WorkerRun::new(self, start));
+        Box::pin(run.run_until_done(shutdown)).await;
         run.close().await;
         match run.broken {
             None => Ok(run.tally),

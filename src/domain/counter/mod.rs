@@ -6,4 +6,4 @@ pub mod token;
 
 pub use event::{Change, Event, EventId, EventKey, Provenance};
 pub use name::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName, touch_shard_of};
-pub use token::{ClientToken, SEQUENCES_PER_MS, Source, Token, uuid_v7};
+pub use token::{ClientToken, IdempotencyToken, ReportSource, SEQUENCES_PER_MS, uuid_v7};

@@ -22,14 +22,14 @@ pub struct ClientToken {
 
 /// A valid token: the key of the event that it names, and the text it was written with.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Token {
+pub struct IdempotencyToken {
     /// The key of the event.
     pub key: EventKey,
     /// Whether the caller made it, so that a retry is recognised.
     pub idempotent: bool,
 }
 
-impl Token {
+impl IdempotencyToken {
     /// Validates a caller's token.
     pub fn parse(sent: &ClientToken) -> Result<Self, Reject> {
         let bytes = sent.token.len();
@@ -109,9 +109,9 @@ fn text_key(token: &str, generation_time: Option<Timestamp>) -> Result<EventKey,
 
 /// The source of cumulative reports: 1 to 40 bytes of text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Source(Box<str>);
+pub struct ReportSource(Box<str>);
 
-impl Source {
+impl ReportSource {
     /// Validates a source.
     pub fn new(source: &str) -> Result<Self, Reject> {
         if source.is_empty() || source.len() > SOURCE_BYTES_MAX {
@@ -136,8 +136,9 @@ mod tests {
     const V7: &str = "0192f5a0-1c2b-7def-8abc-0123456789ab";
     const V7_MILLIS: i64 = 0x0192_f5a0_1c2b;
 
-    fn parse(token: &str, time: Option<Timestamp>) -> Result<Token, Reason> {
-        Token::parse(&ClientToken { token: token.to_owned(), generation_time: time }).map_err(|reject| reject.reason)
+    fn parse(token: &str, time: Option<Timestamp>) -> Result<IdempotencyToken, Reason> {
+        IdempotencyToken::parse(&ClientToken { token: token.to_owned(), generation_time: time })
+            .map_err(|reject| reject.reason)
     }
 
     #[test]
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_server_made_token_is_a_uuid_v7_of_its_millisecond() {
-        let made = Token::server_made(V7_MILLIS, 7, [7; 6]);
+        let made = IdempotencyToken::server_made(V7_MILLIS, 7, [7; 6]);
         let read = parse(&made.key.id.to_string(), None).expect("a valid token");
         assert_eq!(read.key, made.key);
     }
@@ -188,8 +189,8 @@ mod tests {
         let mut keys: Vec<EventKey> = Vec::new();
         for millis in [V7_MILLIS, V7_MILLIS + 1] {
             for sequence in sequences {
-                let greatest = Token::server_made(millis, sequence, [255; 6]).key;
-                keys.extend([Token::server_made(millis, sequence, [0; 6]).key, greatest]);
+                let greatest = IdempotencyToken::server_made(millis, sequence, [255; 6]).key;
+                keys.extend([IdempotencyToken::server_made(millis, sequence, [0; 6]).key, greatest]);
             }
         }
         for pair in keys.windows(2) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
-use crate::domain::fleet::Secret;
+use crate::domain::fleet::FleetSecret;
 
 /// One life of one process in the fleet. Drawn anew at each join; a lapsed one never comes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub struct Roles {
 
 /// A heartbeat.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Beat {
+pub struct Heartbeat {
     /// Its number: 1 for the first, one more for each further one. The greater one counts.
     pub number: u64,
     /// What the member does.
@@ -39,7 +39,7 @@ pub struct Beat {
     /// Where it takes rollup signals, HOST:PORT; empty where it takes none.
     pub address: String,
     /// What it shows with its rollup signals; none of a member that shows nothing, as of builds before there were secrets.
-    pub secret: Option<Secret>,
+    pub secret: Option<FleetSecret>,
     /// What it has closed, by dataset. `Timestamp::MIN` while it is joining one; a dataset that is not listed does not
     /// count this member, and this member admits nothing into it.
     pub closed: BTreeMap<DatasetId, Timestamp>,

@@ -4,17 +4,17 @@
 //! rules (heartbeats, joining, publishing) lives in the engine. The one invariant: whoever is taken for lapsed by anybody
 //! has stopped acknowledging before.
 
-mod lease;
 mod member;
+mod member_lease;
+mod membership_view;
 mod ownership;
-pub mod round;
-mod rules;
+mod protocol_rules;
+pub mod publish_round;
 mod secret;
-mod view;
 
-pub use lease::{Lease, Renewal};
-pub use member::{Beat, MemberId, Roles};
+pub use member::{Heartbeat, MemberId, Roles};
+pub use member_lease::{MemberLease, Renewal};
+pub use membership_view::MembershipView;
 pub use ownership::owner_of;
-pub use rules::{Rule, Rules};
-pub use secret::{SECRET_BYTES, Secret};
-pub use view::View;
+pub use protocol_rules::{ProtocolRule, ProtocolRules};
+pub use secret::{FleetSecret, SECRET_BYTES};

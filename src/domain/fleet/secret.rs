@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::domain::compare::same_secret;
+use crate::domain::constant_time::same_secret;
 
 /// The bytes of a secret: 128 bits, which nobody guesses.
 pub const SECRET_BYTES: usize = 16;
@@ -11,22 +11,22 @@ pub const SECRET_BYTES: usize = 16;
 ///
 /// Two are compared in a time that does not tell how much of them is equal, and neither logs nor errors show one.
 #[derive(Clone, Copy, Eq)]
-pub struct Secret(pub [u8; SECRET_BYTES]);
+pub struct FleetSecret(pub [u8; SECRET_BYTES]);
 
-impl Secret {
+impl FleetSecret {
     /// The secret of these bytes; none if they are more or fewer.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 }
 
-impl PartialEq for Secret {
+impl PartialEq for FleetSecret {
     fn eq(&self, other: &Self) -> bool {
         same_secret(self.0, other.0)
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for FleetSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -38,15 +38,15 @@ mod tests {
 
     #[test]
     fn a_secret_is_equal_to_itself_only_and_is_not_shown() {
-        let secret = Secret([0xA5; SECRET_BYTES]);
-        assert_eq!(Secret::from_bytes(&[0xA5; SECRET_BYTES]), Some(secret));
+        let secret = FleetSecret([0xA5; SECRET_BYTES]);
+        assert_eq!(FleetSecret::from_bytes(&[0xA5; SECRET_BYTES]), Some(secret));
         for bit in 0..8 * SECRET_BYTES {
             let mut other = secret;
             other.0[bit / 8] ^= 1 << (bit % 8);
             assert_ne!(other, secret, "bit {bit}");
         }
         for length in [0, SECRET_BYTES - 1, SECRET_BYTES + 1] {
-            assert_eq!(Secret::from_bytes(&vec![0xA5; length]), None, "{length} bytes");
+            assert_eq!(FleetSecret::from_bytes(&vec![0xA5; length]), None, "{length} bytes");
         }
         assert_eq!(format!("{secret:?}"), "Secret(..)");
     }

@@ -12,11 +12,11 @@ const PRECISION: Duration = Duration::from_secs(1);
 
 /// The times since when messages are ready, each with how many.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Ages {
+pub struct ReadyAges {
     ready: BTreeMap<Timestamp, u64>,
 }
 
-impl Ages {
+impl ReadyAges {
     /// Takes in a message that is ready since then. O(log n).
     pub fn enter(&mut self, since: Timestamp) {
         *self.ready.entry(since.floor_to(PRECISION)).or_default() += 1;
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_known_to_the_second_until_the_last_of_its_second_has_left() {
-        let mut ages = Ages::default();
+        let mut ages = ReadyAges::default();
         let at = Timestamp::from_millis;
         for since in [7_900, 5_100, 5_900] {
             ages.enter(at(since));
@@ -55,6 +55,6 @@ mod tests {
         ages.leave(at(5_100));
         assert_eq!(ages.oldest(), Some(at(7_000)));
         ages.leave(at(7_900));
-        assert_eq!(ages, Ages::default(), "nothing is left behind");
+        assert_eq!(ages, ReadyAges::default(), "nothing is left behind");
     }
 }

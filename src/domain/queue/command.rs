@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::domain::queue::dequeue::FIRST;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{LeaseToken, MessageId, MessageKey, Metadata, Rank, Routing, WorkError};
-use crate::domain::queue::session::{Ending, SessionCall, SessionId};
+use crate::domain::queue::message::{AttemptError, LeaseToken, MessageId, MessageKey, Metadata, Rank, RoutingValue};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 use crate::domain::queue::settings::Settings;
-use crate::domain::queue::state::{State, Trigger};
+use crate::domain::queue::state_machine::{MessageState, Trigger};
 use crate::domain::time::Timestamp;
 
 /// A message as a caller sends it.
@@ -20,7 +20,7 @@ pub struct NewMessage {
     /// The time the token carries: that of its UUIDv7, or a generation time beside it.
     pub token_time: Option<Timestamp>,
     /// What selected this shard, if anything but the id did.
-    pub routing: Option<Routing>,
+    pub routing: Option<RoutingValue>,
     /// Its metadata.
     pub metadata: Metadata,
     /// The size of its payload.
@@ -47,12 +47,12 @@ pub enum MessageRef {
     /// By its key.
     Key(MessageKey),
     /// By its id; where what routed it is said, only a message that this has routed.
-    Id(MessageId, Option<Routing>),
+    Id(MessageId, Option<RoutingValue>),
 }
 
 /// How a worker ends a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
+pub enum SettleAction {
     /// Finished.
     Complete,
     /// Given up for good.
@@ -65,18 +65,18 @@ pub enum Verb {
 
 /// Beside the verb Fail: when to try again and what happened.
 #[derive(Clone, Default, Debug)]
-pub struct Failure {
+pub struct FailureReport {
     /// The delay; the queue's retry policy if there is none.
     pub delay: Option<Duration>,
     /// The injected chance of the policy's jitter.
     pub draw: u32,
     /// What happened.
-    pub error: Option<WorkError>,
+    pub error: Option<AttemptError>,
 }
 
 /// A change of a message that nobody has.
 #[derive(Clone, Default, Debug)]
-pub struct Update {
+pub struct MessageUpdate {
     /// The new priority.
     pub priority: Option<i64>,
     /// The new time from which it may be served; the past means now.
@@ -126,7 +126,7 @@ pub struct Cursor {
     /// The last message seen; of an exclusive queue, the head of the last value entered.
     pub after: Rank,
     /// Of an exclusive queue, the value it stands in and the last message seen there.
-    pub inside: Option<(Routing, Rank)>,
+    pub inside: Option<(RoutingValue, Rank)>,
     /// When the walk began.
     pub since: Timestamp,
 }
@@ -140,7 +140,7 @@ impl Cursor {
 
 /// Which messages a redrive, discard or purge touches.
 #[derive(Clone, Default, Debug)]
-pub struct Bulk {
+pub struct BulkRequest {
     /// What they must have.
     pub filter: Filter,
     /// The signature that their last failure must have; none for any.
@@ -169,9 +169,9 @@ pub enum Command {
         /// The lease.
         token: LeaseToken,
         /// How.
-        verb: Verb,
+        verb: SettleAction,
         /// Beside Fail; ignored with other verbs.
-        failure: Failure,
+        failure: FailureReport,
     },
     /// Lets a lease end that long from now, 0 for at once. O(log n).
     Extend {
@@ -211,7 +211,7 @@ pub enum Command {
         /// The message.
         message: MessageRef,
         /// The change.
-        update: Update,
+        update: MessageUpdate,
     },
     /// Gives an errored message its attempts back. O(log n).
     Redrive {
@@ -219,16 +219,16 @@ pub enum Command {
         message: MessageRef,
     },
     /// Redrives errored messages in the order of their sequence. O(max log n).
-    RedriveAll(Bulk),
+    RedriveAll(BulkRequest),
     /// Throws an errored message away. O(log n).
     Discard {
         /// The message.
         message: MessageRef,
     },
     /// Throws errored messages away in the order of their sequence. O(max log n).
-    DiscardAll(Bulk),
+    DiscardAll(BulkRequest),
     /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
-    Purge(Bulk),
+    Purge(BulkRequest),
     /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
     /// and retention that it has been given. O(1).
     Configure(Box<Settings>),
@@ -236,7 +236,7 @@ pub enum Command {
     /// 0 the value rests. O(log n).
     SetValueLimit {
         /// The value.
-        value: Routing,
+        value: RoutingValue,
         /// How many of its messages may be in flight; none for the queue's limit.
         limit: Option<u32>,
     },
@@ -270,7 +270,7 @@ pub enum Completeness {
 
 /// One lease that was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leased {
+pub struct LeaseGrant {
     /// What proves it.
     pub token: LeaseToken,
     /// The number of the attempt, from 1.
@@ -283,7 +283,7 @@ pub struct Leased {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settlement {
     /// The state.
-    pub state: State,
+    pub state: MessageState,
     /// The version.
     pub version: u64,
 }
@@ -296,14 +296,14 @@ pub enum Reply {
         /// Its key.
         key: MessageKey,
         /// Its state right after the first enqueue.
-        state: State,
+        state: MessageState,
         /// Whether this is a repeat.
         already_enqueued: bool,
     },
     /// Leases, perhaps none.
     Leases {
         /// In the order of their ranks.
-        leases: Vec<Leased>,
+        leases: Vec<LeaseGrant>,
         /// Whether fewer than asked for are all there are.
         completeness: Completeness,
         /// Where to go on, if the answer is partial.
@@ -356,7 +356,7 @@ pub enum Reply {
 
 /// Which part of a command is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Invalid {
+pub enum InvalidCommandPart {
     /// The id is not 1 to 64 bytes, or begins `m.`.
     MessageId,
     /// The routing value is not 1 to 256 bytes.
@@ -417,11 +417,11 @@ pub enum Invalid {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// A part of the command is out of its range.
-    Invalid(Invalid),
+    Invalid(InvalidCommandPart),
     /// No such message.
     NotFound,
     /// The transition table has no such row for the message's state.
-    WrongState(State),
+    WrongState(MessageState),
     /// The message has another version.
     VersionMismatch(u64),
     /// The lease is not the message's, or is over.
@@ -449,12 +449,12 @@ pub enum Refusal {
     /// Nothing goes out, for this reason.
     DequeueBlocked(Box<str>),
     /// The shard is full.
-    Full(Full),
+    Full(ShardCapacity),
 }
 
 /// What a shard has no room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Full {
+pub enum ShardCapacity {
     /// Another message.
     Messages,
     /// The bytes of its payload.
@@ -467,8 +467,8 @@ pub enum Full {
     ValueLimits,
 }
 
-impl From<Invalid> for Refusal {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidCommandPart> for Refusal {
+    fn from(invalid: InvalidCommandPart) -> Self {
         Self::Invalid(invalid)
     }
 }
@@ -483,14 +483,14 @@ pub struct Transition {
     /// What changed it.
     pub trigger: Trigger,
     /// From where.
-    pub from: Option<State>,
+    pub from: Option<MessageState>,
     /// To where.
-    pub to: Option<State>,
+    pub to: Option<MessageState>,
     /// When, by the shard's clock.
     pub at: Timestamp,
 }
 
 /// How often a message came to be pending by these rows. O(rows).
-pub fn arrivals(rows: &[Transition]) -> u64 {
-    rows.iter().filter(|row| row.to == Some(State::Pending)).count() as u64
+pub fn count_pending_arrivals(rows: &[Transition]) -> u64 {
+    rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64
 }

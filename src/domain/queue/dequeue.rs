@@ -8,16 +8,18 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, LEASE_MAX, LEASE_MIN};
-use crate::domain::queue::command::{Completeness, Cursor, Dequeue, Invalid, Leased, MessageRef, Refusal, Reply};
-use crate::domain::queue::exclusive::Place;
+use crate::domain::queue::command::{
+    Completeness, Cursor, Dequeue, InvalidCommandPart, LeaseGrant, MessageRef, Refusal, Reply,
+};
+use crate::domain::queue::exclusive_index::ShapeGroupKey;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::message::{LeaseSession, Rank};
-use crate::domain::queue::shard::{Shard, Walked};
-use crate::domain::queue::state::State;
+use crate::domain::queue::shard::{FilterWalk, Shard};
+use crate::domain::queue::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
 /// A dequeue under way.
-struct Round {
+struct DequeuePass {
     max: usize,
     lease: Option<Duration>,
     session: Option<LeaseSession>,
@@ -26,19 +28,19 @@ struct Round {
     due_left: usize,
     /// How many values it may still set aside.
     parkings_left: usize,
-    leases: Vec<Leased>,
+    leases: Vec<LeaseGrant>,
     /// Whether a bound ended it.
     stopped: bool,
 }
 
 /// Where the messages are that a filter could meet.
-pub(super) enum Source {
+pub(super) enum FilterSource {
     /// Nowhere.
     Nothing,
     /// All of these meet it.
-    Best(Option<Place>),
+    Best(Option<ShapeGroupKey>),
     /// Some of these may.
-    Walk(Option<Place>),
+    Walk(Option<ShapeGroupKey>),
 }
 
 impl Shard {
@@ -52,19 +54,19 @@ impl Shard {
             return Err(Refusal::DequeueBlocked(reason.clone()));
         }
         if !(1..=DEQUEUE_MESSAGES_MAX).contains(&asked.max) || asked.look_at > FILTER_WALK_MAX {
-            return Err(Invalid::Count.into());
+            return Err(InvalidCommandPart::Count.into());
         }
         if asked.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
-            return Err(Invalid::Lease.into());
+            return Err(InvalidCommandPart::Lease.into());
         }
         if let Some(message) = &asked.message {
             let leases = vec![self.dequeue_one(message, asked, now)?];
             return Ok(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None });
         }
         self.index.recheck();
-        let bound = Self::promotions_of(asked.max);
-        let promoted = self.promote(bound, now);
-        let mut round = Round {
+        let bound = Self::due_transitions_max(asked.max);
+        let promoted = self.apply_due_transitions(bound, now);
+        let mut round = DequeuePass {
             max: asked.max,
             lease: asked.lease,
             session: session_of(asked),
@@ -75,15 +77,15 @@ impl Shard {
             stopped: false,
         };
         let cursor = match self.source(&asked.filter) {
-            Source::Nothing => None,
-            Source::Best(place) => {
+            FilterSource::Nothing => None,
+            FilterSource::Best(place) => {
                 self.take_best(place.as_ref(), &mut round)?;
                 None
             }
-            Source::Walk(place) => {
+            FilterSource::Walk(place) => {
                 let mut seen = 0;
                 let walked = self.walk(place.as_ref(), asked, &mut round, &mut seen);
-                self.walked = (seen > 0).then(|| Walked { keys: asked.filter.keys(), messages: seen });
+                self.filter_walk = (seen > 0).then(|| FilterWalk { keys: asked.filter.keys(), messages: seen });
                 walked?
             }
         };
@@ -98,10 +100,10 @@ impl Shard {
         Ok(Reply::Leases { leases: round.leases, completeness, cursor })
     }
 
-    fn dequeue_one(&mut self, message: &MessageRef, asked: &Dequeue, now: Timestamp) -> Result<Leased, Refusal> {
+    fn dequeue_one(&mut self, message: &MessageRef, asked: &Dequeue, now: Timestamp) -> Result<LeaseGrant, Refusal> {
         let sequence = self.find(message, now)?;
-        let found = self.at(sequence);
-        if found.state == State::Pending && !self.index.may_serve(found) {
+        let found = self.message_at(sequence);
+        if found.state == MessageState::Pending && !self.index.may_serve(found) {
             return Err(Refusal::ValueHeld);
         }
         let leased = self.lease(sequence, asked.lease, session_of(asked), now)?;
@@ -110,47 +112,47 @@ impl Shard {
     }
 
     /// The smallest index that holds all that a filter could meet. O(shapes log n).
-    pub(super) fn source(&self, filter: &Filter) -> Source {
+    pub(super) fn source(&self, filter: &Filter) -> FilterSource {
         if filter.is_empty() {
-            return Source::Best(None);
+            return FilterSource::Best(None);
         }
         let usable = self.index.shapes.iter().enumerate().filter(|(_, shape)| shape.is_complete());
         let mut smallest = (self.index.ready.len(), None);
         for (number, shape) in usable {
-            let Some(set) = shape.place_for(filter) else { continue };
-            let Some(group) = shape.group(&set) else { return Source::Nothing };
-            if shape.keys.is_that_of(filter) {
-                return Source::Best(Some((number, set)));
+            let Some(set) = shape.values_for(filter) else { continue };
+            let Some(group) = shape.group(&set) else { return FilterSource::Nothing };
+            if shape.keys.has_keys_of(filter) {
+                return FilterSource::Best(Some((number, set)));
             }
-            let pending = group.counts()[State::Pending as usize] as usize;
+            let pending = group.counts()[MessageState::Pending as usize] as usize;
             if pending < smallest.0 {
                 smallest = (pending, Some((number, set)));
             }
         }
-        Source::Walk(smallest.1)
+        FilterSource::Walk(smallest.1)
     }
 
-    fn take_best(&mut self, place: Option<&Place>, round: &mut Round) -> Result<(), Refusal> {
+    fn take_best(&mut self, place: Option<&ShapeGroupKey>, round: &mut DequeuePass) -> Result<(), Refusal> {
         while round.leases.len() < round.max
             && !round.stopped
             && let Some((_, sequence)) = self.index.best(place)
         {
-            if self.index.may_serve(self.at(sequence)) {
+            if self.index.may_serve(self.message_at(sequence)) {
                 self.take(sequence, round)?;
             } else {
-                self.set_aside(place, sequence, round);
+                self.hide_value(place, sequence, round);
             }
         }
         Ok(())
     }
 
     /// Leases a message that may be served, unless its TTL is over.
-    fn take(&mut self, sequence: u64, round: &mut Round) -> Result<(), Refusal> {
+    fn take(&mut self, sequence: u64, round: &mut DequeuePass) -> Result<(), Refusal> {
         if self.next_due(sequence).is_none_or(|(at, _)| at > round.now) {
             let leased = self.lease(sequence, round.lease, round.session, round.now)?;
             round.leases.push(leased);
         } else if round.due_left > 0 {
-            self.catch_up(sequence, round.now);
+            self.apply_due_to(sequence, round.now);
             round.due_left -= 1;
         } else {
             round.stopped = true;
@@ -159,23 +161,23 @@ impl Shard {
     }
 
     /// Withdraws a value that has as many in flight as it may.
-    fn set_aside(&mut self, place: Option<&Place>, sequence: u64, round: &mut Round) {
+    fn hide_value(&mut self, place: Option<&ShapeGroupKey>, sequence: u64, round: &mut DequeuePass) {
         if round.parkings_left == 0 {
             round.stopped = true;
             return;
         }
         round.parkings_left -= 1;
         if let Some(value) = self.messages.get(sequence).and_then(|message| message.routing.as_ref()) {
-            self.index.set_aside(place, value);
+            self.index.hide_lane(place, value);
         }
     }
 
     /// Looks at messages one by one from the cursor on, and counts them; answers where to go on, if it did not come to the end.
     fn walk(
         &mut self,
-        place: Option<&Place>,
+        place: Option<&ShapeGroupKey>,
         asked: &Dequeue,
-        round: &mut Round,
+        round: &mut DequeuePass,
         seen: &mut usize,
     ) -> Result<Option<Cursor>, Refusal> {
         let began = asked.cursor.clone();
@@ -188,14 +190,14 @@ impl Shard {
                     return Ok(Some(before));
                 }
                 // Whatever came to lie before the cursor was not met: only a new walk can tell.
-                let is_behind = began.is_some() && self.moved_at >= cursor.since;
+                let is_behind = began.is_some() && self.last_moved_ahead_at >= cursor.since;
                 return Ok(is_behind.then(|| Cursor::start(round.now)));
             };
             if *seen == look_at {
                 return Ok(Some(before));
             }
             *seen += 1;
-            if asked.filter.is_met_by(&self.at(sequence).metadata) {
+            if asked.filter.matches(&self.message_at(sequence).metadata) {
                 self.take(sequence, round)?;
                 if round.stopped {
                     return Ok(Some(before));
@@ -207,7 +209,12 @@ impl Shard {
 
     /// Moves the cursor to the next message that may be served: by rank, or by values in the order of their heads and
     /// then by rank. None at the end, or once too many values were set aside.
-    fn next_of_walk(&mut self, place: Option<&Place>, cursor: &mut Cursor, round: &mut Round) -> Option<u64> {
+    fn next_of_walk(
+        &mut self,
+        place: Option<&ShapeGroupKey>,
+        cursor: &mut Cursor,
+        round: &mut DequeuePass,
+    ) -> Option<u64> {
         if self.index.exclusive.is_none() {
             let later = (Bound::Excluded(cursor.after), Bound::Unbounded);
             cursor.after = *self.index.pending(place)?.range(later).next()?;
@@ -217,18 +224,18 @@ impl Shard {
             let lanes = self.index.lanes(place)?;
             if let Some((value, after)) = cursor.inside.take()
                 && let Some(rank) = lanes.next_in(&value, after)
-                && self.index.may_serve(self.at(rank.1))
+                && self.index.may_serve(self.message_at(rank.1))
             {
                 cursor.inside = Some((value, rank));
                 return Some(rank.1);
             }
             let head = lanes.next_head(cursor.after)?;
-            let message = self.at(head.1);
+            let message = self.message_at(head.1);
             if self.index.may_serve(message) {
                 cursor.inside = message.routing.clone().map(|value| (value, FIRST));
                 cursor.after = head;
             } else {
-                self.set_aside(place, head.1, round);
+                self.hide_value(place, head.1, round);
                 if round.stopped {
                     return None;
                 }

@@ -5,13 +5,13 @@
 use crate::domain::limits::{
     ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
 };
-use crate::domain::queue::answers::{FirstAnswer, Keep};
-use crate::domain::queue::command::{Full, Invalid, NewMessage, Refusal, Reply};
-use crate::domain::queue::durable::KeptAnswer;
-use crate::domain::queue::message::{Course, MaybeTime, Message, MessageKey, Routing};
-use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::{InvalidCommandPart, NewMessage, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::dedupe_index::{DedupeLimits, FirstResponse};
+use crate::domain::queue::message::{MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue};
 use crate::domain::queue::shard::Shard;
-use crate::domain::queue::state::{Facts, State, Trigger, next};
+use crate::domain::queue::shard_restore::DedupeRecord;
+use crate::domain::queue::state_machine::{MessageState, TransitionInputs, Trigger, next_state};
 use crate::domain::time::Timestamp;
 
 impl Shard {
@@ -33,35 +33,35 @@ impl Shard {
         let message = self.message_of(&sent, now)?;
         let key = message.key;
         self.sequence = key.sequence;
-        self.admit(message, now);
-        let state = self.at(key.sequence).state;
+        self.insert_new(message, now);
+        let state = self.message_at(key.sequence).state;
         let message = self.messages.get_mut(key.sequence).expect("it was just taken in");
         (message.first_state, message.token_time) = (state, sent.token_time.into());
         if let Some(time) = sent.token_time {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
-            let answer = FirstAnswer { fingerprint: sent.fingerprint, key, state };
+            let answer = FirstResponse { fingerprint: sent.fingerprint, key, state };
             let token = (sent.id, sent.routing);
-            self.answers.put(key.sequence, time, Keep { now: at.earlier, window, bytes_max });
-            self.changes.answers.push(KeptAnswer { token, time, answer });
+            self.dedupe.put(key.sequence, time, DedupeLimits { now: at.token_age_clock, window, bytes_max });
+            self.changes.answers.push(DedupeRecord { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
     }
 
     /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
     /// known as long as its message.
-    fn first_answer(&self, sent: &NewMessage, at: StepTime) -> Result<Option<FirstAnswer>, Refusal> {
+    fn first_answer(&self, sent: &NewMessage, at: StepTime) -> Result<Option<FirstResponse>, Refusal> {
         if let Some(time) = sent.token_time {
-            if self.answers.may_have_forgotten(time, self.settings.dedupe_window, at.earlier) {
+            if self.dedupe.may_be_dropped(time, self.settings.dedupe_window, at.token_age_clock) {
                 return Err(Refusal::TokenExpired);
             }
-            if let Some((_, first)) = self.answers.get(&sent.id, time) {
+            if let Some((_, first)) = self.dedupe.get(&sent.id, time) {
                 return Ok(Some(*first));
             }
         }
-        let living = self.names.find(&self.messages, &sent.id).map(FirstAnswer::of);
+        let living = self.id_index.find(&self.messages, &sent.id).map(FirstResponse::of);
         // A repeat is known whatever the clocks say meanwhile.
-        if living.is_none() && sent.token_time.is_some_and(|time| time > at.later + TOKEN_AHEAD_MAX) {
-            return Err(Invalid::TokenTime.into());
+        if living.is_none() && sent.token_time.is_some_and(|time| time > at.token_ahead_clock + TOKEN_AHEAD_MAX) {
+            return Err(InvalidCommandPart::TokenTime.into());
         }
         Ok(living)
     }
@@ -69,15 +69,15 @@ impl Shard {
     /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
     /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
     /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
-    pub fn has_taken(&self, sent: &NewMessage) -> bool {
-        let differs = |routing: &Option<Routing>| routing.is_some() || sent.routing.is_some();
+    pub fn has_enqueued(&self, sent: &NewMessage) -> bool {
+        let differs = |routing: &Option<RoutingValue>| routing.is_some() || sent.routing.is_some();
         let lives = || {
-            let searched = sent.routing.is_some() || self.names.any_routed();
-            let found = searched.then(|| self.names.find(&self.messages, &sent.id)).flatten();
+            let searched = sent.routing.is_some() || self.id_index.any_routed();
+            let found = searched.then(|| self.id_index.find(&self.messages, &sent.id)).flatten();
             found.is_some_and(|message| differs(&message.routing))
         };
         let outlived = || {
-            let kept = sent.token_time.and_then(|time| self.answers.get(&sent.id, time));
+            let kept = sent.token_time.and_then(|time| self.dedupe.get(&sent.id, time));
             kept.is_some_and(|(routing, _)| differs(routing))
         };
         lives() || outlived()
@@ -86,21 +86,21 @@ impl Shard {
     fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {
         let all = self.index.totals.all();
         let bytes = all.bytes.saturating_add(u64::from(sent.payload_bytes));
-        let has_room = |time| self.answers.has_room(time, self.settings.dedupe_max_bytes);
+        let has_room = |time| self.dedupe.has_room(time, self.settings.dedupe_max_bytes);
         let checks = [
-            (all.messages < self.settings.quota_messages, Full::Messages),
-            (bytes <= self.settings.quota_bytes, Full::Bytes),
-            (sent.token_time.is_none_or(has_room), Full::Answers),
+            (all.messages < self.settings.quota_messages, ShardCapacity::Messages),
+            (bytes <= self.settings.quota_bytes, ShardCapacity::Bytes),
+            (sent.token_time.is_none_or(has_room), ShardCapacity::Answers),
         ];
         checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, full)| Err(Refusal::Full(full)))
     }
 
-    fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<Message, Invalid> {
+    fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<MessageHead, InvalidCommandPart> {
         if let Some(rule) = &self.settings.exclusivity {
             let value = sent.metadata.get(&rule.key);
-            let routed = sent.routing.as_ref().map(Routing::as_str);
+            let routed = sent.routing.as_ref().map(RoutingValue::as_str);
             if value.is_none() || value != routed {
-                return Err(Invalid::ExclusivityValue);
+                return Err(InvalidCommandPart::ExclusivityValue);
             }
         }
         let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
@@ -110,20 +110,23 @@ impl Shard {
         let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
         let (payload_max, metadata_max) = (self.settings.payload_max_bytes, self.settings.metadata_max_bytes);
         let checks = [
-            (sent.payload_bytes <= PAYLOAD_BYTES_MAX, Invalid::Payload),
-            (sent.payload_bytes <= payload_max, Invalid::PayloadOfQueue(payload_max)),
-            (sent.metadata.bytes() <= metadata_max as usize, Invalid::MetadataOfQueue(metadata_max)),
-            (invisibility <= INVISIBILITY_MAX, Invalid::Invisibility),
-            ((1..=ATTEMPTS_MAX).contains(&attempts), Invalid::Attempts),
-            (sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)), Invalid::Lease),
-            (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), Invalid::Ttl),
+            (sent.payload_bytes <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
+            (sent.payload_bytes <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
+            (sent.metadata.bytes() <= metadata_max as usize, InvalidCommandPart::MetadataOfQueue(metadata_max)),
+            (invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
+            ((1..=ATTEMPTS_MAX).contains(&attempts), InvalidCommandPart::Attempts),
+            (
+                sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)),
+                InvalidCommandPart::Lease,
+            ),
+            (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), InvalidCommandPart::Ttl),
         ];
         if let Some((_, invalid)) = checks.into_iter().find(|(fits, _)| !fits) {
             return Err(invalid);
         }
-        let facts = Facts { waits: !invisibility.is_zero(), ..Facts::default() };
-        let state = next(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
-        Ok(Message {
+        let facts = TransitionInputs { delayed: !invisibility.is_zero(), ..TransitionInputs::default() };
+        let state = next_state(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
+        Ok(MessageHead {
             key: MessageKey { shard: self.number, epoch: self.epoch, sequence: self.sequence + 1 },
             id: sent.id.clone(),
             routing: sent.routing.clone(),
@@ -135,12 +138,12 @@ impl Shard {
             attempts_left: attempts,
             enqueued_at: now,
             ttl_at: ttl.map(|ttl| now + ttl).into(),
-            token_time: MaybeTime::NONE,
+            token_time: OptionalTime::NONE,
             visible_at: now + invisibility,
             state,
             version: 1,
-            first_state: State::Pending,
-            course: Course { lease_duration: sent.lease_duration, ..Course::NONE }.into(),
+            first_state: MessageState::Pending,
+            extras: MessageExtras { lease_duration: sent.lease_duration, ..MessageExtras::NONE }.into(),
         })
     }
 }

@@ -5,13 +5,15 @@
 
 use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::dequeue::Source;
+use crate::domain::queue::dequeue::FilterSource;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{CanceledBy, Lease, Message, MessageId, MessageKey, Routing, WorkError};
-use crate::domain::queue::session::SessionId;
-use crate::domain::queue::shapes::Counts;
+use crate::domain::queue::message::{
+    AttemptError, CanceledBy, Lease, MessageHead, MessageId, MessageKey, RoutingValue,
+};
+use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::shape_index::StateCounts;
 use crate::domain::queue::shard::Shard;
-use crate::domain::queue::state::State;
+use crate::domain::queue::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
 /// Why a message stands where it stands. A message may have several causes: it may be invisible while dequeue is blocked.
@@ -33,24 +35,24 @@ pub enum Cause {
     /// As many messages of its exclusivity value are in flight as may be.
     ValueHeld {
         /// The value.
-        value: Routing,
+        value: RoutingValue,
         /// How many may be.
         limit: u32,
         /// Who has them, at most 10.
-        holders: Vec<Holder>,
+        holders: Vec<HoldingLease>,
         /// How many messages of the value are pending.
         waiting: usize,
     },
     /// Order within its value is strict, and another message comes first.
     Behind {
         /// The value.
-        value: Routing,
+        value: RoutingValue,
         /// The other message.
         id: MessageId,
         /// Its state.
-        state: State,
+        state: MessageState,
         /// Who has it, if it is running.
-        holder: Option<Box<Holder>>,
+        holder: Option<Box<HoldingLease>>,
     },
     /// It waits for a dequeue.
     Ready {
@@ -61,7 +63,7 @@ pub enum Cause {
         or_more: bool,
     },
     /// Somebody works on it.
-    Running(Holder),
+    Running(HoldingLease),
     /// It is finished.
     Completed,
     /// It was given up; none if that was before reasons were kept.
@@ -71,13 +73,13 @@ pub enum Cause {
         /// How often it was tried.
         attempts: u32,
         /// What the last failure said; none if its last lease ended by itself.
-        error: Option<WorkError>,
+        error: Option<AttemptError>,
     },
 }
 
 /// A lease that holds a message, or others back.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Holder {
+pub struct HoldingLease {
     /// The message, as its producer named it.
     pub id: MessageId,
     /// The session that has it.
@@ -92,11 +94,11 @@ pub struct Holder {
 
 /// What a dequeue with a filter would meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Prospect {
+pub struct DequeuePreview {
     /// Why nothing goes out, if so.
     pub blocked: Option<Box<str>>,
     /// How many messages of each state meet the filter; none if it is not declared.
-    pub counts: Option<Counts>,
+    pub counts: Option<StateCounts>,
     /// The message that would be served first.
     pub first: Option<MessageKey>,
     /// Pending messages that meet the filter and are held back, each with its causes; one for each value, at most 10.
@@ -129,15 +131,17 @@ impl Shard {
         let mut causes: Vec<Cause> = self.dequeue_blocked.iter().cloned().map(Cause::DequeueBlocked).collect();
         let over = self.next_due(found.key.sequence).is_some_and(|(at, _)| at <= now);
         match found.state {
-            State::Invisible if found.visible_at > now => {
+            MessageState::Invisible if found.visible_at > now => {
                 let after_failure = found.first_leased_at.is_some();
                 causes.insert(0, Cause::InvisibleUntil { until: found.visible_at, after_failure });
             }
-            State::Running if !over => causes = self.holder(found).map(Cause::Running).into_iter().collect(),
-            State::Invisible | State::Pending | State::Running => causes.push(self.waiting(found)),
-            State::Completed => causes = vec![Cause::Completed],
-            State::Canceled => causes = vec![Cause::Canceled(found.canceled_by.clone())],
-            State::Errored => {
+            MessageState::Running if !over => causes = self.holder(found).map(Cause::Running).into_iter().collect(),
+            MessageState::Invisible | MessageState::Pending | MessageState::Running => {
+                causes.push(self.waiting_cause(found))
+            }
+            MessageState::Completed => causes = vec![Cause::Completed],
+            MessageState::Canceled => causes = vec![Cause::Canceled(found.canceled_by.clone())],
+            MessageState::Errored => {
                 causes = vec![Cause::Errored { attempts: found.attempt_number(), error: found.error.clone() }];
             }
         }
@@ -145,28 +149,28 @@ impl Shard {
     }
 
     /// Tells what a dequeue with this filter would meet. O(log n), and O(256) for a filter that is not declared.
-    pub fn prospect(&self, filter: &Filter, now: Timestamp) -> Prospect {
+    pub fn preview_dequeue(&self, filter: &Filter, now: Timestamp) -> DequeuePreview {
         let now = now.max(self.clock);
-        let matches = |sequence: &u64| filter.is_met_by(&self.at(*sequence).metadata);
-        let invisible = &self.index.by_state[State::Invisible as usize];
+        let matches = |sequence: &u64| filter.matches(&self.message_at(*sequence).metadata);
+        let invisible = &self.index.by_state[MessageState::Invisible as usize];
         let hidden = invisible.iter().take(FILTER_WALK_MAX).filter(matches);
-        let mut prospect = Prospect {
+        let mut prospect = DequeuePreview {
             blocked: self.dequeue_blocked.clone(),
             counts: self.depth(filter).ok(),
             first: None,
             held: Vec::new(),
-            next_visible: hidden.map(|sequence| self.at(sequence).visible_at.max(now)).min(),
+            next_visible: hidden.map(|sequence| self.message_at(sequence).visible_at.max(now)).min(),
             or_more: invisible.len() > FILTER_WALK_MAX,
             failed: self.failed_attempts(),
         };
-        if let Source::Best(place) = self.source(filter) {
-            let best = self.index.best(place.as_ref()).map(|(_, sequence)| self.at(sequence));
+        if let FilterSource::Best(place) = self.source(filter) {
+            let best = self.index.best(place.as_ref()).map(|(_, sequence)| self.message_at(sequence));
             prospect.first = best.filter(|message| self.index.may_serve(message)).map(|message| message.key);
         }
         let pending = self.index.ready.iter().take(FILTER_WALK_MAX);
-        let mut values: Vec<&Routing> = Vec::new();
-        for message in pending.map(|(_, sequence)| self.at(*sequence)) {
-            if !filter.is_met_by(&message.metadata) {
+        let mut values: Vec<&RoutingValue> = Vec::new();
+        for message in pending.map(|(_, sequence)| self.message_at(*sequence)) {
+            if !filter.matches(&message.metadata) {
                 continue;
             }
             if self.index.may_serve(message) {
@@ -176,7 +180,7 @@ impl Shard {
                 && !values.contains(&value)
             {
                 values.push(value);
-                prospect.held.push((message.key, self.waiting(message)));
+                prospect.held.push((message.key, self.waiting_cause(message)));
             }
         }
         prospect.or_more |= self.index.ready.len() > FILTER_WALK_MAX;
@@ -184,26 +188,26 @@ impl Shard {
     }
 
     fn failed_attempts(&self) -> FailedAttempts {
-        let errored = self.index.by_state[State::Errored as usize].iter().take(FILTER_WALK_MAX);
+        let errored = self.index.by_state[MessageState::Errored as usize].iter().take(FILTER_WALK_MAX);
         errored.fold(FailedAttempts::default(), |sum, sequence| FailedAttempts {
             messages: sum.messages + 1,
-            attempts: sum.attempts + u64::from(self.at(sequence).attempt_number()),
+            attempts: sum.attempts + u64::from(self.message_at(sequence).attempt_number()),
         })
     }
 
     /// What a pending message waits for.
-    fn waiting(&self, message: &Message) -> Cause {
+    fn waiting_cause(&self, message: &MessageHead) -> Cause {
         let held = self.index.exclusive.as_ref().zip(message.routing.as_ref());
         if let Some((exclusive, value)) = held
             && !exclusive.values.may_serve(value, message.rank())
         {
-            if let Some((_, ahead)) = exclusive.values.ahead(value).filter(|ahead| *ahead < message.rank()) {
-                let other = self.at(ahead);
+            if let Some((_, ahead)) = exclusive.values.first_blocking(value).filter(|ahead| *ahead < message.rank()) {
+                let other = self.message_at(ahead);
                 let (value, id, state) = (value.clone(), other.id.clone(), other.state);
                 return Cause::Behind { value, id, state, holder: self.holder(other).map(Box::new) };
             }
             let running = exclusive.values.running(value).take(EXPLAIN_HOLDERS_MAX);
-            let holders = running.filter_map(|sequence| self.holder(self.at(sequence))).collect();
+            let holders = running.filter_map(|sequence| self.holder(self.message_at(sequence))).collect();
             let (limit, waiting) = (exclusive.values.limit(value), exclusive.lanes.len(value));
             return Cause::ValueHeld { value: value.clone(), limit, holders, waiting };
         }
@@ -217,7 +221,7 @@ impl Shard {
 
     /// A message as it is shown: its lease ends when it will if nobody is heard any more, with its session where that has
     /// confirmed it.
-    pub fn shown(&self, message: &Message) -> Message {
+    pub fn with_effective_expiry(&self, message: &MessageHead) -> MessageHead {
         let mut shown = message.clone();
         if let Some((lease, (ends, _))) = message.lease.zip(self.next_due(message.key.sequence)) {
             shown.lease = Some(Lease { expires: ends, ..lease });
@@ -225,9 +229,9 @@ impl Shard {
         shown
     }
 
-    fn holder(&self, message: &Message) -> Option<Holder> {
+    fn holder(&self, message: &MessageHead) -> Option<HoldingLease> {
         let lease = message.lease?;
-        Some(Holder {
+        Some(HoldingLease {
             id: message.id.clone(),
             session: lease.session.map(|session| session.id),
             since: lease.since,

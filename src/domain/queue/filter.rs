@@ -1,7 +1,7 @@
 //! Filters: the metadata pairs that a message must have; and the shapes of filters, which are sets of keys.
 
 use crate::domain::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
-use crate::domain::queue::command::Invalid;
+use crate::domain::queue::command::InvalidCommandPart;
 use crate::domain::queue::message::Metadata;
 
 /// The pairs a message must have, all of them; the filter without pairs is met by every message.
@@ -10,12 +10,12 @@ pub struct Filter(Metadata);
 
 impl Filter {
     /// Validates the pairs: at most 4, each of the lengths that metadata may have, no key twice.
-    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Invalid> {
-        Metadata::new(pairs).map(Self).map_err(|_| Invalid::Filter)
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidCommandPart> {
+        Metadata::new(pairs).map(Self).map_err(|_| InvalidCommandPart::Filter)
     }
 
     /// Whether a message of this metadata meets it. O(pairs).
-    pub fn is_met_by(&self, metadata: &Metadata) -> bool {
+    pub fn matches(&self, metadata: &Metadata) -> bool {
         self.0.pairs().all(|(key, value)| metadata.get(key) == Some(value))
     }
 }
@@ -44,13 +44,13 @@ pub struct ShapeKeys(Box<[Box<str>]>);
 
 impl ShapeKeys {
     /// Validates the keys: 1 to 4 different ones of 1 to 64 bytes, in any order.
-    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, Invalid> {
+    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidCommandPart> {
         let mut sorted: Vec<Box<str>> = keys.into_iter().take(METADATA_PAIRS_MAX + 1).map(Box::from).collect();
         sorted.sort_unstable();
         sorted.dedup();
         let fits = (1..=METADATA_PAIRS_MAX).contains(&sorted.len())
             && sorted.iter().all(|key| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()));
-        if fits { Ok(Self(sorted.into())) } else { Err(Invalid::Shape) }
+        if fits { Ok(Self(sorted.into())) } else { Err(InvalidCommandPart::Shape) }
     }
 
     /// The keys, in order.
@@ -64,7 +64,7 @@ impl ShapeKeys {
     }
 
     /// Whether a filter has these keys and no other.
-    pub fn is_that_of(&self, filter: &Filter) -> bool {
+    pub fn has_keys_of(&self, filter: &Filter) -> bool {
         self.is_inside(filter) && filter.0.pairs().count() == self.0.len()
     }
 
@@ -83,17 +83,17 @@ mod tests {
     fn a_shape_is_a_set_of_one_to_four_keys() {
         let shape = ShapeKeys::new(["zone", "team", "zone"]).expect("legal keys");
         assert_eq!(shape.iter().collect::<Vec<_>>(), ["team", "zone"]);
-        assert_eq!(ShapeKeys::new([]), Err(Invalid::Shape));
-        assert_eq!(ShapeKeys::new([""]), Err(Invalid::Shape));
-        assert_eq!(ShapeKeys::new(["a", "b", "c", "d", "e"]), Err(Invalid::Shape));
-        assert_eq!(ShapeKeys::new(["k".repeat(65).as_str()]), Err(Invalid::Shape));
+        assert_eq!(ShapeKeys::new([]), Err(InvalidCommandPart::Shape));
+        assert_eq!(ShapeKeys::new([""]), Err(InvalidCommandPart::Shape));
+        assert_eq!(ShapeKeys::new(["a", "b", "c", "d", "e"]), Err(InvalidCommandPart::Shape));
+        assert_eq!(ShapeKeys::new(["k".repeat(65).as_str()]), Err(InvalidCommandPart::Shape));
     }
 
     #[test]
     fn a_shape_is_that_of_filters_with_its_keys_and_inside_of_those_with_more() {
         let filter = |keys: &[&str]| Filter::new(keys.iter().map(|key| (*key, "1"))).expect("a legal filter");
         let shape = ShapeKeys::new(["a", "b"]).expect("legal keys");
-        assert!(shape.is_that_of(&filter(&["b", "a"])) && !shape.is_that_of(&filter(&["a", "b", "c"])));
+        assert!(shape.has_keys_of(&filter(&["b", "a"])) && !shape.has_keys_of(&filter(&["a", "b", "c"])));
         assert!(shape.is_inside(&filter(&["c", "a", "b"])) && !shape.is_inside(&filter(&["a", "c"])));
         assert_eq!([&["a", "b"][..], &["a"], &["a", "c"]].map(|keys| shape.distance(&filter(keys))), [0, 1, 2]);
     }
@@ -101,15 +101,15 @@ mod tests {
     #[test]
     fn every_pair_of_a_filter_must_be_met_exactly() {
         let metadata = Metadata::new([("team", "red"), ("zone", "a")]).expect("legal pairs");
-        let meets = |pairs: &[(&str, &str)]| Filter::new(pairs.iter().copied()).expect("legal").is_met_by(&metadata);
+        let meets = |pairs: &[(&str, &str)]| Filter::new(pairs.iter().copied()).expect("legal").matches(&metadata);
         assert!(meets(&[]) && meets(&[("zone", "a")]) && meets(&[("zone", "a"), ("team", "red")]));
         assert!(!meets(&[("zone", "b")]) && !meets(&[("zone", "")]) && !meets(&[("zone", "a"), ("size", "s")]));
     }
 
     #[test]
     fn a_filter_that_no_message_could_meet_is_refused() {
-        assert_eq!(Filter::new([("a", "1"), ("a", "2")]), Err(Invalid::Filter));
-        assert_eq!(Filter::new([("", "1")]), Err(Invalid::Filter));
-        assert_eq!(Filter::new(["a", "b", "c", "d", "e"].map(|key| (key, "1"))), Err(Invalid::Filter));
+        assert_eq!(Filter::new([("a", "1"), ("a", "2")]), Err(InvalidCommandPart::Filter));
+        assert_eq!(Filter::new([("", "1")]), Err(InvalidCommandPart::Filter));
+        assert_eq!(Filter::new(["a", "b", "c", "d", "e"].map(|key| (key, "1"))), Err(InvalidCommandPart::Filter));
     }
 }

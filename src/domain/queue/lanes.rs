@@ -10,12 +10,12 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::queue::footprint::in_tree;
-use crate::domain::queue::message::{Rank, Routing};
+use crate::domain::queue::message::{Rank, RoutingValue};
+use crate::domain::queue::shape_memory::in_tree;
 
 /// Lanes and their heads.
 #[derive(Clone, Default, Debug)]
-pub struct Lanes {
+pub struct ValueLanes {
     lanes: BTreeMap<LaneKey, Lane>,
     /// The best message of each lane that is shown.
     heads: BTreeSet<Rank>,
@@ -23,9 +23,9 @@ pub struct Lanes {
 
 /// A value after its hash: which lane is meant is mostly decided by numbers that lie side by side, not by texts that lie
 /// all over memory. The order of the lanes means nothing.
-type LaneKey = (u64, Routing);
+type LaneKey = (u64, RoutingValue);
 
-fn key_of(value: &Routing) -> LaneKey {
+fn key_of(value: &RoutingValue) -> LaneKey {
     (xxh3_64(value.as_str().as_bytes()), value.clone())
 }
 
@@ -59,20 +59,20 @@ impl Lane {
 pub const LANE_BYTES: usize = in_tree(size_of::<(LaneKey, Lane)>()) + in_tree(size_of::<Rank>());
 
 /// Shown and hidden come and go without a message that changes, so two sets of lanes are equal if they hold the same.
-impl PartialEq for Lanes {
+impl PartialEq for ValueLanes {
     fn eq(&self, other: &Self) -> bool {
-        fn held(lanes: &Lanes) -> impl Iterator<Item = (&LaneKey, Rank, &BTreeSet<Rank>)> {
+        fn held(lanes: &ValueLanes) -> impl Iterator<Item = (&LaneKey, Rank, &BTreeSet<Rank>)> {
             lanes.lanes.iter().map(|(key, lane)| (key, lane.first, &lane.later))
         }
         held(self).eq(held(other))
     }
 }
 
-impl Eq for Lanes {}
+impl Eq for ValueLanes {}
 
-impl Lanes {
+impl ValueLanes {
     /// Adds a message; its lane shows what it showed. O(log n).
-    pub fn add(&mut self, value: &Routing, rank: Rank) {
+    pub fn add(&mut self, value: &RoutingValue, rank: Rank) {
         match self.lanes.entry(key_of(value)) {
             Entry::Occupied(mut lane) => lane.get_mut().add(rank),
             Entry::Vacant(none) => drop(none.insert(Lane { first: rank, later: BTreeSet::new(), shown: None })),
@@ -80,7 +80,7 @@ impl Lanes {
     }
 
     /// Removes a message; a lane that showed it is hidden, one without messages is gone. O(log n).
-    pub fn remove(&mut self, value: &Routing, rank: Rank) {
+    pub fn remove(&mut self, value: &RoutingValue, rank: Rank) {
         let Entry::Occupied(mut entry) = self.lanes.entry(key_of(value)) else {
             unreachable!("a pending message is in the lane of its value")
         };
@@ -94,17 +94,17 @@ impl Lanes {
         }
     }
 
-    fn lane(&self, value: &Routing) -> Option<&Lane> {
+    fn lane(&self, value: &RoutingValue) -> Option<&Lane> {
         self.lanes.get(&key_of(value))
     }
 
     /// The best message of a lane, shown or hidden. O(log n).
-    pub fn first(&self, value: &Routing) -> Option<Rank> {
+    pub fn first(&self, value: &RoutingValue) -> Option<Rank> {
         Some(self.lane(value)?.first)
     }
 
     /// Shows the best message of a lane. O(log n).
-    pub fn show(&mut self, value: &Routing) {
+    pub fn show(&mut self, value: &RoutingValue) {
         let Some(lane) = self.lanes.get_mut(&key_of(value)) else { return };
         let first = Some(lane.first);
         if lane.shown != first {
@@ -115,24 +115,24 @@ impl Lanes {
     }
 
     /// Hides a lane. O(log n).
-    pub fn hide(&mut self, value: &Routing) {
+    pub fn hide(&mut self, value: &RoutingValue) {
         let Some(lane) = self.lanes.get_mut(&key_of(value)) else { return };
         lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
     }
 
     /// How many messages a lane has. O(log n).
-    pub fn len(&self, value: &Routing) -> usize {
+    pub fn len(&self, value: &RoutingValue) -> usize {
         self.lane(value).map_or(0, |lane| 1 + lane.later.len())
     }
 
     /// The last message of a lane, shown or hidden. O(log n).
-    pub fn last(&self, value: &Routing) -> Option<Rank> {
+    pub fn last(&self, value: &RoutingValue) -> Option<Rank> {
         let lane = self.lane(value)?;
         Some(lane.later.last().copied().unwrap_or(lane.first))
     }
 
     /// The first message of a lane after a rank. O(log n).
-    pub fn next_in(&self, value: &Routing, after: Rank) -> Option<Rank> {
+    pub fn next_in(&self, value: &RoutingValue, after: Rank) -> Option<Rank> {
         let lane = self.lane(value)?;
         let later = || lane.later.range((Bound::Excluded(after), Bound::Unbounded)).next().copied();
         Some(lane.first).filter(|first| *first > after).or_else(later)

@@ -15,19 +15,19 @@ use crate::domain::limits::{
     MESSAGE_ID_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_BYTES_MAX, RELEASES_FREE_MAX,
     ROUTING_BYTES_MAX,
 };
-use crate::domain::queue::command::{Invalid, Settlement, UpdateToken, Verb};
-use crate::domain::queue::session::SessionId;
-use crate::domain::queue::state::{Facts, State, Trigger};
-use crate::domain::queue::text::KEY_PREFIX;
+use crate::domain::queue::command::{InvalidCommandPart, SettleAction, Settlement, UpdateToken};
+use crate::domain::queue::key_syntax::KEY_PREFIX;
+use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::state_machine::{MessageState, TransitionInputs, Trigger};
 use crate::domain::time::Timestamp;
 
 /// The caller's or the server's name of a message, and the token of its enqueue: 1 to 64 bytes, not beginning `m.`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct MessageId(Id);
+pub struct MessageId(IdRepr);
 
 /// Most ids are UUIDs, and millions of them lie in memory: as a number one takes less than half of what its text takes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Id {
+enum IdRepr {
     /// A UUID whose text is the lower-case one with hyphens.
     Uuid([u8; 16]),
     /// Any other text.
@@ -36,34 +36,34 @@ enum Id {
 
 /// The text of a message id.
 #[derive(Clone, Copy)]
-pub struct IdText<'a>(Text<'a>);
+pub struct IdText<'a>(IdTextRepr<'a>);
 
 #[derive(Clone, Copy)]
-enum Text<'a> {
-    Kept(&'a str),
-    Made([u8; Hyphenated::LENGTH]),
+enum IdTextRepr<'a> {
+    Borrowed(&'a str),
+    Formatted([u8; Hyphenated::LENGTH]),
 }
 
 impl MessageId {
     /// Validates an id.
-    pub fn new(id: &str) -> Result<Self, Invalid> {
+    pub fn new(id: &str) -> Result<Self, InvalidCommandPart> {
         let fits = (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()) && !id.starts_with(KEY_PREFIX);
         if !fits {
-            return Err(Invalid::MessageId);
+            return Err(InvalidCommandPart::MessageId);
         }
-        let uuid = Uuid::try_parse(id).ok().map(|uuid| Self(Id::Uuid(uuid.into_bytes())));
+        let uuid = Uuid::try_parse(id).ok().map(|uuid| Self(IdRepr::Uuid(uuid.into_bytes())));
         // The same UUID in another form is another id.
-        Ok(uuid.filter(|uuid| *uuid.text() == *id).unwrap_or_else(|| Self(Id::Text(id.into()))))
+        Ok(uuid.filter(|uuid| *uuid.text() == *id).unwrap_or_else(|| Self(IdRepr::Text(id.into()))))
     }
 
     /// The text, as it was given.
     pub fn text(&self) -> IdText<'_> {
         IdText(match &self.0 {
-            Id::Text(text) => Text::Kept(text),
-            Id::Uuid(bytes) => {
+            IdRepr::Text(text) => IdTextRepr::Borrowed(text),
+            IdRepr::Uuid(bytes) => {
                 let mut text = [0; Hyphenated::LENGTH];
                 Uuid::from_bytes_ref(bytes).hyphenated().encode_lower(&mut text);
-                Text::Made(text)
+                IdTextRepr::Formatted(text)
             }
         })
     }
@@ -80,21 +80,21 @@ impl Deref for IdText<'_> {
 
     fn deref(&self) -> &str {
         match &self.0 {
-            Text::Kept(text) => text,
-            Text::Made(text) => std::str::from_utf8(text).expect("digits and hyphens"),
+            IdTextRepr::Borrowed(text) => text,
+            IdTextRepr::Formatted(text) => std::str::from_utf8(text).expect("digits and hyphens"),
         }
     }
 }
 
 /// What selects the shard of a message, an exclusivity value or a shard key: 1 to 256 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Routing(Arc<str>);
+pub struct RoutingValue(Arc<str>);
 
-impl Routing {
+impl RoutingValue {
     /// Validates a routing value.
-    pub fn new(value: &str) -> Result<Self, Invalid> {
+    pub fn new(value: &str) -> Result<Self, InvalidCommandPart> {
         let fits = (1..=ROUTING_BYTES_MAX).contains(&value.len());
-        if fits { Ok(Self(value.into())) } else { Err(Invalid::Routing) }
+        if fits { Ok(Self(value.into())) } else { Err(InvalidCommandPart::Routing) }
     }
 
     /// The text.
@@ -109,13 +109,13 @@ pub struct Metadata(Box<[(Box<str>, Box<str>)]>);
 
 impl Metadata {
     /// Validates the pairs; a key that comes twice is refused.
-    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Invalid> {
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidCommandPart> {
         let mut kept: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (key, value) in pairs {
             let fits = (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()) && value.len() <= METADATA_VALUE_BYTES_MAX;
             let known = kept.iter().any(|(other, _)| &**other == key);
             if !fits || known || kept.len() == METADATA_PAIRS_MAX {
-                return Err(Invalid::Metadata);
+                return Err(InvalidCommandPart::Metadata);
             }
             kept.push((key.into(), value.into()));
         }
@@ -207,7 +207,7 @@ pub struct LeaseSession {
 
 /// What a worker says about a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WorkError {
+pub struct AttemptError {
     /// What kind of failure it is, to group by.
     pub signature: Box<str>,
     /// What happened, at most 1 KiB.
@@ -229,9 +229,9 @@ pub enum CanceledBy {
 
 /// A time that may be missing, in no more room than a time takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MaybeTime(Timestamp);
+pub struct OptionalTime(Timestamp);
 
-impl MaybeTime {
+impl OptionalTime {
     /// Missing: the first of all times stands for it.
     pub const NONE: Self = Self(Timestamp::MIN);
 
@@ -241,7 +241,7 @@ impl MaybeTime {
     }
 }
 
-impl From<Option<Timestamp>> for MaybeTime {
+impl From<Option<Timestamp>> for OptionalTime {
     fn from(time: Option<Timestamp>) -> Self {
         time.map_or(Self::NONE, Self)
     }
@@ -250,13 +250,13 @@ impl From<Option<Timestamp>> for MaybeTime {
 /// One message of a shard. What most messages do not have is in its course, whose parts are read and written as if they
 /// were the message's own.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageHead {
     /// Its place.
     pub key: MessageKey,
     /// Its name.
     pub id: MessageId,
     /// What selected its shard, if anything but the id did.
-    pub routing: Option<Routing>,
+    pub routing: Option<RoutingValue>,
     /// Its metadata.
     pub metadata: Metadata,
     /// The size of what is stored elsewhere, in bytes.
@@ -272,24 +272,24 @@ pub struct Message {
     /// When it arrived.
     pub enqueued_at: Timestamp,
     /// When it is canceled unless somebody has it.
-    pub ttl_at: MaybeTime,
+    pub ttl_at: OptionalTime,
     /// The time of the token that its first answer is kept for.
-    pub token_time: MaybeTime,
+    pub token_time: OptionalTime,
     /// When it may be served.
     pub visible_at: Timestamp,
     /// Where it stands.
-    pub state: State,
+    pub state: MessageState,
     /// The number of its last change; it orders the message's history and nothing else.
     pub version: u64,
     /// The state its enqueue answered.
-    pub first_state: State,
+    pub first_state: MessageState,
     /// What it wished and went through beyond that.
-    pub course: MaybeCourse,
+    pub extras: OptionalExtras,
 }
 
 /// What a message wished beyond the usual, and what became of it since it was first leased.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Course {
+pub struct MessageExtras {
     /// The lease duration it asks for.
     pub lease_duration: Option<Duration>,
     /// How many of its leases were released.
@@ -297,34 +297,34 @@ pub struct Course {
     /// When it was first leased.
     pub first_leased_at: Option<Timestamp>,
     /// When it came to its end, once terminal; missing where that was before such times were kept.
-    pub ended_at: MaybeTime,
+    pub ended_at: OptionalTime,
     /// When it is forgotten, once terminal.
-    pub gone_at: Timestamp,
+    pub delete_at: Timestamp,
     /// Its lease while it runs.
     pub lease: Option<Lease>,
     /// The lease that ended by expiry, while there was none since: it may still complete.
-    pub lapsed: Option<Fence>,
+    pub expired_lease: Option<Fence>,
     /// The last settlement and its answer, for repeats.
-    pub settled: Option<(Fence, Verb, Settlement)>,
+    pub last_settlement: Option<(Fence, SettleAction, Settlement)>,
     /// Why it was canceled; while it runs, why that is asked for.
     pub canceled_by: Option<CanceledBy>,
     /// What its last failure said.
-    pub error: Option<WorkError>,
+    pub error: Option<AttemptError>,
     /// The last updates that had a token and their answers, for repeats; the newest last, at most 8.
     pub updates: Vec<(UpdateToken, Settlement)>,
 }
 
-impl Course {
+impl MessageExtras {
     /// That of a message that waits for its first lease and wished nothing.
     pub const NONE: Self = Self {
         lease_duration: None,
         releases: 0,
         first_leased_at: None,
-        ended_at: MaybeTime::NONE,
-        gone_at: Timestamp::MAX,
+        ended_at: OptionalTime::NONE,
+        delete_at: Timestamp::MAX,
         lease: None,
-        lapsed: None,
-        settled: None,
+        expired_lease: None,
+        last_settlement: None,
         canceled_by: None,
         error: None,
         updates: Vec::new(),
@@ -333,52 +333,52 @@ impl Course {
 
 /// The course of a message; it takes no room until something is written to it.
 #[derive(Clone)]
-pub struct MaybeCourse(Option<Box<Course>>);
+pub struct OptionalExtras(Option<Box<MessageExtras>>);
 
-impl From<Course> for MaybeCourse {
-    fn from(course: Course) -> Self {
-        Self((course != Course::NONE).then(|| Box::new(course)))
+impl From<MessageExtras> for OptionalExtras {
+    fn from(course: MessageExtras) -> Self {
+        Self((course != MessageExtras::NONE).then(|| Box::new(course)))
     }
 }
 
-impl Deref for MaybeCourse {
-    type Target = Course;
+impl Deref for OptionalExtras {
+    type Target = MessageExtras;
 
-    fn deref(&self) -> &Course {
-        static NONE: Course = Course::NONE;
+    fn deref(&self) -> &MessageExtras {
+        static NONE: MessageExtras = MessageExtras::NONE;
         self.0.as_deref().unwrap_or(&NONE)
     }
 }
 
-impl DerefMut for MaybeCourse {
-    fn deref_mut(&mut self) -> &mut Course {
-        self.0.get_or_insert_with(|| Box::new(Course::NONE))
+impl DerefMut for OptionalExtras {
+    fn deref_mut(&mut self) -> &mut MessageExtras {
+        self.0.get_or_insert_with(|| Box::new(MessageExtras::NONE))
     }
 }
 
-impl PartialEq for MaybeCourse {
+impl PartialEq for OptionalExtras {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for MaybeCourse {}
+impl Eq for OptionalExtras {}
 
-impl Deref for Message {
-    type Target = Course;
+impl Deref for MessageHead {
+    type Target = MessageExtras;
 
-    fn deref(&self) -> &Course {
-        &self.course
+    fn deref(&self) -> &MessageExtras {
+        &self.extras
     }
 }
 
-impl DerefMut for Message {
-    fn deref_mut(&mut self) -> &mut Course {
-        &mut self.course
+impl DerefMut for MessageHead {
+    fn deref_mut(&mut self) -> &mut MessageExtras {
+        &mut self.extras
     }
 }
 
-impl Message {
+impl MessageHead {
     /// The rank among pending messages: lower is served first.
     pub fn rank(&self) -> Rank {
         (self.priority, self.key.sequence)
@@ -397,31 +397,33 @@ impl Message {
     /// What time alone does to it next, and when.
     pub fn next_due(&self) -> Option<(Timestamp, Trigger)> {
         match self.state {
-            State::Invisible => match self.ttl_at.get() {
+            MessageState::Invisible => match self.ttl_at.get() {
                 Some(ttl_at) if ttl_at <= self.visible_at => Some((ttl_at, Trigger::TtlOver)),
                 Some(_) | None => Some((self.visible_at, Trigger::WindowOver)),
             },
-            State::Pending => self.ttl_at.get().map(|ttl_at| (ttl_at, Trigger::TtlOver)),
-            State::Running => self.lease.map(|lease| (lease.expires, Trigger::LeaseOver)),
-            State::Completed | State::Canceled | State::Errored => Some((self.gone_at, Trigger::RetentionOver)),
+            MessageState::Pending => self.ttl_at.get().map(|ttl_at| (ttl_at, Trigger::TtlOver)),
+            MessageState::Running => self.lease.map(|lease| (lease.expires, Trigger::LeaseOver)),
+            MessageState::Completed | MessageState::Canceled | MessageState::Errored => {
+                Some((self.delete_at, Trigger::RetentionOver))
+            }
         }
     }
 
     /// What the transition table asks, given whether the command leaves a window ahead.
-    pub fn facts(&self, waits: bool) -> Facts {
-        Facts {
+    pub fn transition_inputs(&self, waits: bool) -> TransitionInputs {
+        TransitionInputs {
             state: Some(self.state),
-            waits,
+            delayed: waits,
             cancel_requested: self.lease.is_some_and(|lease| lease.cancel_requested),
             attempts_left: self.attempts_left > 0,
             releases_left: self.releases < RELEASES_FREE_MAX,
-            lapsed: self.lapsed.is_some(),
+            lease_expired: self.expired_lease.is_some(),
         }
     }
 }
 
 /// Without the metadata, the id and the error's text: those may be about people.
-impl fmt::Debug for Message {
+impl fmt::Debug for MessageHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("key", &self.key)
@@ -459,6 +461,6 @@ mod tests {
         let forms = [uuid.to_owned(), uuid.to_uppercase(), uuid.replace('-', ""), format!("{{{uuid}}}")];
         let ids: BTreeSet<_> = forms.iter().map(|form| MessageId::new(form).expect("a legal id")).collect();
         assert_eq!(ids.len(), forms.len());
-        assert_eq!(ids.iter().filter(|id| matches!(id.0, Id::Uuid(_))).count(), 1);
+        assert_eq!(ids.iter().filter(|id| matches!(id.0, IdRepr::Uuid(_))).count(), 1);
     }
 }

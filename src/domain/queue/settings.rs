@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
-use crate::domain::queue::command::Invalid;
+use crate::domain::queue::command::InvalidCommandPart;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::message::Metadata;
-use crate::domain::queue::ranges;
-use crate::domain::queue::state::State;
+use crate::domain::queue::setting_ranges;
+use crate::domain::queue::state_machine::MessageState;
 use crate::domain::time::{Timestamp, micros_of};
 
 /// The settings of a queue.
@@ -22,7 +22,7 @@ pub struct Settings {
     /// How often a message may be tried unless it says otherwise: 1 to 10,000.
     pub default_attempts: u32,
     /// When a failed message is tried again.
-    pub retry: RetryPolicy,
+    pub retry: MessageRetryPolicy,
     /// When a message that nobody took is canceled, unless it says otherwise.
     pub default_ttl: Option<Duration>,
     /// How long terminal messages are kept.
@@ -73,12 +73,12 @@ pub struct Retention {
 
 impl Retention {
     /// How long a message of this state is kept; none for states that are not terminal.
-    pub fn of(&self, state: State) -> Option<Duration> {
+    pub fn of(&self, state: MessageState) -> Option<Duration> {
         match state {
-            State::Invisible | State::Pending | State::Running => None,
-            State::Completed => Some(self.completed),
-            State::Canceled => Some(self.canceled),
-            State::Errored => Some(self.errored),
+            MessageState::Invisible | MessageState::Pending | MessageState::Running => None,
+            MessageState::Completed => Some(self.completed),
+            MessageState::Canceled => Some(self.canceled),
+            MessageState::Errored => Some(self.errored),
         }
     }
 }
@@ -96,7 +96,7 @@ pub struct PriorityClass {
 
 /// When a failed message is tried again: `initial * factor^(attempt - 1)`, at most `max`, plus jitter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RetryPolicy {
+pub struct MessageRetryPolicy {
     /// The delay after the first failure.
     pub initial: Duration,
     /// What each further failure multiplies the delay with, in percent, at least 100.
@@ -107,7 +107,7 @@ pub struct RetryPolicy {
     pub jitter_percent: u32,
 }
 
-impl RetryPolicy {
+impl MessageRetryPolicy {
     /// The delay after the attempt of this number, from 1; `draw` is the injected chance, of which `u32::MAX` is all.
     pub fn delay(&self, attempt: u32, draw: u32) -> Duration {
         let most = micros_of(self.max);
@@ -129,8 +129,8 @@ impl RetryPolicy {
 
 impl Settings {
     /// Checks every range, and that results outlive their tokens.
-    pub fn check(&self) -> Result<(), Invalid> {
-        if ranges::faults_of_shard(self).is_empty() { Ok(()) } else { Err(Invalid::Settings) }
+    pub fn check(&self) -> Result<(), InvalidCommandPart> {
+        if setting_ranges::faults_of_shard(self).is_empty() { Ok(()) } else { Err(InvalidCommandPart::Settings) }
     }
 
     /// The priority of a message: its own, else now plus the offset of the class it names or its metadata select.
@@ -141,14 +141,14 @@ impl Settings {
         class: Option<&str>,
         metadata: &Metadata,
         now: Timestamp,
-    ) -> Result<i64, Invalid> {
+    ) -> Result<i64, InvalidCommandPart> {
         let tagged =
             |class: &&PriorityClass| class.tag.as_ref().is_some_and(|(key, value)| metadata.get(key) == Some(&**value));
         let offset = match (own, class) {
             (Some(own), _) => return in_range(own),
             (None, Some(name)) => {
                 let found = self.classes.iter().find(|class| &*class.name == name);
-                found.ok_or(Invalid::PriorityClass)?.offset_ms
+                found.ok_or(InvalidCommandPart::PriorityClass)?.offset_ms
             }
             (None, None) => self.classes.iter().find(tagged).map_or(0, |class| class.offset_ms),
         };
@@ -156,9 +156,9 @@ impl Settings {
     }
 }
 
-fn in_range(priority: i64) -> Result<i64, Invalid> {
+fn in_range(priority: i64) -> Result<i64, InvalidCommandPart> {
     let fits = (-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority);
-    if fits { Ok(priority) } else { Err(Invalid::Priority) }
+    if fits { Ok(priority) } else { Err(InvalidCommandPart::Priority) }
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn retries_grow_to_their_maximum_and_chance_only_adds() {
         let [ms100, second] = [Duration::from_millis(100), Duration::from_secs(1)];
-        let policy = RetryPolicy { initial: ms100, factor_percent: 200, max: second, jitter_percent: 50 };
+        let policy = MessageRetryPolicy { initial: ms100, factor_percent: 200, max: second, jitter_percent: 50 };
         let delays = [1, 2, 3, 4, 5, 10_000].map(|attempt| policy.delay(attempt, 0).as_millis());
         assert_eq!(delays, [100, 200, 400, 800, 1_000, 1_000]);
         assert_eq!(policy.delay(1, u32::MAX), Duration::from_millis(150));

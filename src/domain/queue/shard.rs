@@ -8,19 +8,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
-use crate::domain::queue::answers::Answers;
-use crate::domain::queue::command::{Command, Completeness, Invalid, MessageRef, Refusal, Reply, Transition};
-use crate::domain::queue::durable::Changes;
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::{
+    Command, Completeness, InvalidCommandPart, MessageRef, Refusal, Reply, Transition,
+};
+use crate::domain::queue::dedupe_index::DedupeIndex;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::index::Index;
-use crate::domain::queue::message::{CanceledBy, Lease, Message, MessageKey};
-use crate::domain::queue::names::Names;
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::sequences::Messages;
-use crate::domain::queue::session::Sessions;
+use crate::domain::queue::id_index::IdIndex;
+use crate::domain::queue::message::{CanceledBy, Lease, MessageHead, MessageKey};
+use crate::domain::queue::sequence_pages::MessagesBySequence;
+use crate::domain::queue::session_records::Sessions;
 use crate::domain::queue::settings::Settings;
-use crate::domain::queue::shapes::{Counts, Group};
-use crate::domain::queue::state::{State, Trigger, next};
+use crate::domain::queue::shape_index::{ShapeGroup, StateCounts};
+use crate::domain::queue::shard_index::ShardIndex;
+use crate::domain::queue::shard_restore::ShardChanges;
+use crate::domain::queue::state_machine::{MessageState, Trigger, next_state};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
@@ -33,26 +35,26 @@ pub struct Shard {
     pub(super) clock: Timestamp,
     pub(super) sequence: u64,
     pub(super) serial: u64,
-    pub(super) messages: Messages,
-    pub(super) names: Names,
-    pub(super) index: Index,
-    pub(super) answers: Answers,
+    pub(super) messages: MessagesBySequence,
+    pub(super) id_index: IdIndex,
+    pub(super) index: ShardIndex,
+    pub(super) dedupe: DedupeIndex,
     pub(super) enqueue_blocked: Option<Box<str>>,
     pub(super) dequeue_blocked: Option<Box<str>>,
-    pub(super) changes: Changes,
+    pub(super) changes: ShardChanges,
     pub(super) sessions: Sessions,
     /// When a pending message last came to lie before others that it did not lie before: a walk under way has missed it.
-    pub(super) moved_at: Timestamp,
+    pub(super) last_moved_ahead_at: Timestamp,
     /// Once deleted, how many messages there were.
     pub(super) deleted: Option<u64>,
     journal: Vec<Transition>,
     /// What the command under way looked at one by one.
-    pub(super) walked: Option<Walked>,
+    pub(super) filter_walk: Option<FilterWalk>,
 }
 
 /// What a dequeue looked at whose filter has no index.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Walked {
+pub struct FilterWalk {
     /// The keys of the filter: a shape of these would save the walk.
     pub keys: ShapeKeys,
     /// How many messages it looked at, at most 256.
@@ -61,7 +63,7 @@ pub struct Walked {
 
 /// A filter has no declared shape, or one that is not filled yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NotDeclared {
+pub struct UndeclaredFilter {
     /// The shape that differs from it by the fewest keys, if any is ready.
     pub nearest: Option<ShapeKeys>,
     /// Whether its own shape is declared and not filled yet.
@@ -70,20 +72,20 @@ pub struct NotDeclared {
 
 /// What came of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Applied {
+pub struct ApplyResult {
     /// The answer.
     pub reply: Result<Reply, Refusal>,
     /// The rows applied, in order; a refusal may have some that time asked for.
     pub transitions: Vec<Transition>,
     /// What else has to be stored, beside the header and the heads that the transitions name.
-    pub changes: Changes,
+    pub changes: ShardChanges,
     /// What a dequeue looked at whose filter has no index; none where it looked at nothing.
-    pub walked: Option<Walked>,
+    pub walked: Option<FilterWalk>,
 }
 
 impl Shard {
     /// Makes an empty shard. The settings are checked.
-    pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, Invalid> {
+    pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, InvalidCommandPart> {
         settings.check()?;
         Ok(Self {
             number,
@@ -91,34 +93,34 @@ impl Shard {
             clock: Timestamp::MIN,
             sequence: 0,
             serial: 0,
-            messages: Messages::default(),
-            names: Names::default(),
-            index: Index::new(&settings, BTreeMap::new()),
-            answers: Answers::default(),
+            messages: MessagesBySequence::default(),
+            id_index: IdIndex::default(),
+            index: ShardIndex::new(&settings, BTreeMap::new()),
+            dedupe: DedupeIndex::default(),
             settings,
             enqueue_blocked: None,
             dequeue_blocked: None,
-            changes: Changes::default(),
+            changes: ShardChanges::default(),
             sessions: Sessions::default(),
-            moved_at: Timestamp::MIN,
+            last_moved_ahead_at: Timestamp::MIN,
             deleted: None,
             journal: Vec::new(),
-            walked: None,
+            filter_walk: None,
         })
     }
 
     /// Applies one command. A `now` before the shard's clock counts as the clock: time never goes back.
-    pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> Applied {
+    pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> ApplyResult {
         let at: StepTime = at.into();
         let now = at.now.max(self.clock);
-        let reply = self.answer(command, at.no_earlier_than(now));
+        let reply = self.execute(command, at.no_earlier_than(now));
         let transitions = std::mem::take(&mut self.journal);
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();
         if !transitions.is_empty() || !changes.sessions.is_empty() {
             self.clock = now; // written only along with another write
         }
-        Applied { reply, transitions, changes, walked: self.walked.take() }
+        ApplyResult { reply, transitions, changes, walked: self.filter_walk.take() }
     }
 
     /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. A `now`
@@ -142,7 +144,7 @@ impl Shard {
         first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
     }
 
-    fn answer(&mut self, command: Command, at: StepTime) -> Result<Reply, Refusal> {
+    fn execute(&mut self, command: Command, at: StepTime) -> Result<Reply, Refusal> {
         let now = at.now;
         if self.deleted.is_some() && !matches!(command, Command::Enqueue(_) | Command::Delete) {
             return Err(Refusal::Deleted);
@@ -166,7 +168,7 @@ impl Shard {
                 (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
                 Ok(Reply::Blocked)
             }
-            Command::Configure(settings) => self.configure(*settings, at.earlier),
+            Command::Configure(settings) => self.configure(*settings, at.token_age_clock),
             Command::SetValueLimit { value, limit } => self.set_value_limit(value, limit),
             Command::Delete => Ok(self.delete()),
             Command::Sweep { max } => self.sweep(max, now),
@@ -196,19 +198,19 @@ impl Shard {
 
     /// How many messages of each state meet a filter. It is exact, and answered for declared shapes that are filled.
     /// O(log n).
-    pub fn depth(&self, filter: &Filter) -> Result<Counts, NotDeclared> {
+    pub fn depth(&self, filter: &Filter) -> Result<StateCounts, UndeclaredFilter> {
         if filter.is_empty() {
-            return Ok(State::ALL.map(|state| self.totals().of(state).messages));
+            return Ok(MessageState::ALL.map(|state| self.totals().of(state).messages));
         }
         let usable = || self.index.shapes.iter().filter(|shape| shape.is_complete());
-        let Some(shape) = usable().find(|shape| shape.keys.is_that_of(filter)) else {
+        let Some(shape) = usable().find(|shape| shape.keys.has_keys_of(filter)) else {
             let nearest = usable().map(|shape| &shape.keys).min_by_key(|keys| keys.distance(filter));
             // Of the complete ones none is that of the filter.
-            let is_filling = self.index.shapes.iter().any(|shape| shape.keys.is_that_of(filter));
-            return Err(NotDeclared { nearest: nearest.cloned(), is_filling });
+            let is_filling = self.index.shapes.iter().any(|shape| shape.keys.has_keys_of(filter));
+            return Err(UndeclaredFilter { nearest: nearest.cloned(), is_filling });
         };
-        let group = shape.place_for(filter).and_then(|set| shape.group(&set));
-        Ok(group.map(Group::counts).unwrap_or_default())
+        let group = shape.values_for(filter).and_then(|set| shape.group(&set));
+        Ok(group.map(ShapeGroup::counts).unwrap_or_default())
     }
 
     /// The sequence of the last message taken in, 0 before the first. O(1).
@@ -217,35 +219,35 @@ impl Shard {
     }
 
     /// A message. O(log n).
-    pub fn get(&self, message: &MessageRef) -> Option<&Message> {
+    pub fn get(&self, message: &MessageRef) -> Option<&MessageHead> {
         match message {
             MessageRef::Key(key) => self.messages.get(key.sequence).filter(|found| found.key == *key),
             MessageRef::Id(id, routing) => {
-                let found = self.names.find(&self.messages, id);
+                let found = self.id_index.find(&self.messages, id);
                 found.filter(|message| routing.is_none() || message.routing == *routing)
             }
         }
     }
 
     /// Pending messages by rank; of an exclusive queue, those held back too. O(log n) each.
-    pub fn peek(&self) -> impl Iterator<Item = &Message> {
-        self.index.ready.iter().map(|(_, sequence)| self.at(*sequence))
+    pub fn peek(&self) -> impl Iterator<Item = &MessageHead> {
+        self.index.ready.iter().map(|(_, sequence)| self.message_at(*sequence))
     }
 
     /// The messages of a state after a sequence, by sequence. O(log n) each.
-    pub fn list(&self, state: State, after: u64) -> impl Iterator<Item = &Message> {
-        self.index.by_state[state as usize].after(after).map(|sequence| self.at(sequence))
+    pub fn list(&self, state: MessageState, after: u64) -> impl Iterator<Item = &MessageHead> {
+        self.index.by_state[state as usize].after(after).map(|sequence| self.message_at(sequence))
     }
 
     /// Does what time asks for, `max` rows at most, then forgets terminal messages.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
         bulk_size(max)?;
-        let mut count = self.promote(max, now);
+        let mut count = self.apply_due_transitions(max, now);
         while count < max
-            && let Some(&(at, sequence)) = self.index.gone.first()
+            && let Some(&(at, sequence)) = self.index.retention_ends.first()
             && at <= now
         {
-            self.forget(sequence, Trigger::RetentionOver, now)?;
+            self.remove_message(sequence, Trigger::RetentionOver, now)?;
             count += 1;
         }
         while count < max
@@ -264,104 +266,105 @@ impl Shard {
     /// Takes up to `max` messages into shapes that were declared late; answers how many.
     fn fill_shapes(&mut self, max: usize) -> usize {
         let mut count = 0;
-        while let Some(filled) = self.index.filling() {
+        while let Some(filled) = self.index.fill_position() {
             match self.messages.next_after(filled) {
                 Some(_) if count == max => break,
                 Some(message) => {
                     self.index.fill(message);
                     count += 1;
                 }
-                None => self.index.filled(),
+                None => self.index.finish_filling(),
             }
         }
         count
     }
 
     /// Applies up to `max` rows that time asks for, in the order of their times; answers how many.
-    pub(super) fn promote(&mut self, max: usize, now: Timestamp) -> usize {
+    pub(super) fn apply_due_transitions(&mut self, max: usize, now: Timestamp) -> usize {
         let mut count = 0;
         while count < max
             && let Some(sequence) = self.overdue(now)
         {
-            self.step_by_clock(sequence, now);
+            self.apply_due_transition(sequence, now);
             count += 1;
         }
         count
     }
 
     /// How many due rows a dequeue of `max` applies.
-    pub(super) fn promotions_of(max: usize) -> usize {
+    pub(super) fn due_transitions_max(max: usize) -> usize {
         DEQUEUE_DUE_MIN.max(2 * max)
     }
 
     /// Applies whatever time has done to one message by now, retention apart. At most three rows: its lease or window is
     /// over, then its TTL.
-    pub(super) fn catch_up(&mut self, sequence: u64, now: Timestamp) {
-        while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.at(sequence).state.is_terminal() {
-            self.step_by_clock(sequence, now);
+    pub(super) fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
+        while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.message_at(sequence).state.is_terminal()
+        {
+            self.apply_due_transition(sequence, now);
         }
     }
 
-    pub(super) fn step_by_clock(&mut self, sequence: u64, now: Timestamp) {
+    pub(super) fn apply_due_transition(&mut self, sequence: u64, now: Timestamp) {
         let (_, trigger) = self.next_due(sequence).expect("what is due has an event");
-        if let Some(session) = self.at(sequence).lease.and_then(|lease| lease.session) {
+        if let Some(session) = self.message_at(sequence).lease.and_then(|lease| lease.session) {
             self.expire(session.id, now);
         }
         let stepped = match trigger {
-            Trigger::LeaseOver => self.lease_over(sequence, now),
+            Trigger::LeaseOver => self.expire_lease(sequence, now),
             Trigger::Release => self.release(sequence, now),
-            Trigger::TtlOver => self.step(sequence, trigger, false, now, |message, _| {
+            Trigger::TtlOver => self.apply_transition(sequence, trigger, false, now, |message, _| {
                 message.canceled_by = Some(CanceledBy::Ttl);
             }),
             // a window is over; no other row belongs to the clock while a message lives
-            _ => self.step(sequence, trigger, false, now, |_, _| ()),
+            _ => self.apply_transition(sequence, trigger, false, now, |_, _| ()),
         };
         stepped.expect("the table has a row for every event of the clock");
     }
 
     /// Ends a lease as time does: the message may still be completed by whoever had it.
-    pub(super) fn lease_over(&mut self, sequence: u64, now: Timestamp) -> Result<State, Refusal> {
-        self.step(sequence, Trigger::LeaseOver, false, now, |message, _| {
-            message.lapsed = message.lease.map(|lease| lease.fence);
+    pub(super) fn expire_lease(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
+        self.apply_transition(sequence, Trigger::LeaseOver, false, now, |message, _| {
+            message.expired_lease = message.lease.map(|lease| lease.fence);
         })
     }
 
     /// Applies one row to a message: looks it up, lets `change` say what else differs, and keeps indexes, version and
     /// records with it. Refused with the current state if the table has no such row.
-    pub(super) fn step(
+    pub(super) fn apply_transition(
         &mut self,
         sequence: u64,
         trigger: Trigger,
         waits: bool,
         now: Timestamp,
-        change: impl FnOnce(&mut Message, State),
-    ) -> Result<State, Refusal> {
+        change: impl FnOnce(&mut MessageHead, MessageState),
+    ) -> Result<MessageState, Refusal> {
         let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let (from, rank) = (message.state, message.rank());
-        let to = next(&message.facts(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
+        let to = next_state(&message.transition_inputs(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
         let held_by = message.lease.and_then(|lease| lease.session).map(|session| session.id);
         self.index.leave(message);
         self.sessions.leave(message);
         change(message, to);
         message.state = to;
         message.version += 1;
-        if to != State::Running && message.lease.is_some() {
+        if to != MessageState::Running && message.lease.is_some() {
             message.lease = None;
         }
-        if to == State::Pending {
+        if to == MessageState::Pending {
             message.visible_at = now;
         }
         if let Some(kept) = self.settings.retention.of(to) {
             message.ended_at = Some(now).into();
-            message.gone_at = now + kept;
+            message.delete_at = now + kept;
         }
         self.index.enter(message);
-        self.index.settle(message);
+        self.index.refresh_lanes(message);
         self.sessions.enter(message);
         held_by.inspect(|session| self.sessions.rest(*session, now));
-        let moved_up = from == State::Pending && message.rank() < rank;
-        if to == State::Pending && (moved_up || self.index.is_before_others(message)) {
-            self.moved_at = now;
+        let moved_up = from == MessageState::Pending && message.rank() < rank;
+        if to == MessageState::Pending && (moved_up || self.index.is_before_others(message)) {
+            self.last_moved_ahead_at = now;
         }
         let (key, version) = (message.key, message.version);
         self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
@@ -369,60 +372,60 @@ impl Shard {
     }
 
     /// Changes what of a lease is no row of the table: the message stays where it stands, and only its timer moves.
-    pub(super) fn amend(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
+    pub(super) fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
         let message = self.messages.get_mut(sequence).expect("what is indexed exists");
         let due = message.next_due();
         self.sessions.leave(message);
         message.lease.as_mut().map(change);
-        self.index.retime(due, message);
+        self.index.reschedule(due, message);
         self.sessions.enter(message);
         let session = message.lease.and_then(|lease| lease.session);
-        session.inspect(|session| self.sessions.settle(session.id));
+        session.inspect(|session| self.sessions.refresh_timers(session.id));
         self.changes.heads.push(sequence);
     }
 
     /// Takes a new message in, whose state the table has given.
-    pub(super) fn admit(&mut self, message: Message, now: Timestamp) {
+    pub(super) fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
-        self.index.settle(&message);
+        self.index.refresh_lanes(&message);
         if self.index.is_before_others(&message) {
-            self.moved_at = now;
+            self.last_moved_ahead_at = now;
         }
-        self.names.insert(&message);
+        self.id_index.insert(&message);
         self.messages.insert(message);
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
     /// Lets a message go. Refused with the current state if the table has no such row.
-    pub(super) fn forget(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
+    pub(super) fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
-        if next(&found.facts(false), trigger) != Some(None) {
+        if next_state(&found.transition_inputs(false), trigger) != Some(None) {
             return Err(Refusal::WrongState(found.state));
         }
         let message = self.messages.remove(sequence).expect("it was just found");
         self.index.leave(&message);
-        self.names.remove(&message);
-        self.answers.outlive(&message);
+        self.id_index.remove(&message);
+        self.dedupe.detach_message(&message);
         let (key, version, from) = (message.key, message.version + 1, Some(message.state));
         self.journal.push(Transition { key, version, trigger, from, to: None, at: now });
         Ok(())
     }
 
     /// The message of this sequence, which an index or a look-up has just named.
-    pub(super) fn at(&self, sequence: u64) -> &Message {
+    pub(super) fn message_at(&self, sequence: u64) -> &MessageHead {
         self.messages.get(sequence).expect("what is indexed exists")
     }
 
     /// The sequence of a message, brought up to now.
     pub(super) fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
         let MessageKey { sequence, .. } = self.get(message).ok_or(Refusal::NotFound)?.key;
-        self.catch_up(sequence, now);
+        self.apply_due_to(sequence, now);
         Ok(sequence)
     }
 }
 
 /// Checks how many messages a bulk command may touch.
 pub(super) fn bulk_size(max: usize) -> Result<(), Refusal> {
-    if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(Invalid::Count.into()) }
+    if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(InvalidCommandPart::Count.into()) }
 }

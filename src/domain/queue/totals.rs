@@ -2,7 +2,7 @@
 //!
 //! They change with the messages, in the same step, so they always equal a count.
 
-use crate::domain::queue::state::State;
+use crate::domain::queue::state_machine::MessageState;
 
 /// How many messages of a state there are, and the bytes of their payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -15,11 +15,11 @@ pub struct Total {
 
 /// One total per state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Totals([Total; State::ALL.len()]);
+pub struct Totals([Total; MessageState::ALL.len()]);
 
 impl Totals {
     /// The total of a state. O(1).
-    pub fn of(&self, state: State) -> Total {
+    pub fn of(&self, state: MessageState) -> Total {
         self.0[state as usize]
     }
 
@@ -32,17 +32,17 @@ impl Totals {
     }
 
     /// The messages of each state, in the order of `State::ALL`. O(1).
-    pub fn messages(&self) -> [u64; State::ALL.len()] {
+    pub fn messages(&self) -> [u64; MessageState::ALL.len()] {
         self.0.map(|total| total.messages)
     }
 
-    pub(super) fn add(&mut self, state: State, bytes: u32) {
+    pub(super) fn add(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         total.messages += 1;
         total.bytes += u64::from(bytes);
     }
 
-    pub(super) fn remove(&mut self, state: State, bytes: u32) {
+    pub(super) fn remove(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         let left = total.messages.checked_sub(1).zip(total.bytes.checked_sub(u64::from(bytes)));
         (total.messages, total.bytes) = left.expect("a message leaves the state that it entered");

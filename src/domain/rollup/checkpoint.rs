@@ -27,7 +27,7 @@ pub struct Checkpoint {
     /// The newest totals of a cumulative counter by source.
     pub sources: BTreeMap<Box<str>, SourceTotal>,
     /// Whether the counter was deleted.
-    pub gone: bool,
+    pub deleted: bool,
     /// Who wrote it, and when; none where that was not noted. It is told to people and decides nothing.
     pub rolled: Option<RolledBy>,
 }
@@ -108,14 +108,14 @@ impl Checkpoint {
             open_steps: Vec::new(),
             repairs: 0,
             sources: BTreeMap::new(),
-            gone: false,
+            deleted: false,
             rolled: None,
         }
     }
 
     /// The count as seen at `now`: 0 once the counter has been silent for longer than its TTL.
     pub fn value_at(&self, now: Timestamp, ttl: Option<Duration>) -> i128 {
-        if silent_too_long(self.last_event_time, now, ttl) { 0 } else { self.count }
+        if is_silent_beyond_ttl(self.last_event_time, now, ttl) { 0 } else { self.count }
     }
 }
 
@@ -139,7 +139,7 @@ impl StepSum {
 }
 
 /// Whether more than the TTL lies between two mutations, or between the last one and a reader.
-pub fn silent_too_long(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
+pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
     match (last, ttl) {
         (Some(last), Some(ttl)) => next.since(last) > ttl,
         (None, _) | (_, None) => false,

@@ -10,13 +10,15 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, silent_too_long};
-use crate::domain::rollup::window::FoldRules;
+use crate::domain::rollup::checkpoint::{
+    BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_silent_beyond_ttl,
+};
+use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
 /// What a roll writes: finished records first, then the checkpoint that no longer carries them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rolled {
+pub struct FoldResult {
     /// The new checkpoint.
     pub checkpoint: Checkpoint,
     /// Time buckets that are over, oldest first.
@@ -29,8 +31,8 @@ pub struct Rolled {
 ///
 /// `events` must be sorted by key and lie in (`base.as_of`, `to`]; repeated keys are folded once. `to` must be a whole
 /// millisecond at or above `base.as_of`.
-pub fn fold(base: Checkpoint, events: &[Event], to: Timestamp, rules: &FoldRules) -> Rolled {
-    let mut folder = Folder::new(base, rules);
+pub fn fold(base: Checkpoint, events: &[Event], to: Timestamp, rules: &FoldRules) -> FoldResult {
+    let mut folder = EventFolder::new(base, rules);
     for event in events {
         folder.take(event);
     }
@@ -38,23 +40,23 @@ pub fn fold(base: Checkpoint, events: &[Event], to: Timestamp, rules: &FoldRules
 }
 
 /// The fold in pieces, for events that come in pages.
-pub struct Folder<'a> {
-    rolled: Rolled,
+pub struct EventFolder<'a> {
+    rolled: FoldResult,
     rules: &'a FoldRules,
     previous: Option<EventKey>,
 }
 
-impl Rolled {
+impl FoldResult {
     /// A checkpoint with nothing finished beside it.
     pub fn of(checkpoint: Checkpoint) -> Self {
         Self { checkpoint, finished_buckets: Vec::new(), finished_steps: Vec::new() }
     }
 }
 
-impl<'a> Folder<'a> {
+impl<'a> EventFolder<'a> {
     /// Begins on a checkpoint.
     pub fn new(base: Checkpoint, rules: &'a FoldRules) -> Self {
-        Self { rolled: Rolled::of(base), rules, previous: None }
+        Self { rolled: FoldResult::of(base), rules, previous: None }
     }
 
     /// Folds the next event, in the order of keys; a repeated key is folded once.
@@ -70,7 +72,7 @@ impl<'a> Folder<'a> {
     }
 
     /// Moves the checkpoint to `to` and finishes what is over by then.
-    pub fn finish(mut self, to: Timestamp) -> Rolled {
+    pub fn finish(mut self, to: Timestamp) -> FoldResult {
         debug_assert!(to >= self.rolled.checkpoint.as_of, "a fold never goes back");
         debug_assert!(self.previous.as_ref().is_none_or(|last| last.time <= to), "no event lies beyond the window");
         self.close(to);
@@ -91,7 +93,7 @@ impl<'a> Folder<'a> {
         let ttl = self.rules.at(time).ttl;
         let checkpoint = &mut self.rolled.checkpoint;
         let (before, count_before) = (checkpoint.newest(), checkpoint.count);
-        if silent_too_long(checkpoint.last_event_time, time, ttl) {
+        if is_silent_beyond_ttl(checkpoint.last_event_time, time, ttl) {
             checkpoint.count = 0;
         }
         checkpoint.last_event_time = Some(time);
@@ -242,7 +244,7 @@ impl TailSum {
     /// The count after the tail. The caller has checked `holds_under`.
     pub fn value_after(&self, checkpoint: &Checkpoint, ttl: Option<Duration>) -> i128 {
         debug_assert!(self.holds_under(ttl), "a silence inside the tail needs its events");
-        let restarted = self.clear.is_some() || silent_too_long(checkpoint.last_event_time, self.first, ttl);
+        let restarted = self.clear.is_some() || is_silent_beyond_ttl(checkpoint.last_event_time, self.first, ttl);
         if restarted { self.sum } else { checkpoint.count + self.sum }
     }
 }
@@ -261,7 +263,7 @@ mod tests {
         FoldRules::constant(Duration::from_secs(10), None, vec![10])
     }
 
-    fn roll(events: &[Event], to_millis: i64) -> Rolled {
+    fn roll(events: &[Event], to_millis: i64) -> FoldResult {
         fold(Checkpoint::empty(Timestamp::MIN), events, Timestamp::from_millis(to_millis), &rules())
     }
 

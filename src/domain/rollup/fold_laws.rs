@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use super::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
-use super::fold::{Folder, Rolled, TailSum, fold, row_digest};
-use super::window::{FoldRules, SliceRule};
+use super::fold::{EventFolder, FoldResult, TailSum, fold, row_digest};
+use super::slice_rules::{FoldRules, SliceRule};
 use crate::domain::counter::{Change, Event, EventId, EventKey, Provenance};
 use crate::domain::time::Timestamp;
 
@@ -141,7 +141,7 @@ impl History {
     }
 
     /// What a roll from (`after`, `to`] must write.
-    fn rolled(&self, after: Timestamp, to: Timestamp) -> Rolled {
+    fn rolled(&self, after: Timestamp, to: Timestamp) -> FoldResult {
         let over_in = |end: Timestamp| after.just_after() < end && end <= to.just_after();
         let mut checkpoint = Checkpoint::empty(to);
         checkpoint.count = self.count(to);
@@ -158,12 +158,12 @@ impl History {
         let (open, ended): (Vec<_>, Vec<_>) = self.steps(to).into_iter().partition(|step| step.end() > to.just_after());
         checkpoint.open_steps = open;
         let finished_steps = ended.into_iter().filter(|step| over_in(step.end())).collect();
-        Rolled { checkpoint, finished_buckets, finished_steps }
+        FoldResult { checkpoint, finished_buckets, finished_steps }
     }
 }
 
 /// Brings the steps into one order; the fold promises it only within a resolution.
-fn sorted(mut rolled: Rolled) -> Rolled {
+fn sorted(mut rolled: FoldResult) -> FoldResult {
     rolled.checkpoint.open_steps.sort_by_key(|step| step.step_seconds);
     rolled.finished_steps.sort_by_key(|step| step.step_seconds);
     rolled
@@ -259,7 +259,7 @@ fn rules_for(rules: &FoldRules, after: Timestamp, to: Timestamp) -> FoldRules {
     FoldRules::new(slices, rules.steps().to_vec())
 }
 
-fn roll(history: &History, base: &Checkpoint, to: Timestamp) -> Rolled {
+fn roll(history: &History, base: &Checkpoint, to: Timestamp) -> FoldResult {
     let events = history.between(base.as_of, to);
     fold(base.clone(), &events, to, &rules_for(&history.rules, base.as_of, to))
 }
@@ -302,7 +302,7 @@ proptest! {
         arrived.sort_by_key(mix);
         arrived.sort_by(|a, b| a.key.cmp(&b.key));
         let base = Checkpoint::empty(Timestamp::MIN);
-        let mut folder = Folder::new(base.clone(), &history.rules);
+        let mut folder = EventFolder::new(base.clone(), &history.rules);
         for page in arrived.chunks(7) {
             page.iter().for_each(|event| folder.take(event));
         }

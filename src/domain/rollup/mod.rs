@@ -7,10 +7,10 @@ mod fold_laws;
 pub mod repair;
 pub mod sealing;
 pub mod series;
-pub mod window;
+pub mod slice_rules;
 
 pub use checkpoint::{BucketRecord, Checkpoint, CountAt, RolledBy, SourceTotal, StepSum};
-pub use fold::{Folder, Rolled, TailSum, fold, row_digest};
-pub use repair::{Compared, Remedy, Sealed};
+pub use fold::{EventFolder, FoldResult, TailSum, fold, row_digest};
+pub use repair::{BucketComparison, RepairAction, VerifiedBase};
 pub use sealing::{is_sampled, sealable_to};
-pub use window::{FoldRules, SliceRule, SliceStatus, TimeSlice};
+pub use slice_rules::{FoldRules, SliceRule, SliceStatus, TimeSlice};

@@ -14,7 +14,7 @@ use crate::domain::time::Timestamp;
 
 /// The base of a repaired counter: one cell, changed by compare-and-set only.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sealed {
+pub struct VerifiedBase {
     /// The value with all repairs so far; `repairs` is their number.
     pub checkpoint: Checkpoint,
     /// The records of finished buckets that repairs have changed, by their beginning. They count instead of those that
@@ -27,7 +27,7 @@ pub struct Sealed {
 
 /// A bucket of a counter as it was folded and as the log holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Compared {
+pub struct BucketComparison {
     /// The width of the bucket.
     pub width: Duration,
     /// What was folded; a missing record counts as an empty one.
@@ -42,7 +42,7 @@ pub struct Compared {
 
 /// How a repaired value is found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Remedy {
+pub enum RepairAction {
     /// Nothing differs.
     None,
     /// This is the checkpoint.
@@ -53,7 +53,7 @@ pub enum Remedy {
     AddLater(Checkpoint),
 }
 
-impl Compared {
+impl BucketComparison {
     /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, in the order of
     /// their keys.
     pub fn new(
@@ -85,10 +85,10 @@ impl Compared {
     }
 
     /// What is to be done about a checkpoint, the one that was compared.
-    pub fn remedy(&self, checkpoint: &Checkpoint) -> Remedy {
+    pub fn remedy(&self, checkpoint: &Checkpoint) -> RepairAction {
         if self.recorded == self.found {
             let differs = self.merged.sources != checkpoint.sources;
-            return if differs { Remedy::Exchanged(self.numbered(checkpoint)) } else { Remedy::None };
+            return if differs { RepairAction::Exchanged(self.numbered(checkpoint)) } else { RepairAction::None };
         }
         let mut next = self.numbered(checkpoint);
         next.clear = checkpoint.clear.clone().max(self.found.clear.clone());
@@ -98,14 +98,14 @@ impl Compared {
         let (start, end) = (self.found.start, self.found.start + self.width);
         match next.clear.clone() {
             // Everything in the bucket was wiped by a later clear.
-            Some(clear) if clear.time >= end => Remedy::Exchanged(next),
+            Some(clear) if clear.time >= end => RepairAction::Exchanged(next),
             Some(clear) if clear.time >= start => {
                 next.count = self.sum_above_clear;
-                Remedy::AddLater(next)
+                RepairAction::AddLater(next)
             }
             Some(_) | None => {
                 next.count += self.found.sum - self.recorded.sum;
-                Remedy::Exchanged(next)
+                RepairAction::Exchanged(next)
             }
         }
     }
@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
     use crate::domain::counter::{EventId, Provenance};
-    use crate::domain::rollup::fold::{Rolled, fold};
-    use crate::domain::rollup::window::FoldRules;
+    use crate::domain::rollup::fold::{FoldResult, fold};
+    use crate::domain::rollup::slice_rules::FoldRules;
 
     const WIDTH: Duration = Duration::from_secs(10);
 
@@ -159,7 +159,7 @@ mod tests {
         by_time.into_values().collect()
     }
 
-    fn rolled(events: &[Event], to: i64) -> Rolled {
+    fn rolled(events: &[Event], to: i64) -> FoldResult {
         fold(Checkpoint::empty(Timestamp::MIN), events, Timestamp::from_secs(to), &rules())
     }
 
@@ -177,7 +177,7 @@ mod tests {
             let whole: Vec<Event> = all.iter().map(|(event, _)| event.clone()).collect();
             let in_time: Vec<Event> = all.iter().filter(|(_, late)| !late).map(|(event, _)| event.clone()).collect();
             let expected = rolled(&whole, to);
-            let Rolled { mut checkpoint, finished_buckets, .. } = rolled(&in_time, to);
+            let FoldResult { mut checkpoint, finished_buckets, .. } = rolled(&in_time, to);
             let mut records: BTreeMap<Timestamp, BucketRecord> =
                 finished_buckets.into_iter().map(|bucket| (bucket.start, bucket)).collect();
             let mut buckets: Vec<Timestamp> = (0..10).map(|n| Timestamp::from_secs(n * 10)).collect();
@@ -190,11 +190,11 @@ mod tests {
                 let recorded = open.or_else(|| records.get(&start).cloned());
                 let inside = |event: &&Event| event.key.time >= start && event.key.time < start + WIDTH;
                 let held: Vec<Event> = whole.iter().filter(inside).cloned().collect();
-                let compared = Compared::new(&checkpoint, (start, WIDTH), recorded, &held);
+                let compared = BucketComparison::new(&checkpoint, (start, WIDTH), recorded, &held);
                 let next = match compared.remedy(&checkpoint) {
-                    Remedy::None => continue,
-                    Remedy::Exchanged(next) => next,
-                    Remedy::AddLater(mut next) => {
+                    RepairAction::None => continue,
+                    RepairAction::Exchanged(next) => next,
+                    RepairAction::AddLater(mut next) => {
                         let open = next.open_bucket.iter().filter(|open| open.start > start);
                         let later = records.range(start + WIDTH..).map(|(_, record)| record).chain(open);
                         next.count += later.map(|record| record.sum).sum::<i128>();
@@ -206,11 +206,11 @@ mod tests {
                 }
                 repairs += 1;
                 checkpoint = next;
-                let again = Compared::new(&checkpoint, (start, WIDTH), Some(compared.found), &held);
-                prop_assert_eq!(again.remedy(&checkpoint), Remedy::None, "a bucket is repaired once");
+                let again = BucketComparison::new(&checkpoint, (start, WIDTH), Some(compared.found), &held);
+                prop_assert_eq!(again.remedy(&checkpoint), RepairAction::None, "a bucket is repaired once");
             }
             prop_assert_eq!(checkpoint.repairs, repairs);
-            let Rolled { checkpoint: exact, finished_buckets, .. } = expected;
+            let FoldResult { checkpoint: exact, finished_buckets, .. } = expected;
             prop_assert_eq!(Checkpoint { repairs: 0, ..checkpoint }, exact);
             prop_assert_eq!(records.into_values().collect::<Vec<_>>(), finished_buckets);
         }
@@ -226,10 +226,10 @@ mod tests {
         };
         let base = rolled(&[event(1, 10)], 20).checkpoint;
         let events = [event(1, 10), event(2, 25)];
-        let compared = Compared::new(&base, (Timestamp::from_secs(0), WIDTH), None, &events);
-        let Remedy::Exchanged(next) = compared.remedy(&base) else { panic!("the newer total was not folded") };
+        let compared = BucketComparison::new(&base, (Timestamp::from_secs(0), WIDTH), None, &events);
+        let RepairAction::Exchanged(next) = compared.remedy(&base) else { panic!("the newer total was not folded") };
         assert_eq!((next.count, next.repairs), (25, 1));
-        let again = Compared::new(&next, (Timestamp::from_secs(0), WIDTH), None, &events);
-        assert_eq!(again.remedy(&next), Remedy::None);
+        let again = BucketComparison::new(&next, (Timestamp::from_secs(0), WIDTH), None, &events);
+        assert_eq!(again.remedy(&next), RepairAction::None);
     }
 }

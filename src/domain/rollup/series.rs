@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::domain::limits::SERIES_ROWS_MAX;
 use crate::domain::namespace::SeriesSettings;
 use crate::domain::reason::{Reason, Reject};
-use crate::domain::rollup::checkpoint::{CountAt, StepSum, silent_too_long};
-use crate::domain::rollup::window::FoldRules;
+use crate::domain::rollup::checkpoint::{CountAt, StepSum, is_silent_beyond_ttl};
+use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
 /// A validated question: which resolution to read and which steps to answer.
@@ -110,7 +110,7 @@ pub fn rows(
     as_of: Timestamp,
     rules: &FoldRules,
 ) -> Vec<SeriesRow> {
-    let history = History::of(known, newest);
+    let history = StepHistory::of(known, newest);
     let mut rows = Vec::new();
     let mut steps = known.iter().skip_while(|step| step.start < plan.from).peekable();
     let mut counts = history.counts.iter().peekable();
@@ -129,7 +129,7 @@ pub fn rows(
         while gaps.next_if(|gap| gap.to < start).is_some() {}
         if gaps.peek().is_none_or(|gap| gap.after.just_after() >= end) {
             let seen = end.just_before().min(as_of);
-            let silent = silent_too_long(count.map(|count| count.time), seen, rules.at(seen).ttl);
+            let silent = is_silent_beyond_ttl(count.map(|count| count.time), seen, rules.at(seen).ttl);
             let value = if silent { 0 } else { count.map_or(0, |count| count.value) };
             rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
         }
@@ -140,7 +140,7 @@ pub fn rows(
 
 /// What steps tell of the mutations of a counter, their own and those before them; in the order of time.
 #[derive(Default)]
-struct History {
+struct StepHistory {
     counts: Vec<CountAt>,
     gaps: Vec<Gap>,
 }
@@ -151,7 +151,7 @@ struct Gap {
     to: Timestamp,
 }
 
-impl History {
+impl StepHistory {
     fn of(steps: &[StepSum], newest: Option<CountAt>) -> Self {
         let mut history = Self::default();
         for step in steps {
@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::rollup::window::SliceRule;
+    use crate::domain::rollup::slice_rules::SliceRule;
 
     const KEPT: [SeriesSettings; 2] = [
         SeriesSettings { step_seconds: 10, keep: Duration::from_secs(100) },

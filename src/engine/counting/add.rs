@@ -5,32 +5,33 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::domain::Reject;
-use crate::domain::counter::{Change, Counter, Event, NamespaceName, Token};
+use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
-use crate::engine::budget::Budget;
-use crate::engine::core::Scope;
-use crate::engine::counting::submit::{OwnTime, Submission};
+use crate::engine::core::NamespaceScope;
+use crate::engine::counting::submit::{ServerTokenRange, Submission};
 use crate::engine::counting::{
-    Add, Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, WriteOutcome, Written, is_best_effort,
+    Add, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, WriteOutcome, Written,
+    is_best_effort,
 };
-use crate::ports::{FastAdd, FastAdded, NewEvent, Outcome, StoreError};
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that takes adds, as it was when it was looked up.
-pub struct AddTarget(Arc<Scope>);
+pub struct AddTarget(Arc<NamespaceScope>);
 
 /// A batch that was handed over. It goes on whether or not anybody waits for its answers.
-pub struct HandedOver {
+pub struct SubmittedBatch {
     items: usize,
-    taken_in: oneshot::Receiver<()>,
+    accepted: oneshot::Receiver<()>,
     answers: oneshot::Receiver<Vec<Result<Written, CountingError>>>,
 }
 
-impl HandedOver {
+impl SubmittedBatch {
     /// Waits until the items are taken in.
-    pub async fn taken_in(&mut self) {
+    pub async fn wait_accepted(&mut self) {
         // Where the engine has ended, the answers say so.
-        let _ = (&mut self.taken_in).await;
+        let _ = (&mut self.accepted).await;
     }
 
     /// The answers, in the order of the items.
@@ -56,7 +57,7 @@ impl Counting {
         namespace: &NamespaceName,
         add: Add,
         freshness: Freshness,
-    ) -> Result<(Written, Reading), CountingError> {
+    ) -> Result<(Written, CountReading), CountingError> {
         let scope = self.delta_scope(namespace).await?;
         if is_best_effort(&scope) {
             let (written, value) = self.add_fast(&scope, &add).await?;
@@ -65,8 +66,10 @@ impl Counting {
         let counter = scope.counter(add.name.clone());
         let written = self.add_one(&scope, add).await?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
-        let mut reading =
-            self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await.map_err(unread)?;
+        let mut reading = self
+            .read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+            .await
+            .map_err(read_failed_after_write)?;
         let estimate = match freshness {
             Freshness::UpToDate => false,
             Freshness::ByType | Freshness::RolledUp => scope.namespace.spec.counter_type == CounterType::Eventual,
@@ -74,7 +77,7 @@ impl Counting {
         if estimate && reading.exactness == Exactness::UpToDate {
             reading.exactness = Exactness::Estimate;
         }
-        Ok((written, self.shown(reading)))
+        Ok((written, self.shown_to_callers(reading)))
     }
 
     /// Adds each item; an item that was invalid already keeps its refusal.
@@ -84,7 +87,7 @@ impl Counting {
         items: Vec<Result<Add, Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
         let target = self.add_target(namespace).await?;
-        let turn = self.batch_turn(&target, items.len()).await;
+        let turn = self.acquire_batch_permit(&target, items.len()).await;
         Ok(self.batch_add_to(&target, turn, items).await)
     }
 
@@ -95,13 +98,13 @@ impl Counting {
 
     /// Adds each item to a namespace that was looked up, in a task of its own: items that were taken in never wait for a
     /// caller that does not take answers.
-    pub fn hand_over(&self, target: AddTarget, items: Vec<Result<Add, Reject>>) -> HandedOver {
+    pub fn submit_batch(&self, target: AddTarget, items: Vec<Result<Add, Reject>>) -> SubmittedBatch {
         let (began, taken_in) = oneshot::channel();
         let (told, answers) = oneshot::channel();
-        let handed_over = HandedOver { items: items.len(), taken_in, answers };
+        let handed_over = SubmittedBatch { items: items.len(), accepted: taken_in, answers };
         let this = self.clone();
         self.driver.start_once(async move {
-            let turn = this.batch_turn(&target, items.len()).await;
+            let turn = this.acquire_batch_permit(&target, items.len()).await;
             let _ = began.send(()); // whoever handed it over may have gone
             let _ = told.send(this.batch_add_to(&target, turn, items).await);
         });
@@ -110,12 +113,12 @@ impl Counting {
 
     /// Waits until so many items may be taken in; of more than one batch holds, until as many may. The turn is given back
     /// when they are decided. Best-effort counters, which have no log, need none.
-    async fn batch_turn(&self, AddTarget(scope): &AddTarget, items: usize) -> Option<OwnedSemaphorePermit> {
+    async fn acquire_batch_permit(&self, AddTarget(scope): &AddTarget, items: usize) -> Option<OwnedSemaphorePermit> {
         if is_best_effort(scope) {
             return None;
         }
         let items = u32::try_from(items.min(BATCH_ITEMS_MAX)).expect("a batch has fewer items than fit 32 bits");
-        Arc::clone(&scope.dataset.batched).acquire_many_owned(items).await.ok()
+        Arc::clone(&scope.dataset.batch_permits).acquire_many_owned(items).await.ok()
     }
 
     /// An item that was invalid already keeps its refusal.
@@ -138,21 +141,22 @@ impl Counting {
         answers
     }
 
-    async fn add_one(&self, scope: &Arc<Scope>, add: Add) -> Result<Written, CountingError> {
+    async fn add_one(&self, scope: &Arc<NamespaceScope>, add: Add) -> Result<Written, CountingError> {
         let mut answers = self.add_all(scope, vec![Ok(add)], None).await;
         answers.pop().unwrap_or(Err(CountingError::ShuttingDown))
     }
 
     async fn add_all(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         items: Vec<Result<Add, Reject>>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<Written, CountingError>> {
         let without = items.iter().flatten().filter(|add| add.token.is_none()).count();
         let without = u32::try_from(without).expect("a call has fewer items than fit 32 bits");
-        let mut own = (without > 0).then(|| self.own_time(scope, without));
-        let mut answers: Vec<Result<(Token, Option<WriteOutcome>), CountingError>> = Vec::with_capacity(items.len());
+        let mut own = (without > 0).then(|| self.reserve_server_tokens(scope, without));
+        let mut answers: Vec<Result<(IdempotencyToken, Option<WriteOutcome>), CountingError>> =
+            Vec::with_capacity(items.len());
         let mut submissions = Vec::with_capacity(items.len());
         for item in items {
             answers.push(match item {
@@ -169,7 +173,7 @@ impl Counting {
                             provenance: add.provenance,
                         };
                         let event = NewEvent { counter: scope.counter(add.name), event };
-                        submissions.push(Submission { event, own: !token.idempotent });
+                        submissions.push(Submission { event, server_made: !token.idempotent });
                         Ok((token, None))
                     }
                 }
@@ -191,42 +195,49 @@ impl Counting {
     }
 
     /// The caller's token, or one of the server's own.
-    pub(super) fn token_of(&self, token: Option<Token>, own: Option<&mut OwnTime>) -> Token {
+    pub(super) fn token_of(
+        &self,
+        token: Option<IdempotencyToken>,
+        own: Option<&mut ServerTokenRange>,
+    ) -> IdempotencyToken {
         match (token, own) {
             (Some(token), _) => token,
-            (None, Some(own)) => self.own_token(own),
+            (None, Some(own)) => self.next_server_token(own),
             (None, None) => unreachable!("a call with an item without a token takes a time for it first"),
         }
     }
 
-    async fn add_fast(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
+    async fn add_fast(&self, scope: &NamespaceScope, add: &Add) -> Result<(Written, i64), CountingError> {
         let answer = self.fast_added(scope, add).await;
-        scope.counts.wrote(answer.as_ref().map(|(written, _)| written.outcome));
+        scope.counts.record_write(answer.as_ref().map(|(written, _)| written.outcome));
         answer
     }
 
-    async fn fast_added(&self, scope: &Scope, add: &Add) -> Result<(Written, i64), CountingError> {
+    async fn fast_added(&self, scope: &NamespaceScope, add: &Add) -> Result<(Written, i64), CountingError> {
         let counter: Counter = scope.counter(add.name.clone());
         let ttl = scope.namespace.spec.ttl;
-        let remembers_tokens = !scope.fast.capabilities().remembers_tokens.is_zero();
+        let remembers_tokens = !scope.best_effort_counts.capabilities().remembers_tokens.is_zero();
         let known = add.token.as_ref().filter(|token| token.idempotent && remembers_tokens);
         let added = match add.delta {
             // Writes nothing and keeps no token.
-            0 => FastAdded::Applied(scope.fast.get(&counter).await?.unwrap_or(0)),
+            0 => FastAddOutcome::Applied(scope.best_effort_counts.get(&counter).await?.unwrap_or(0)),
             delta => {
-                scope.fast.add(&counter, FastAdd { delta, ttl, token: known.map(|token| token.key.clone()) }).await?
+                scope
+                    .best_effort_counts
+                    .add(&counter, FastAdd { delta, ttl, token: known.map(|token| token.key.clone()) })
+                    .await?
             }
         };
         let outcome = match added {
-            FastAdded::Applied(_) => WriteOutcome::Applied,
-            FastAdded::Seen(_) => WriteOutcome::AlreadyApplied,
+            FastAddOutcome::Applied(_) => WriteOutcome::Applied,
+            FastAddOutcome::Seen(_) => WriteOutcome::AlreadyApplied,
         };
         let idempotent = known.is_some();
         self.core.watchers.wake(&counter);
         let server_time = self.core.now();
         let mut token = match &add.token {
             Some(token) => token.clone(),
-            None => self.loose_token(server_time),
+            None => self.unstored_token(server_time),
         };
         // A best-effort counter keeps no tokens of the server's, and a caller's only where its store does.
         token.idempotent = idempotent;
@@ -234,9 +245,9 @@ impl Counting {
     }
 
     /// A reading of a best-effort counter: always an estimate of this moment.
-    pub(super) fn fast_reading(&self, value: Option<i64>) -> Reading {
+    pub(super) fn fast_reading(&self, value: Option<i64>) -> CountReading {
         let now = self.core.now();
-        Reading {
+        CountReading {
             count: value.unwrap_or(0),
             saturated: false,
             as_of: now,
@@ -249,9 +260,9 @@ impl Counting {
 }
 
 /// The add was written and its count cannot be read: a caller must not take that for nothing done.
-fn unread(error: CountingError) -> CountingError {
+fn read_failed_after_write(error: CountingError) -> CountingError {
     match error {
-        CountingError::Store(error) => CountingError::Store(StoreError { outcome: Outcome::Unknown, ..error }),
+        CountingError::Store(error) => CountingError::Store(StoreError { outcome: EffectOutcome::Unknown, ..error }),
         other => other,
     }
 }

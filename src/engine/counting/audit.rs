@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::budget::Budget;
-use crate::engine::core::Scope;
+use crate::engine::core::NamespaceScope;
 use crate::engine::counting::{
-    BucketDifference, Counting, CountingError, EventsQuestion, Freshness, ReadOptions, Recount, Repair,
+    BucketDifference, Counting, CountingError, EventsQuery, Freshness, ReadOptions, Recount, Repair,
 };
-use crate::ports::{Copies, Order, ScanRange, StoreError};
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
 
 /// A counter recomputed from its log.
 struct Recomputed {
@@ -25,13 +25,13 @@ impl Counting {
         &self,
         namespace: &NamespaceName,
         name: CounterName,
-        question: EventsQuestion,
+        question: EventsQuery,
     ) -> Result<Vec<Event>, CountingError> {
         let scope = self.durable_scope(namespace, "ListCountEvents").await?;
         let range = ScanRange {
             after: question.from.just_before(),
             to: question.to.just_before(),
-            order: Order::NewestFirst,
+            order: ScanOrder::NewestFirst,
             beyond: question.older_than,
             limit: question.limit,
         };
@@ -60,11 +60,11 @@ impl Counting {
         let counter = scope.counter(name);
         let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
         if let Some(fleet) = &self.core.fleet {
-            fleet.store.look_again(scope.dataset.id()).await?;
+            fleet.store.rescan_late_events(scope.dataset.id()).await?;
         }
         // Before the checkpoint: what this read says of a time without events then holds for a newer checkpoint too.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let reading = self.read(&scope, &counter, rolled_up, Budget::begin(self.core.clock.as_ref())).await?;
+        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
         let oldest = oldest_event_time(&scope);
@@ -97,20 +97,20 @@ impl Counting {
     /// Takes the buckets that differ into the count; answers whether there were any.
     async fn repair(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         differences: &[BucketDifference],
     ) -> Result<bool, CountingError> {
         let Some(fleet) = &self.core.fleet else { return Ok(false) };
         for difference in differences {
-            self.core.recheck(fleet, scope, counter, difference.start, Copies::Quorum).await?;
+            self.core.recheck(fleet, scope, counter, difference.start, ReadReplicas::Quorum).await?;
         }
         Ok(!differences.is_empty())
     }
 
     async fn recompute(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         after: Timestamp,
         to: Timestamp,
@@ -126,7 +126,7 @@ impl Counting {
     /// The records of a range, those of finished buckets and of the open one.
     async fn recorded(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         served: &Checkpoint,
         from: Timestamp,
@@ -139,7 +139,7 @@ impl Counting {
 }
 
 /// The beginning of the oldest slice whose events are still there.
-fn oldest_event_time(scope: &Scope) -> Timestamp {
+fn oldest_event_time(scope: &NamespaceScope) -> Timestamp {
     let rows = scope.dataset.slices.rows();
     rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(scope.first_time(), |row| row.start)
 }

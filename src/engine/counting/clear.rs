@@ -1,6 +1,6 @@
 //! ClearCount: an event of its own that wipes everything at or before it, visible at once.
 
-use crate::domain::counter::{Change, Event, NamespaceName, Token};
+use crate::domain::counter::{Change, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
 use crate::engine::counting::submit::Submission;
 use crate::engine::counting::{Clear, Counting, CountingError, WriteOutcome, Written, is_best_effort};
@@ -12,17 +12,18 @@ impl Counting {
         let scope = self.delta_scope(namespace).await?;
         let counter = scope.counter(clear.name);
         if is_best_effort(&scope) {
-            scope.fast.clear(&counter).await?;
+            scope.best_effort_counts.clear(&counter).await?;
             self.core.watchers.wake(&counter);
             let server_time = self.core.now();
-            let token = clear.token.unwrap_or_else(|| self.loose_token(server_time));
-            let token = Token { idempotent: false, ..token };
+            let token = clear.token.unwrap_or_else(|| self.unstored_token(server_time));
+            let token = IdempotencyToken { idempotent: false, ..token };
             return Ok(Written { outcome: WriteOutcome::Applied, token, server_time, visible_at: None });
         }
-        let mut own = clear.token.is_none().then(|| self.own_time(&scope, 1));
+        let mut own = clear.token.is_none().then(|| self.reserve_server_tokens(&scope, 1));
         let token = self.token_of(clear.token, own.as_mut());
         let event = Event { key: token.key.clone(), change: Change::Clear, provenance: clear.provenance };
-        let submission = Submission { event: NewEvent { counter: counter.clone(), event }, own: !token.idempotent };
+        let submission =
+            Submission { event: NewEvent { counter: counter.clone(), event }, server_made: !token.idempotent };
         let answer = self.submit(&scope, vec![submission], own).await.pop();
         let outcome = answer.unwrap_or(Err(CountingError::ShuttingDown))?;
         let deleted = scope.cache.delete(&counter).await;

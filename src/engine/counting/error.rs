@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::counter::Change;
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::ports::{Outcome, StoreError, StoreErrorKind};
+use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// Why a counter call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum CountingError {
     },
     /// The namespace is kept in clusters that this server does not know, or not as what they should be.
     #[error("namespace {name} cannot be served here, and nothing was done: {what}")]
-    KeptElsewhere {
+    UnknownCluster {
         /// The namespace.
         name: String,
         /// What is wrong with its clusters, and what to do.
@@ -137,7 +137,7 @@ impl CountingError {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::NamespaceNotFound { .. } => Reason::NamespaceNotFound,
-            Self::KeptElsewhere { .. } | Self::NoWriter { .. } => Reason::StoreUnavailable,
+            Self::UnknownCluster { .. } | Self::NoWriter { .. } => Reason::StoreUnavailable,
             Self::NamespaceReadOnly { .. } => Reason::NamespaceReadOnly,
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::NotApplied { .. } => Reason::NotApplied,
@@ -176,7 +176,7 @@ impl CountingError {
             Self::SerialBack { known_epoch, known_serial, .. } => {
                 vec![("known_epoch", known_epoch.to_string()), ("known_serial", known_serial.to_string())]
             }
-            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } | Self::KeptElsewhere { name, .. } => {
+            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } | Self::UnknownCluster { name, .. } => {
                 vec![("namespace", name.clone())]
             }
             _ => Vec::new(), // the text says it all
@@ -187,13 +187,15 @@ impl CountingError {
 /// The reason of a failed store call. An unknown outcome is never called unavailable.
 pub fn reason_of_store(error: &StoreError) -> Reason {
     match (error.outcome, error.kind) {
-        (Outcome::Unknown, _) => Reason::OutcomeUnknown,
-        (Outcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => Reason::StoreUnavailable,
-        (Outcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
-        (Outcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
-        (Outcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
-        (Outcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
-        (Outcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
-        (Outcome::NotApplied, StoreErrorKind::NotKept) => Reason::QueuesNotKept,
+        (EffectOutcome::Unknown, _) => Reason::OutcomeUnknown,
+        (EffectOutcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => {
+            Reason::StoreUnavailable
+        }
+        (EffectOutcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
+        (EffectOutcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
+        (EffectOutcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
+        (EffectOutcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
+        (EffectOutcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
+        (EffectOutcome::NotApplied, StoreErrorKind::NotKept) => Reason::QueuesNotKept,
     }
 }

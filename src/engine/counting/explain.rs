@@ -7,18 +7,18 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
 use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::checkpoint::silent_too_long;
+use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
 use crate::domain::rollup::{Checkpoint, RolledBy, SliceStatus};
-use crate::engine::budget::Budget;
-use crate::engine::core::Scope;
-use crate::engine::counting::{Counting, CountingError, Freshness, ReadOptions, Reading, is_best_effort};
-use crate::engine::fleet::Route;
-use crate::engine::rolling::queue::Waiting;
-use crate::ports::{Order, ScanRange, StoreError};
+use crate::engine::core::NamespaceScope;
+use crate::engine::counting::{CountReading, Counting, CountingError, Freshness, ReadOptions, is_best_effort};
+use crate::engine::fleet::SignalRoute;
+use crate::engine::rolling::queue::PendingRoll;
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// What a counter is, and what its count is made of.
 #[derive(Clone, Debug)]
-pub struct Explanation {
+pub struct CounterExplanation {
     /// What a count of the namespace promises.
     pub counter_type: CounterType,
     /// What is reported to the namespace.
@@ -26,7 +26,7 @@ pub struct Explanation {
     /// A counter silent for longer counts from 0 again.
     pub ttl: Option<Duration>,
     /// What a read of the rolled-up count says; of a best-effort counter, its one number.
-    pub reading: Reading,
+    pub reading: CountReading,
     /// The cluster that keeps a best-effort counter; none: the memory of this server.
     pub kept_in: Option<NamespaceName>,
     /// The parts; none for best-effort counters, which keep no log.
@@ -43,13 +43,13 @@ pub struct CountParts {
     /// What stands in the log above it.
     pub tail: TailPart,
     /// What made the count begin anew, the newest of it.
-    pub restart: Restart,
+    pub restart: CountRestart,
     /// No acknowledged event at or below it can still appear.
     pub limit: Timestamp,
     /// Every counter of the touch shard is rolled up to here.
     pub watermark: Timestamp,
     /// What waits.
-    pub waiting: WaitingPart,
+    pub waiting: PendingPart,
     /// The newest rows of the log, the newest first.
     pub rows: Vec<LogRow>,
     /// The rows of the log that are not shown, voids apart.
@@ -68,12 +68,12 @@ pub struct RolledUpPart {
     /// What of its count still counts: all of it, or 0 after a restart.
     pub counts: i128,
     /// Who wrote it, and when; none where that is not known.
-    pub rolled: Option<Roller>,
+    pub rolled: Option<LastRoll>,
 }
 
 /// Who rolled a counter up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Roller {
+pub struct LastRoll {
     /// When, by the clock of the server that did.
     pub at: Timestamp,
     /// The server, by its name; none for a process before this one that had the store for itself.
@@ -107,7 +107,7 @@ pub struct TailPart {
 
 /// What made a count begin anew, after the checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Restart {
+pub enum CountRestart {
     /// Nothing: both parts count.
     None,
     /// A clear in the tail.
@@ -120,9 +120,9 @@ pub enum Restart {
 
 /// What waits to be rolled up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WaitingPart {
+pub struct PendingPart {
     /// What this server was signalled and has not rolled up.
-    pub signalled: Option<Waiting>,
+    pub signalled: Option<PendingRoll>,
     /// Rows of the tail at or below the limit: the next roll takes them in.
     pub rows_ready: u64,
     /// Rows of the tail above the limit: they were admitted, and wait until the limit has passed them.
@@ -134,12 +134,12 @@ pub struct WaitingPart {
     /// Writes of this server to the dataset that are admitted and not decided yet; they hold the limit back.
     pub held_writes: usize,
     /// Where the counter is rolled up.
-    pub roller: RolledWhere,
+    pub roller: RollerLocation,
 }
 
 /// The server that rolls a counter up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RolledWhere {
+pub enum RollerLocation {
     /// This one.
     Here,
     /// The one at this address.
@@ -171,11 +171,11 @@ pub enum RowStage {
 }
 
 /// What is noted of the tail while it is folded.
-struct Notes<'a> {
-    scope: &'a Scope,
+struct TailNotes<'a> {
+    scope: &'a NamespaceScope,
     limit: Timestamp,
     tail: TailPart,
-    restart: Restart,
+    restart: CountRestart,
     last_mutation: Option<Timestamp>,
     rows_above_limit: u64,
     last_step: Option<Timestamp>,
@@ -191,11 +191,11 @@ impl Counting {
         namespace: &NamespaceName,
         name: CounterName,
         rows_max: usize,
-    ) -> Result<Explanation, CountingError> {
+    ) -> Result<CounterExplanation, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counter = scope.counter(name);
         let spec = &scope.namespace.spec;
-        let mut explanation = Explanation {
+        let mut explanation = CounterExplanation {
             counter_type: spec.counter_type,
             temporality: spec.temporality,
             ttl: spec.ttl,
@@ -205,7 +205,7 @@ impl Counting {
         };
         if is_best_effort(&scope) {
             let cluster = &spec.storage.cache_cluster;
-            explanation.reading = self.fast_reading(scope.fast.get(&counter).await?);
+            explanation.reading = self.fast_reading(scope.best_effort_counts.get(&counter).await?);
             explanation.kept_in = self.core.stores.caches.contains_key(cluster).then(|| cluster.clone());
             return Ok(explanation);
         }
@@ -213,19 +213,24 @@ impl Counting {
         explanation.parts = Some(self.parts(&scope, &counter, rows_max).await?);
         // Last, because a read signals the rollup, which would change what is looked at.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let reading = self.read(&scope, &counter, rolled_up, Budget::begin(self.core.clock.as_ref())).await?;
-        explanation.reading = self.shown(reading);
+        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
+        explanation.reading = self.shown_to_callers(reading);
         Ok(explanation)
     }
 
-    async fn parts(&self, scope: &Arc<Scope>, counter: &Counter, rows_max: usize) -> Result<CountParts, StoreError> {
+    async fn parts(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        counter: &Counter,
+        rows_max: usize,
+    ) -> Result<CountParts, StoreError> {
         // What waits is told before the log is read: what was rolled up meanwhile is then missing in neither.
-        let signalled = scope.queues.waiting(counter);
-        let held_writes = scope.dataset.closing.held();
-        let limit = self.limit_for_read(scope, Budget::begin(self.core.clock.as_ref())).await;
+        let signalled = scope.rollup_queues.waiting(counter);
+        let held_writes = scope.dataset.closing.hold_count();
+        let limit = self.limit_for_read(scope, WaitBudget::begin(self.core.clock.as_ref())).await;
         let (scope, row, base) = self.tail_base(scope, counter).await?;
         let scope = scope.as_ref();
-        let mut notes = Notes::new(scope, limit, &base);
+        let mut notes = TailNotes::new(scope, limit, &base);
         let rolled_to = base.as_of;
         let before = base.count;
         let whole = (Timestamp::MAX, usize::MAX);
@@ -233,14 +238,14 @@ impl Counting {
         let newest = folded.newest.unwrap_or(rolled_to);
         let after = folded.folder.finish(newest).checkpoint;
         let last_write = row.last_write_time.max(after.last_event_time);
-        let silent = last_write.filter(|last| silent_too_long(Some(*last), limit, scope.ttl_at(limit)));
+        let silent = last_write.filter(|last| is_silent_beyond_ttl(Some(*last), limit, scope.ttl_at(limit)));
         if let Some(last) = silent {
-            notes.restart = Restart::Silent(last);
+            notes.restart = CountRestart::Silent(last);
         }
         let count = if silent.is_some() { 0 } else { after.count };
-        let counts = if notes.restart == Restart::None { before } else { 0 };
+        let counts = if notes.restart == CountRestart::None { before } else { 0 };
         let tail = TailPart { counts: count - counts, ..notes.tail };
-        let waiting = WaitingPart {
+        let waiting = PendingPart {
             signalled,
             rows_ready: tail.rows - notes.rows_above_limit,
             rows_above_limit: notes.rows_above_limit,
@@ -268,36 +273,36 @@ impl Counting {
         })
     }
 
-    fn rolled_where(&self, counter: &Counter) -> RolledWhere {
+    fn rolled_where(&self, counter: &Counter) -> RollerLocation {
         match self.core.fleet.as_ref().map(|fleet| fleet.route(counter.touch_shard())) {
-            None | Some(Route::Here) => RolledWhere::Here,
-            Some(Route::There(address)) => RolledWhere::At(address),
-            Some(Route::Nowhere) => RolledWhere::Unknown,
+            None | Some(SignalRoute::Here) => RollerLocation::Here,
+            Some(SignalRoute::There(address)) => RollerLocation::At(address),
+            Some(SignalRoute::Nowhere) => RollerLocation::Unknown,
         }
     }
 
-    fn roller_of(&self, rolled: &RolledBy) -> Roller {
+    fn roller_of(&self, rolled: &RolledBy) -> LastRoll {
         let own = Some(&self.core.name).filter(|name| !name.is_empty());
         match &rolled.server {
-            Some(server) => Roller { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
+            Some(server) => LastRoll { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
             // The store belongs to one process, since this one began to this one.
-            None if self.core.fleet.is_none() && rolled.at >= self.core.began => {
-                Roller { at: rolled.at, server: own.cloned(), is_this: true }
+            None if self.core.fleet.is_none() && rolled.at >= self.core.started_at => {
+                LastRoll { at: rolled.at, server: own.cloned(), is_this: true }
             }
-            None => Roller { at: rolled.at, server: None, is_this: false },
+            None => LastRoll { at: rolled.at, server: None, is_this: false },
         }
     }
 
     /// The newest rows up to a time, that of the newest row that was folded.
     async fn newest_rows(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         to: Timestamp,
         (rolled_to, limit): (Timestamp, Timestamp),
         rows_max: usize,
     ) -> Result<Vec<LogRow>, StoreError> {
-        let (after, order) = (Timestamp::MIN, Order::NewestFirst);
+        let (after, order) = (Timestamp::MIN, ScanOrder::NewestFirst);
         let range = ScanRange { after, to, order, beyond: None, limit: rows_max };
         let events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
         let stage = |time: Timestamp| match () {
@@ -316,7 +321,7 @@ impl Counting {
     /// time buckets say of what is rolled up, and the tail.
     async fn left_out(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         checkpoint: Option<&Checkpoint>,
         (tail, shown): (&TailPart, &[LogRow]),
@@ -340,13 +345,13 @@ impl Counting {
     }
 }
 
-impl<'a> Notes<'a> {
-    fn new(scope: &'a Scope, limit: Timestamp, base: &Checkpoint) -> Self {
+impl<'a> TailNotes<'a> {
+    fn new(scope: &'a NamespaceScope, limit: Timestamp, base: &Checkpoint) -> Self {
         Self {
             scope,
             limit,
             tail: TailPart::default(),
-            restart: Restart::None,
+            restart: CountRestart::None,
             last_mutation: base.last_event_time,
             rows_above_limit: 0,
             last_step: None,
@@ -376,11 +381,11 @@ impl<'a> Notes<'a> {
         }
         // Totals of silent sources count on: only deltas begin anew after a silence.
         let is_delta = self.scope.namespace.spec.temporality == Temporality::Delta;
-        if is_delta && silent_too_long(self.last_mutation, time, self.scope.ttl_at(time)) {
-            self.restart = Restart::Silence(time);
+        if is_delta && is_silent_beyond_ttl(self.last_mutation, time, self.scope.ttl_at(time)) {
+            self.restart = CountRestart::Silence(time);
         }
         if event.change == Change::Clear {
-            self.restart = Restart::Clear(time);
+            self.restart = CountRestart::Clear(time);
         }
         self.last_mutation = Some(time);
         let step = time.floor_to(STEP);

@@ -9,12 +9,12 @@ use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::{Reason, Reject};
-use crate::engine::budget::Budget;
-use crate::engine::core::{Core, Scope};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::{
-    CounterSummary, Counting, CountingError, Freshness, ReadOptions, Reading, TopAnswer, is_best_effort,
+    CountReading, CounterSummary, Counting, CountingError, Freshness, ReadOptions, TopCountersResult, is_best_effort,
 };
-use crate::engine::top::{Begun, TopTable};
+use crate::engine::rankings::{RankingStart, TopTable};
+use crate::engine::wait_budget::WaitBudget;
 use crate::ports::StoreError;
 
 /// How long a first question waits for its ranking.
@@ -33,20 +33,20 @@ impl Counting {
         let scope = self.core.scope(namespace).await?;
         let stores = &self.core.stores;
         let names = if is_best_effort(&scope) {
-            if !scope.fast.capabilities().lists_names {
+            if !scope.best_effort_counts.capabilities().lists_names {
                 let what = format!("namespace {namespace} is BEST_EFFORT and kept on memcached, which lists no names");
                 let advice = "read its counters by name with GetCount";
                 return Err(Reject::new(Reason::WrongCounterType, format!("{what}; {advice}")).into());
             }
-            scope.fast.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
+            scope.best_effort_counts.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         } else {
             stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         };
         let options = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let budget = Budget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.core.clock.as_ref());
         let (this, scope) = (self, &scope);
         let summary = |name: CounterName| async move {
-            let Reading { count, saturated, as_of, .. } =
+            let CountReading { count, saturated, as_of, .. } =
                 this.read(scope, &scope.counter(name.clone()), options, budget).await?;
             Ok(CounterSummary { name, count, saturated, as_of })
         };
@@ -54,35 +54,37 @@ impl Counting {
     }
 
     /// The greatest counters by their checkpoints.
-    pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopAnswer, CountingError> {
+    pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopCountersResult, CountingError> {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
         // The time first: a value that is read later holds for it too.
-        let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
+        let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
         let is_shared = self.core.fleet.is_some();
         let reached = self.core.rolled_up_to(&scope.dataset, limit).max(scope.least_as_of(limit));
-        let as_of = scope.dataset.tell_ranked(reached.floor_to(Duration::from_millis(1)));
-        let begun = Begun { elapsed: self.core.clock.elapsed(), as_of };
+        let as_of = scope.dataset.raise_ranked_to(reached.floor_to(Duration::from_millis(1)));
+        let begun = RankingStart { elapsed: self.core.clock.elapsed(), as_of };
         let is_recent = |table: &Arc<TopTable>| {
-            !is_shared || begun.elapsed.saturating_sub(table.begun.elapsed) < SHARED_RANKING_AGE_MAX
+            !is_shared || begun.elapsed.saturating_sub(table.started.elapsed) < SHARED_RANKING_AGE_MAX
         };
         let of = |table: Arc<TopTable>| {
-            let as_of = if is_shared { table.begun.as_of } else { as_of };
+            let as_of = if is_shared { table.started.as_of } else { as_of };
             Some((table.top(n, as_of, scope.ttl_at(as_of))?, as_of))
         };
-        let (ranked, as_of) = match self.core.top.get(scope.namespace.id).filter(is_recent).and_then(of) {
+        let (ranked, as_of) = match self.core.rankings.get(scope.namespace.id).filter(is_recent).and_then(of) {
             Some(ranked) => ranked,
-            None => of(self.rank(&scope, begun).await?).ok_or_else(being_ranked)?,
+            None => of(self.rank(&scope, begun).await?).ok_or_else(ranking_in_progress)?,
         };
-        let summary = |ranked: crate::engine::top::Ranked| {
+        let summary = |ranked: crate::engine::rankings::RankedCounter| {
             let (count, saturated) = clamp_count(ranked.value);
             CounterSummary { name: ranked.name, count, saturated, as_of: ranked.as_of.max(as_of) }
         };
-        Ok(TopAnswer { counters: ranked.into_iter().map(summary).collect(), as_of })
+        Ok(TopCountersResult { counters: ranked.into_iter().map(summary).collect(), as_of })
     }
 
     /// Ranks a namespace by a walk over its checkpoints; rolls that end meanwhile are noted as well.
-    async fn rank(&self, scope: &Arc<Scope>, begun: Begun) -> Result<Arc<TopTable>, CountingError> {
-        let Some(table) = self.core.top.begin(scope.namespace.id, begun) else { return Err(being_ranked()) };
+    async fn rank(&self, scope: &Arc<NamespaceScope>, begun: RankingStart) -> Result<Arc<TopTable>, CountingError> {
+        let Some(table) = self.core.rankings.begin(scope.namespace.id, begun) else {
+            return Err(ranking_in_progress());
+        };
         let (done, finished) = tokio::sync::oneshot::channel();
         let ranking = Ranking { core: Arc::clone(&self.core), scope: Arc::clone(scope), table };
         self.driver.start_once(async move {
@@ -94,19 +96,19 @@ impl Counting {
                 Ok(table) => Ok(table?),
                 Err(_dropped) => Err(CountingError::ShuttingDown),
             },
-            () = self.core.clock.sleep(RANKING_BUDGET) => Err(being_ranked()),
+            () = self.core.clock.sleep(RANKING_BUDGET) => Err(ranking_in_progress()),
         }
     }
 }
 
-fn being_ranked() -> CountingError {
+fn ranking_in_progress() -> CountingError {
     CountingError::RetryLater { what: "the counters are being ranked", retry_after: Duration::from_secs(2) }
 }
 
 /// A ranking that is being built; dropping it unfinished leaves it to the next caller.
 struct Ranking {
-    core: Arc<Core>,
-    scope: Arc<Scope>,
+    core: Arc<EngineCore>,
+    scope: Arc<NamespaceScope>,
     table: Arc<TopTable>,
 }
 
@@ -134,6 +136,6 @@ impl Ranking {
 
 impl Drop for Ranking {
     fn drop(&mut self) {
-        self.core.top.give_up(self.scope.namespace.id, &self.table);
+        self.core.rankings.discard(self.scope.namespace.id, &self.table);
     }
 }

@@ -23,11 +23,11 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
-use crate::engine::core::{Core, Scope};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::is_reserved;
 
-pub use add::{AddTarget, HandedOver};
+pub use add::{AddTarget, SubmittedBatch};
 pub use error::{ChangeText, CountingError, reason_of_store};
 pub use explain::*;
 pub use types::*;
@@ -39,7 +39,7 @@ const REPORT_STRIPES: usize = 256;
 /// The counter half of the service. Cheap to clone.
 #[derive(Clone)]
 pub struct Counting {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     driver: Driver,
     verdicts: Arc<Semaphore>,
     recounts: Arc<Semaphore>,
@@ -49,7 +49,7 @@ pub struct Counting {
 
 impl Counting {
     /// Puts the use cases on the shared parts.
-    pub fn new(core: Arc<Core>, driver: Driver) -> Self {
+    pub fn new(core: Arc<EngineCore>, driver: Driver) -> Self {
         let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
         let verdicts = Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX));
         let recounts = Arc::new(Semaphore::new(RECOUNTS_AT_ONCE_MAX));
@@ -62,7 +62,7 @@ impl Counting {
     }
 
     /// The scope of a namespace that takes deltas from users.
-    async fn delta_scope(&self, namespace: &NamespaceName) -> Result<Arc<Scope>, CountingError> {
+    async fn delta_scope(&self, namespace: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
         refuse_reserved(namespace)?;
         let scope = self.core.scope(namespace).await?;
         match scope.namespace.spec.temporality {
@@ -76,7 +76,7 @@ impl Counting {
     }
 
     /// The scope of a namespace that keeps a log.
-    async fn durable_scope(&self, namespace: &NamespaceName, call: &str) -> Result<Arc<Scope>, CountingError> {
+    async fn durable_scope(&self, namespace: &NamespaceName, call: &str) -> Result<Arc<NamespaceScope>, CountingError> {
         let scope = self.core.scope(namespace).await?;
         match scope.namespace.spec.counter_type {
             CounterType::Eventual | CounterType::Accurate => Ok(scope),
@@ -98,7 +98,7 @@ fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
 }
 
 /// Whether the namespace keeps best-effort counters, which meet none of the log.
-fn is_best_effort(scope: &Scope) -> bool {
+fn is_best_effort(scope: &NamespaceScope) -> bool {
     match scope.namespace.spec.counter_type {
         CounterType::BestEffort => true,
         CounterType::Eventual | CounterType::Accurate => false,

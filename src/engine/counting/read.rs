@@ -5,18 +5,20 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::fleet::Rule;
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::checkpoint::{clamp_count, silent_too_long};
+use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
 use crate::domain::rollup::{Checkpoint, TailSum};
 use crate::domain::{Reject, Timestamp};
-use crate::engine::budget::Budget;
-use crate::engine::core::Scope;
-use crate::engine::counting::{Counting, CountingError, Exactness, Freshness, ReadOptions, Reading, is_best_effort};
-use crate::engine::inline::roll_inline;
+use crate::engine::core::NamespaceScope;
+use crate::engine::counting::{
+    CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, is_best_effort,
+};
+use crate::engine::inline_rolls::roll_inline;
 use crate::engine::rolling::cached;
-use crate::ports::{CachedCount, Order, RollupRow, ScanRange, StoreError, Tail};
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
 
 /// Events read at once to find the first mutation; voids before it are rare.
 const FIRST_MUTATION_PAGE: usize = 16;
@@ -28,10 +30,12 @@ impl Counting {
         namespace: &NamespaceName,
         name: CounterName,
         options: ReadOptions,
-    ) -> Result<Reading, CountingError> {
+    ) -> Result<CountReading, CountingError> {
         let scope = self.core.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options, Budget::begin(self.core.clock.as_ref())).await.map(|read| self.shown(read))
+        self.read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+            .await
+            .map(|read| self.shown_to_callers(read))
     }
 
     /// Reads each counter, some at once, within one budget, and answers in the order of the names.
@@ -40,37 +44,37 @@ impl Counting {
         namespace: &NamespaceName,
         names: Vec<Result<CounterName, Reject>>,
         options: ReadOptions,
-    ) -> Result<Vec<Result<Reading, CountingError>>, CountingError> {
+    ) -> Result<Vec<Result<CountReading, CountingError>>, CountingError> {
         let scope = self.core.scope(namespace).await?;
-        let budget = Budget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.core.clock.as_ref());
         let (this, scope) = (self, &scope);
         let read = |name: Result<CounterName, Reject>| async move {
-            this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown(read))
+            this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown_to_callers(read))
         };
         Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
     }
 
     /// A reading as callers see it. A store that several servers share knows the last write to its step only and answers the
     /// end of that, which rolls and watches are right to wait for; to callers it is never later than now.
-    pub(super) fn shown(&self, reading: Reading) -> Reading {
+    pub(super) fn shown_to_callers(&self, reading: CountReading) -> CountReading {
         if self.core.fleet.is_none() {
             return reading;
         }
         let now = self.core.now();
-        Reading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
+        CountReading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
     }
 
     /// Reads a counter of a scope.
     pub(super) async fn read(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
         options: ReadOptions,
-        budget: Budget,
-    ) -> Result<Reading, CountingError> {
-        scope.counts.reads.one();
+        budget: WaitBudget,
+    ) -> Result<CountReading, CountingError> {
+        scope.counts.reads.increment();
         if is_best_effort(scope) {
-            return Ok(self.fast_reading(scope.fast.get(counter).await?));
+            return Ok(self.fast_reading(scope.best_effort_counts.get(counter).await?));
         }
         let up_to_date = match options.freshness {
             Freshness::UpToDate => true,
@@ -84,7 +88,7 @@ impl Counting {
         }
         let reading = self.rolled_up(scope, counter, &known, limit).await?;
         let (known, mut reading) = if self.must_roll(&reading, &options) {
-            self.rolled_first(scope, counter, &options, budget).await?
+            self.roll_then_read(scope, counter, &options, budget).await?
         } else {
             (known, reading)
         };
@@ -103,14 +107,14 @@ impl Counting {
         if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
             reading.behind = true;
         }
-        if scope.remembers_told {
-            self.core.told.note(counter, reading.as_of);
+        if scope.needs_as_of_floor {
+            self.core.as_of_floor.note(counter, reading.as_of);
         }
         Ok(reading)
     }
 
     /// The limit; when nobody kept it going, it is moved once before it is told.
-    pub(super) async fn limit_for_read(&self, scope: &Scope, budget: Budget) -> Timestamp {
+    pub(super) async fn limit_for_read(&self, scope: &NamespaceScope, budget: WaitBudget) -> Timestamp {
         let limit = scope.dataset.limit();
         let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
         if limit >= due {
@@ -121,37 +125,41 @@ impl Counting {
     }
 
     /// The cached value, or what the store holds, which then fills the cache.
-    async fn load(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
+    async fn load(&self, scope: &NamespaceScope, counter: &Counter) -> Result<RolledUpCount, StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
-        let told = self.told(scope, counter);
+        let told = self.as_of_floor(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            let is_as_new = value.as_of >= told || !self.core.rules.keeps(Rule::NoOlderThanTold);
+            let is_as_new = value.as_of >= told || !self.core.rules.keeps(ProtocolRule::NoOlderThanTold);
             if coherent || (value.as_of > Timestamp::MIN && is_as_new) {
-                self.core.stats.cache_hits.one();
+                self.core.stats.cache_hits.increment();
                 // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
-                return Ok(Known { value, rolled_to, told, exact_now: coherent });
+                return Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: coherent });
             }
         }
         self.load_from_store(scope, counter).await
     }
 
     /// What the store holds, which then fills the cache.
-    pub(super) async fn load_from_store(&self, scope: &Scope, counter: &Counter) -> Result<Known, StoreError> {
+    pub(super) async fn load_from_store(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+    ) -> Result<RolledUpCount, StoreError> {
         // Told first: the store holds all that made it true.
-        let told = self.told(scope, counter);
+        let told = self.as_of_floor(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let limit = scope.dataset.limit();
-        self.core.stats.cache_misses.one();
+        self.core.stats.cache_misses.increment();
         let lease = scope.cache.lease(counter).await;
         let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
         // A repair may have taken a checkpoint back below what was told; what it lacks is rolled up anew.
         let told = if row.just_repaired { Timestamp::MIN } else { told };
         let mut value = value_of(&row, checked_at);
-        let watermark = row.trusted(watermark);
+        let watermark = row.effective_watermark(watermark);
         let rolled_to = value.as_of.max(watermark);
         // Nothing can appear at or below a limit that was told before the look, so the checkpoint is exact up to it, or
         // up to the first mutation that is not in it.
@@ -162,23 +170,23 @@ impl Counting {
         value.as_of = rolled_to.max(limit.min(exact_to));
         scope.cache.fill(counter, value.clone(), lease).await;
         let rolled_to = value.as_of.max(watermark);
-        Ok(Known { value, rolled_to, told, exact_now: false })
+        Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: false })
     }
 
     /// What this server told of a counter, as far as it has to be remembered.
-    fn told(&self, scope: &Scope, counter: &Counter) -> Timestamp {
-        if scope.remembers_told { self.core.told.of(counter) } else { Timestamp::MIN }
+    fn as_of_floor(&self, scope: &NamespaceScope, counter: &Counter) -> Timestamp {
+        if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN }
     }
 
     /// What the checkpoint says, and how far it can be trusted.
     pub(super) async fn rolled_up(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
-        known: &Known,
+        known: &RolledUpCount,
         limit: Timestamp,
-    ) -> Result<Reading, StoreError> {
-        let Known { value: known, rolled_to, told, exact_now } = known;
+    ) -> Result<CountReading, StoreError> {
+        let RolledUpCount { value: known, rolled_to, as_of_floor: told, is_write_time_exact: exact_now } = known;
         let rolled_to = *rolled_to;
         let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
         let exact_to = match (written_after, exact_now) {
@@ -191,12 +199,12 @@ impl Counting {
         // moment when somebody is told that it is there.
         let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit)).max(*told);
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
-        let silent = silent_too_long(known.last_event_time, as_of, scope.ttl_at(as_of));
+        let silent = is_silent_beyond_ttl(known.last_event_time, as_of, scope.ttl_at(as_of));
         let exact = if silent { 0 } else { known.count };
         let (count, saturated) = if cleared { (0, false) } else { clamp_count(exact) };
         // A clear shows before `as_of` has reached it.
         let exactness = if cleared && exact != 0 { Exactness::Estimate } else { Exactness::ExactAsOf };
-        Ok(Reading {
+        Ok(CountReading {
             count,
             saturated,
             as_of,
@@ -213,20 +221,20 @@ impl Counting {
     /// This is what keeps the `as_of` of a counter from going back when an event arrives above a limit that was told.
     async fn unrolled_from(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         rolled_to: Timestamp,
     ) -> Result<Timestamp, StoreError> {
         let whole = |first: Timestamp| Timestamp::from_millis(first.just_before().millis());
         match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-            Tail::Sum(tail) => return Ok(whole(tail.first)),
-            Tail::Empty => return Ok(rolled_to),
-            Tail::Unknown => {}
+            TailLookup::Sum(tail) => return Ok(whole(tail.first)),
+            TailLookup::Empty => return Ok(rolled_to),
+            TailLookup::Unknown => {}
         }
         let mut range = ScanRange {
             after: rolled_to,
             to: Timestamp::MAX,
-            order: Order::OldestFirst,
+            order: ScanOrder::OldestFirst,
             beyond: None,
             limit: FIRST_MUTATION_PAGE,
         };
@@ -241,7 +249,7 @@ impl Counting {
         }
     }
 
-    fn must_roll(&self, reading: &Reading, options: &ReadOptions) -> bool {
+    fn must_roll(&self, reading: &CountReading, options: &ReadOptions) -> bool {
         let now = self.core.now();
         let stale = options.max_staleness.is_some_and(|most| {
             (reading.behind && now.since(reading.as_of) > most) || now.since(reading.checked_at) > most
@@ -250,13 +258,13 @@ impl Counting {
     }
 
     /// Moves the limit and rolls the counter as far as the budget allows, then reads it anew.
-    async fn rolled_first(
+    async fn roll_then_read(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
         options: &ReadOptions,
-        budget: Budget,
-    ) -> Result<(Known, Reading), CountingError> {
+        budget: WaitBudget,
+    ) -> Result<(RolledUpCount, CountReading), CountingError> {
         let clock = self.core.clock.as_ref();
         let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
         let closable = scope.dataset.closing.closed(self.core.now());
@@ -276,16 +284,16 @@ impl Counting {
     /// Adds the tail of the log to a checkpoint.
     async fn with_tail(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
-        known: Known,
-        reading: Reading,
-        budget: Budget,
-    ) -> Result<Reading, CountingError> {
-        let Known { value: known, rolled_to, .. } = known;
+        known: RolledUpCount,
+        reading: CountReading,
+        budget: WaitBudget,
+    ) -> Result<CountReading, CountingError> {
+        let RolledUpCount { value: known, rolled_to, .. } = known;
         if scope.namespace.spec.temporality == Temporality::Delta {
             match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-                Tail::Sum(tail) if sums_up(scope, &tail) => {
+                TailLookup::Sum(tail) if tail_sum_suffices(scope, &tail) => {
                     let ttl = scope.ttl_at(tail.first);
                     let mut base = Checkpoint::empty(known.as_of);
                     base.count = known.count;
@@ -294,13 +302,13 @@ impl Counting {
                     let last = known.last_write_time.max(Some(tail.last));
                     return Ok(self.up_to_date(scope, reading, value, last, Exactness::UpToDate));
                 }
-                Tail::Empty => {
+                TailLookup::Empty => {
                     let (value, last) = (i128::from(reading.count), reading.last_write_time);
                     let saturated = reading.saturated;
                     let reading = self.up_to_date(scope, reading, value, last, Exactness::UpToDate);
-                    return Ok(Reading { saturated: saturated && reading.count != 0, ..reading });
+                    return Ok(CountReading { saturated: saturated && reading.count != 0, ..reading });
                 }
-                Tail::Sum(_) | Tail::Unknown => {}
+                TailLookup::Sum(_) | TailLookup::Unknown => {}
             }
         }
         self.scan_tail(scope, counter, reading, budget).await
@@ -309,11 +317,11 @@ impl Counting {
     /// Adds the tail event by event, rolling first when it is too long.
     async fn scan_tail(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
-        reading: Reading,
-        budget: Budget,
-    ) -> Result<Reading, CountingError> {
+        reading: CountReading,
+        budget: WaitBudget,
+    ) -> Result<CountReading, CountingError> {
         let (folded, more) = self.fold_tail(scope, counter).await?;
         let (folded, more) = if more {
             roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
@@ -324,15 +332,19 @@ impl Counting {
         let exactness = if more { Exactness::Partial } else { Exactness::UpToDate };
         let last = reading.last_write_time.max(folded.last_event_time);
         let (count, saturated) = clamp_count(folded.count);
-        let silent = silent_too_long(last, scope.dataset.limit(), scope.ttl_at(scope.dataset.limit()));
+        let silent = is_silent_beyond_ttl(last, scope.dataset.limit(), scope.ttl_at(scope.dataset.limit()));
         let (count, saturated) = if silent { (0, false) } else { (count, saturated) };
         let behind = last.is_some_and(|written| written > reading.as_of);
-        Ok(Reading { count, saturated, last_write_time: last, behind, exactness, ..reading })
+        Ok(CountReading { count, saturated, last_write_time: last, behind, exactness, ..reading })
     }
 
     /// The same scope, with the slices that other servers may have made for what was acknowledged up to now: earlier ones
     /// while the limit has not come to the first that this server knows, later ones where the limit stands still for long.
-    async fn with_all_slices(&self, scope: &Arc<Scope>, last: Option<Timestamp>) -> Result<Arc<Scope>, StoreError> {
+    async fn with_all_slices(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        last: Option<Timestamp>,
+    ) -> Result<Arc<NamespaceScope>, StoreError> {
         let dataset = &scope.dataset;
         let earlier = dataset.limit() <= scope.first_time();
         let later = last.is_some_and(|last| last >= scope.covered_to());
@@ -345,7 +357,11 @@ impl Counting {
     }
 
     /// The checkpoint with up to 10,000 events after it, and whether there are more.
-    async fn fold_tail(&self, scope: &Arc<Scope>, counter: &Counter) -> Result<(Checkpoint, bool), StoreError> {
+    async fn fold_tail(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        counter: &Counter,
+    ) -> Result<(Checkpoint, bool), StoreError> {
         let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
         let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
@@ -355,7 +371,7 @@ impl Counting {
     /// The checkpoint with every event after it, however many.
     pub(super) async fn fold_whole_tail(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
     ) -> Result<Checkpoint, StoreError> {
         let (scope, _, base) = self.tail_base(scope, counter).await?;
@@ -368,9 +384,9 @@ impl Counting {
     /// last write is too old to tell them: it is seconds old, and slices may be made meanwhile.
     pub(super) async fn tail_base(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
-    ) -> Result<(Arc<Scope>, RollupRow, Checkpoint), StoreError> {
+    ) -> Result<(Arc<NamespaceScope>, RollupRow, Checkpoint), StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
@@ -381,41 +397,41 @@ impl Counting {
 
     fn up_to_date(
         &self,
-        scope: &Scope,
-        reading: Reading,
+        scope: &NamespaceScope,
+        reading: CountReading,
         value: i128,
         last: Option<Timestamp>,
         exactness: Exactness,
-    ) -> Reading {
+    ) -> CountReading {
         let limit = scope.dataset.limit();
-        let silent = silent_too_long(last, limit, scope.ttl_at(limit));
+        let silent = is_silent_beyond_ttl(last, limit, scope.ttl_at(limit));
         let (count, saturated) = if silent { (0, false) } else { clamp_count(value) };
         let behind = last.is_some_and(|written| written > reading.as_of);
-        Reading { count, saturated, last_write_time: last, behind, exactness, ..reading }
+        CountReading { count, saturated, last_write_time: last, behind, exactness, ..reading }
     }
 }
 
 /// What a read knows of a counter before it looks at the log.
-pub(super) struct Known {
+pub(super) struct RolledUpCount {
     value: CachedCount,
     /// Every acknowledged event up to here is in the value.
     rolled_to: Timestamp,
     /// What this server had told of the counter before it looked.
-    told: Timestamp,
+    as_of_floor: Timestamp,
     /// Whether the last write time is exact at every moment, not only when it was read.
-    exact_now: bool,
+    is_write_time_exact: bool,
 }
 
-impl Known {
+impl RolledUpCount {
     /// Whether a copy, that says nothing of later writes, has by now been silent for longer than the TTL.
-    fn may_have_fallen_silent(&self, scope: &Scope, limit: Timestamp) -> bool {
-        let silent_at = |time| silent_too_long(self.value.last_event_time, time, scope.ttl_at(time));
-        !self.exact_now && silent_at(limit) && !silent_at(self.rolled_to)
+    fn may_have_fallen_silent(&self, scope: &NamespaceScope, limit: Timestamp) -> bool {
+        let silent_at = |time| is_silent_beyond_ttl(self.value.last_event_time, time, scope.ttl_at(time));
+        !self.is_write_time_exact && silent_at(limit) && !silent_at(self.rolled_to)
     }
 }
 
 /// Whether the sum of a tail says enough: one TTL holds all through it, and no silence inside it can restart the count.
-fn sums_up(scope: &Scope, tail: &TailSum) -> bool {
+fn tail_sum_suffices(scope: &NamespaceScope, tail: &TailSum) -> bool {
     scope.rules.one_ttl_holds(tail.first, tail.last) && tail.holds_under(scope.ttl_at(tail.first))
 }
 

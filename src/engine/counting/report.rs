@@ -6,13 +6,13 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::counter::{
-    Change, Counter, CounterName, Event, EventId, EventKey, NamespaceName, Provenance, Token,
+    Change, Counter, CounterName, Event, EventId, EventKey, IdempotencyToken, NamespaceName, Provenance,
 };
 use crate::domain::limits::SOURCES_MAX;
 use crate::domain::namespace::Temporality;
 use crate::domain::rollup::SourceTotal;
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::core::Scope;
+use crate::engine::core::NamespaceScope;
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::submit::Submission;
 use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written, refuse_reserved};
@@ -36,17 +36,17 @@ impl Counting {
         let stripe = xxh3_64(report.source.as_str().as_bytes()) as usize % self.reports.len();
         let turn =
             Arc::clone(&self.reports[stripe]).acquire_owned().await.map_err(|_closed| CountingError::ShuttingDown)?;
-        let mut own = self.own_time(&scope, 1);
-        let token = self.own_token(&mut own);
+        let mut own = self.reserve_server_tokens(&scope, 1);
+        let token = self.next_server_token(&mut own);
         let mut answers = Vec::with_capacity(items.len());
         let mut submissions = Vec::with_capacity(items.len());
         for item in items {
             let answer = match item {
                 Err(reject) => Err(reject.into()),
-                Ok((name, total)) => self.judge(&scope, &report, scope.counter(name), total).await.map(|known| {
+                Ok((name, total)) => self.check_total(&scope, &report, scope.counter(name), total).await.map(|known| {
                     let write = |counter| {
                         let event = event_of(key_of(&report, token.key.time), counter, total);
-                        submissions.push(Submission { event, own: true });
+                        submissions.push(Submission { event, server_made: true });
                         None
                     };
                     known.map_or_else(write, Some)
@@ -62,15 +62,15 @@ impl Counting {
                 None => (outcomes.next().unwrap_or(Err(CountingError::ShuttingDown))?, token.key.time),
             };
             let key = key_of(&report, time);
-            Ok(Written { outcome, token: Token { key, idempotent: true }, server_time, visible_at: None })
+            Ok(Written { outcome, token: IdempotencyToken { key, idempotent: true }, server_time, visible_at: None })
         };
         Ok(answers.into_iter().map(answer_of).collect())
     }
 
     /// Compares a total with the newest known of its source: the counter if it is to be written, or the total that it repeats.
-    async fn judge(
+    async fn check_total(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         report: &Report,
         counter: Counter,
         total: i64,
@@ -100,7 +100,7 @@ impl Counting {
             });
         }
         if newest.total == total {
-            self.core.stats.writes_repeated.one();
+            self.core.stats.writes_repeated.increment();
             return Ok(Ok(*newest));
         }
         let (found, asked) = (ChangeText(Change::Total(newest.total)), ChangeText(Change::Total(total)));
@@ -110,7 +110,7 @@ impl Counting {
     /// The newest total of each source, as far as this server knows: the checkpoint and the log after it.
     async fn newest_totals(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         counter: &Counter,
     ) -> Result<BTreeMap<Box<str>, SourceTotal>, CountingError> {
         Ok(self.fold_whole_tail(scope, counter).await?.sources)

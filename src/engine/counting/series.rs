@@ -6,8 +6,8 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::series::{self, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
-use crate::engine::budget::Budget;
-use crate::engine::counting::{Counting, CountingError, SeriesAnswer, SeriesQuestion};
+use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
+use crate::engine::wait_budget::WaitBudget;
 
 /// How many steps are looked through at first for the next one after a range.
 const STEPS_READ_FIRST: u32 = 64;
@@ -18,14 +18,14 @@ impl Counting {
         &self,
         namespace: &NamespaceName,
         name: CounterName,
-        question: SeriesQuestion,
-    ) -> Result<SeriesAnswer, CountingError> {
+        question: SeriesQuery,
+    ) -> Result<SeriesResult, CountingError> {
         let scope = self.durable_scope(namespace, "GetCountSeries").await?;
         let counter = scope.counter(name);
         let kept = &scope.namespace.spec.series;
         let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
         // The reading's as_of may lie above the checkpoint's: then nothing was written in between.
-        let limit = self.limit_for_read(&scope, Budget::begin(self.core.clock.as_ref())).await;
+        let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
         let known = self.load_from_store(&scope, &counter).await?;
         let reading = self.rolled_up(&scope, &counter, &known, limit).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
@@ -40,7 +40,7 @@ impl Counting {
             newest = None;
         }
         let rows = series::rows(&plan, &known, newest, as_of, &scope.rules);
-        Ok(SeriesAnswer { rows, step: plan.step, as_of })
+        Ok(SeriesResult { rows, step: plan.step, as_of })
     }
 
     /// The steps of the plan's range and the one before it, finished and open, oldest first.

@@ -7,23 +7,23 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, SEQUENCES_PER_MS, Token};
+use crate::domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
 use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
-use crate::engine::budget::Budget;
-use crate::engine::closing::{Hold, OwnPlaces};
-use crate::engine::core::{Core, Scope};
+use crate::engine::closed_timestamp::{InFlightHold, ReservedSequences};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::engine::fleet::NoWriter;
-use crate::ports::{Appended, NewEvent, StoreError, StoreErrorKind};
+use crate::engine::fleet::WriteRefusal;
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
 /// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
 /// rollup signals first and ends the holds second, so a limit never passes an event that nobody waits for.
-struct WriteHold {
-    core: Arc<Core>,
-    scope: Arc<Scope>,
-    holds: [Option<Hold>; 2],
+struct InFlightWrite {
+    core: Arc<EngineCore>,
+    scope: Arc<NamespaceScope>,
+    holds: [Option<InFlightHold>; 2],
     signals: Vec<(Counter, Timestamp)>,
     /// The limit that had been told when the holds ended; its events must all lie above.
     limit_at_end: Arc<OnceLock<Timestamp>>,
@@ -31,7 +31,7 @@ struct WriteHold {
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for WriteHold {
+impl Drop for InFlightWrite {
     fn drop(&mut self) {
         for (counter, time) in &self.signals {
             self.scope.signal(&self.core, counter, *time, *time);
@@ -53,21 +53,21 @@ pub(super) struct Submission {
     /// The event; one of the server's own gets its token from `own_token`.
     pub event: NewEvent,
     /// Whether the server made the token.
-    pub own: bool,
+    pub server_made: bool,
 }
 
 /// Where the server's own tokens of one call get their time and their order.
-pub(super) struct OwnTime {
-    hold: Hold,
+pub(super) struct ServerTokenRange {
+    hold: InFlightHold,
     next: u32,
     end: u32,
-    scope: Arc<Scope>,
-    handed_over: bool,
+    scope: Arc<NamespaceScope>,
+    hold_transferred: bool,
 }
 
-impl Drop for OwnTime {
+impl Drop for ServerTokenRange {
     fn drop(&mut self) {
-        if !self.handed_over {
+        if !self.hold_transferred {
             self.scope.dataset.closing.release(self.hold);
         }
     }
@@ -75,24 +75,24 @@ impl Drop for OwnTime {
 
 impl Counting {
     /// Takes a time for `count` tokens of the server's own, held until the submission that uses it is decided.
-    pub(super) fn own_time(&self, scope: &Arc<Scope>, count: u32) -> OwnTime {
-        let OwnPlaces { hold, first } = scope.dataset.closing.admit_own(self.core.now(), count);
+    pub(super) fn reserve_server_tokens(&self, scope: &Arc<NamespaceScope>, count: u32) -> ServerTokenRange {
+        let ReservedSequences { hold, first } = scope.dataset.closing.admit_own(self.core.now(), count);
         let end = first.saturating_add(count);
-        OwnTime { hold, next: first, end, scope: Arc::clone(scope), handed_over: false }
+        ServerTokenRange { hold, next: first, end, scope: Arc::clone(scope), hold_transferred: false }
     }
 
     /// Makes the next token of the server's own; each is greater than those made before it.
-    pub(super) fn own_token(&self, own: &mut OwnTime) -> Token {
+    pub(super) fn next_server_token(&self, own: &mut ServerTokenRange) -> IdempotencyToken {
         assert!(own.next < own.end, "a call takes a place for each token that it makes");
         let sequence = own.next;
         own.next += 1;
-        Token::server_made(own.hold.time.millis(), sequence, self.random())
+        IdempotencyToken::server_made(own.hold.time.millis(), sequence, self.random())
     }
 
     /// Makes a token for a change that is kept nowhere.
-    pub(super) fn loose_token(&self, server_time: Timestamp) -> Token {
+    pub(super) fn unstored_token(&self, server_time: Timestamp) -> IdempotencyToken {
         let sequence = u32::from_be_bytes(self.random()) % SEQUENCES_PER_MS;
-        Token::server_made(server_time.millis(), sequence, self.random())
+        IdempotencyToken::server_made(server_time.millis(), sequence, self.random())
     }
 
     fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
@@ -104,9 +104,9 @@ impl Counting {
     /// Submits changes and answers each, in their order.
     pub(super) async fn submit(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         submissions: Vec<Submission>,
-        own: Option<OwnTime>,
+        own: Option<ServerTokenRange>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
         self.submit_in_turn(scope, submissions, own, None).await
     }
@@ -114,33 +114,36 @@ impl Counting {
     /// Submits changes and gives the turn back when they are decided, whether or not the caller still waits.
     pub(super) async fn submit_in_turn(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         submissions: Vec<Submission>,
-        own: Option<OwnTime>,
+        own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
         let answers = self.decide(scope, submissions, own, turn).await;
-        answers.iter().for_each(|answer| scope.counts.wrote(answer.as_ref().map(|outcome| *outcome)));
+        answers.iter().for_each(|answer| scope.counts.record_write(answer.as_ref().map(|outcome| *outcome)));
         answers
     }
 
     async fn decide(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         submissions: Vec<Submission>,
-        own: Option<OwnTime>,
+        own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        if let Some(Err(NoWriter(why))) = self.core.fleet.as_ref().map(|fleet| fleet.check_writer(scope.dataset.id())) {
+        if let Some(Err(WriteRefusal(why))) =
+            self.core.fleet.as_ref().map(|fleet| fleet.check_writer(scope.dataset.id()))
+        {
             return submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect();
         }
         let now = self.core.now();
         let settings = &scope.dataset.dataset.settings;
         let latest = now + settings.future_limit;
-        let is_future = |submission: &Submission| !submission.own && submission.event.event.key.time > latest;
-        let times = submissions.iter().filter(|one| !one.own && !is_future(one)).map(|one| one.event.event.key.time);
+        let is_future = |submission: &Submission| !submission.server_made && submission.event.event.key.time > latest;
+        let times =
+            submissions.iter().filter(|one| !one.server_made && !is_future(one)).map(|one| one.event.event.key.time);
         let admission = scope.dataset.closing.admit(times, now);
-        let mut hold = WriteHold {
+        let mut hold = InFlightWrite {
             core: Arc::clone(&self.core),
             scope: Arc::clone(scope),
             holds: [admission.hold, own.as_ref().map(|own| own.hold)],
@@ -149,7 +152,7 @@ impl Counting {
             _turn: turn,
         };
         if let Some(mut own) = own {
-            own.handed_over = true;
+            own.hold_transferred = true;
         }
         let mut answers = Vec::with_capacity(submissions.len());
         let mut events = Vec::with_capacity(submissions.len());
@@ -162,7 +165,7 @@ impl Counting {
                     limit: settings.future_limit,
                     server_time: now,
                 })));
-            } else if submission.own || time > admission.closed {
+            } else if submission.server_made || time > admission.closed {
                 hold.signals.push((submission.event.counter.clone(), time));
                 events.push(submission.event);
                 answers.push(None);
@@ -173,7 +176,7 @@ impl Counting {
         }
         // The verdicts come second: they may wait for the limit, and the hold keeps it back.
         let mut appended = self.append(scope, events, hold).await.into_iter();
-        for (at, answer) in self.settle_late(scope, late).await {
+        for (at, answer) in self.settle_late_events(scope, late).await {
             answers[at] = Some(answer);
         }
         answers
@@ -183,29 +186,30 @@ impl Counting {
     }
 
     /// Gives the verdicts of late events, some at once and within one budget, each with its place.
-    async fn settle_late(
+    async fn settle_late_events(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         late: Vec<(usize, NewEvent)>,
     ) -> Vec<(usize, Result<WriteOutcome, CountingError>)> {
-        let budget = Budget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.core.clock.as_ref());
         let this = self;
-        let settle = |(at, event): (usize, NewEvent)| async move { (at, this.late(scope, &event, budget).await) };
+        let settle =
+            |(at, event): (usize, NewEvent)| async move { (at, this.late_write_outcome(scope, &event, budget).await) };
         stream::iter(late).map(settle).buffered(CALL_VERDICTS_AT_ONCE_MAX).collect().await
     }
 
     async fn append(
         &self,
-        scope: &Arc<Scope>,
+        scope: &Arc<NamespaceScope>,
         events: Vec<NewEvent>,
-        hold: WriteHold,
+        hold: InFlightWrite,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
         if events.is_empty() {
             return Vec::new();
         }
         let asked: Vec<(Change, Timestamp)> =
             events.iter().map(|event| (event.event.change, event.event.key.time)).collect();
-        if let Err(error) = self.cover(scope, &events).await {
+        if let Err(error) = self.ensure_event_slices(scope, &events).await {
             let failed = |_| Err(CountingError::Store(StoreError::not_applied(error.kind, error.op)));
             return asked.iter().map(failed).collect();
         }
@@ -217,13 +221,13 @@ impl Counting {
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
         // Asked when the store has answered, for the life in which each event was admitted.
         let vouched = self.core.fleet.as_ref().is_none_or(|fleet| {
-            let lives = holds.into_iter().flatten().map(|hold| hold.life);
-            { lives }.all(|life| fleet.vouches_for(life))
+            let lives = holds.into_iter().flatten().map(|hold| hold.incarnation);
+            { lives }.all(|life| fleet.may_acknowledge(life))
         });
-        let outcome = |(answer, (asked, time)): (Result<Appended, StoreError>, (Change, Timestamp))| {
+        let outcome = |(answer, (asked, time)): (Result<AppendOutcome, StoreError>, (Change, Timestamp))| {
             let appended = answer?;
             if !vouched {
-                return Err(lapsed().into());
+                return Err(lease_lapsed().into());
             }
             let outcome = self.outcome(appended, asked)?;
             self.check_above(scope, time, limit);
@@ -234,16 +238,16 @@ impl Counting {
 
     /// Counts an event that is acknowledged although a limit at or above it was told while it was held: rolls and
     /// verdicts may have passed it. It means that holds or the published limit are broken.
-    fn check_above(&self, scope: &Scope, time: Timestamp, limit: Timestamp) {
+    fn check_above(&self, scope: &NamespaceScope, time: Timestamp, limit: Timestamp) {
         if time <= limit {
-            self.core.stats.acknowledged_below_limit.one();
+            self.core.stats.acknowledged_below_limit.increment();
             let dataset = &scope.dataset.dataset.name;
             tracing::error!(%dataset, event_time = ?time, ?limit, "an event was acknowledged at or below a told limit");
         }
     }
 
     /// Makes the slice rows of the events before anything is written into them.
-    async fn cover(&self, scope: &Scope, events: &[NewEvent]) -> Result<(), StoreError> {
+    async fn ensure_event_slices(&self, scope: &NamespaceScope, events: &[NewEvent]) -> Result<(), StoreError> {
         for event in events {
             let time = event.event.key.time;
             if !scope.dataset.slices.has(time) {
@@ -253,22 +257,22 @@ impl Counting {
         Ok(())
     }
 
-    fn outcome(&self, appended: Appended, asked: Change) -> Result<WriteOutcome, CountingError> {
+    fn outcome(&self, appended: AppendOutcome, asked: Change) -> Result<WriteOutcome, CountingError> {
         match appended {
-            Appended::Inserted => {
-                self.core.stats.writes_applied.one();
+            AppendOutcome::Inserted => {
+                self.core.stats.writes_applied.increment();
                 Ok(WriteOutcome::Applied)
             }
-            Appended::Existing(found) => self.repeated(found, asked),
+            AppendOutcome::Existing(found) => self.check_repeat(found, asked),
         }
     }
 
     /// What a write is told whose token names a change already.
-    pub(super) fn repeated(&self, found: Change, asked: Change) -> Result<WriteOutcome, CountingError> {
+    pub(super) fn check_repeat(&self, found: Change, asked: Change) -> Result<WriteOutcome, CountingError> {
         match found {
             Change::Void => Err(CountingError::NotApplied { server_time: self.core.now() }),
             found if found == asked => {
-                self.core.stats.writes_repeated.one();
+                self.core.stats.writes_repeated.increment();
                 Ok(WriteOutcome::AlreadyApplied)
             }
             found => Err(CountingError::AlreadyExists { found: ChangeText(found), asked: ChangeText(asked) }),
@@ -277,7 +281,7 @@ impl Counting {
 }
 
 /// Others may have told a limit without this member, so that the event may be voided or late.
-fn lapsed() -> StoreError {
+fn lease_lapsed() -> StoreError {
     let why = "this server lost its membership of the fleet before the store answered; retry with the same token";
-    StoreError::unknown(StoreErrorKind::Unavailable, "append").because(why)
+    StoreError::unknown(StoreErrorKind::Unavailable, "append").with_source(why)
 }

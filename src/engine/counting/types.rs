@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{CounterName, EventKey, Provenance, Source, Token};
+use crate::domain::counter::{CounterName, EventKey, IdempotencyToken, Provenance, ReportSource};
 use crate::domain::rollup::BucketRecord;
 use crate::domain::rollup::series::SeriesRow;
 
@@ -15,7 +15,7 @@ pub struct Add {
     /// What to add; 0 writes nothing.
     pub delta: i64,
     /// The caller's token; none: the server makes one.
-    pub token: Option<Token>,
+    pub token: Option<IdempotencyToken>,
     /// Who or what made the change.
     pub provenance: Provenance,
 }
@@ -26,7 +26,7 @@ pub struct Clear {
     /// The counter.
     pub name: CounterName,
     /// The caller's token; none: the server makes one.
-    pub token: Option<Token>,
+    pub token: Option<IdempotencyToken>,
     /// Who or what made the change.
     pub provenance: Provenance,
 }
@@ -35,7 +35,7 @@ pub struct Clear {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The source.
-    pub source: Source,
+    pub source: ReportSource,
     /// Grows with each start of the source.
     pub epoch: u64,
     /// Grows with each report.
@@ -57,7 +57,7 @@ pub struct Written {
     /// What it did.
     pub outcome: WriteOutcome,
     /// The token, as sent or as made by the server.
-    pub token: Token,
+    pub token: IdempotencyToken,
     /// The server's clock.
     pub server_time: Timestamp,
     /// For a clear whose caches did not all answer: when every reader sees it.
@@ -102,7 +102,7 @@ pub struct ReadOptions {
 
 /// A count and how far it can be trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reading {
+pub struct CountReading {
     /// The count, clamped to 64 bits.
     pub count: i64,
     /// Whether it had to be clamped.
@@ -119,7 +119,7 @@ pub struct Reading {
     pub exactness: Exactness,
 }
 
-impl Reading {
+impl CountReading {
     /// Whether no mutation of the counter was ever kept, as of `checked_at`; false where the counter's type cannot tell.
     pub fn never_written(&self) -> bool {
         // A best-effort count is always an estimate, and knows of no write.
@@ -150,7 +150,7 @@ pub enum TokenVerdict {
 
 /// A question about a series.
 #[derive(Clone, Copy, Debug)]
-pub struct SeriesQuestion {
+pub struct SeriesQuery {
     /// The beginning.
     pub from: Timestamp,
     /// The end.
@@ -161,7 +161,7 @@ pub struct SeriesQuestion {
 
 /// A series.
 #[derive(Clone, Debug)]
-pub struct SeriesAnswer {
+pub struct SeriesResult {
     /// The rows, oldest first.
     pub rows: Vec<SeriesRow>,
     /// The step of the rows.
@@ -185,7 +185,7 @@ pub struct CounterSummary {
 
 /// The greatest counters of a namespace.
 #[derive(Clone, Debug)]
-pub struct TopAnswer {
+pub struct TopCountersResult {
     /// The counters, the greatest first.
     pub counters: Vec<CounterSummary>,
     /// Every counter has been ranked by its value up to here.
@@ -194,7 +194,7 @@ pub struct TopAnswer {
 
 /// A question about single events: `from <= time < to`, newest first.
 #[derive(Clone, Debug)]
-pub struct EventsQuestion {
+pub struct EventsQuery {
     /// Only events at or after this time.
     pub from: Timestamp,
     /// Only events before this time.

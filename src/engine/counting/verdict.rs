@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, EventKey, NamespaceName, Token};
-use crate::domain::fleet::Rule;
+use crate::domain::counter::{Change, Counter, EventKey, IdempotencyToken, NamespaceName};
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
-use crate::engine::budget::Budget;
-use crate::engine::core::Scope;
+use crate::engine::core::NamespaceScope;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
-use crate::ports::{NewEvent, Outcome, RollupRow, Settled, StoreError, StoreErrorKind};
+use crate::engine::wait_budget::WaitBudget;
+use crate::ports::{EffectOutcome, NewEvent, RollupRow, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// What stands at a key whose time is closed.
-enum Standing {
+enum TokenState {
     /// This change.
     Found { change: Change, event_time: Timestamp },
     /// A void, for ever.
-    Voided,
+    Tombstone,
     /// The limit has not passed it yet.
     AboveLimit,
     /// Its slice is gone, or never was.
@@ -30,60 +30,67 @@ impl Counting {
         &self,
         namespace: &NamespaceName,
         name: crate::domain::counter::CounterName,
-        token: Token,
+        token: IdempotencyToken,
     ) -> Result<TokenVerdict, CountingError> {
         refuse_reserved(namespace)?;
         let scope = self.durable_scope(namespace, "CheckToken").await?;
         let counter = scope.counter(name);
-        let budget = Budget::begin(self.core.clock.as_ref());
-        Ok(match self.standing(&scope, &counter, &token.key, budget).await? {
-            Standing::Found { change: Change::Void, .. } | Standing::Voided => TokenVerdict::NotApplied,
-            Standing::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
-            Standing::AboveLimit => {
+        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        Ok(match self.token_state(&scope, &counter, &token.key, budget).await? {
+            TokenState::Found { change: Change::Void, .. } | TokenState::Tombstone => TokenVerdict::NotApplied,
+            TokenState::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
+            TokenState::AboveLimit => {
                 let (server_time, limit) = (self.core.now(), scope.dataset.dataset.settings.future_limit);
                 if token.key.time > server_time + limit {
                     let ahead = token.key.time.since(server_time);
                     return Err(CountingError::FutureTime { ahead, limit, server_time });
                 }
-                TokenVerdict::Pending { retry_after: self.limit_passes_in(&scope, token.key.time) }
+                TokenVerdict::Pending { retry_after: self.time_until_limit_passes(&scope, token.key.time) }
             }
-            Standing::BeforeOldest(_) => TokenVerdict::TooOld,
+            TokenState::BeforeOldest(_) => TokenVerdict::TooOld,
         })
     }
 
     /// What a write is told whose time is closed.
-    pub(super) async fn late(
+    pub(super) async fn late_write_outcome(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         event: &NewEvent,
-        budget: Budget,
+        budget: WaitBudget,
     ) -> Result<WriteOutcome, CountingError> {
         let key = &event.event.key;
-        match self.standing(scope, &event.counter, key, budget).await? {
-            Standing::Found { change: Change::Clear, .. }
+        match self.token_state(scope, &event.counter, key, budget).await? {
+            TokenState::Found { change: Change::Clear, .. }
                 if event.event.change == Change::Clear
                     && !self.clear_is_rolled_up(scope, &event.counter, key).await? =>
             {
                 Err(CountingError::Pending { retry_after: LIMIT_PUBLISH_INTERVAL })
             }
-            Standing::Found { change, .. } => self.repeated(change, event.event.change),
-            Standing::Voided => Err(CountingError::NotApplied { server_time: self.core.now() }),
-            Standing::AboveLimit => Err(CountingError::Pending { retry_after: self.limit_passes_in(scope, key.time) }),
-            Standing::BeforeOldest(oldest) => Err(CountingError::TooOld { oldest }),
+            TokenState::Found { change, .. } => self.check_repeat(change, event.event.change),
+            TokenState::Tombstone => Err(CountingError::NotApplied { server_time: self.core.now() }),
+            TokenState::AboveLimit => {
+                Err(CountingError::Pending { retry_after: self.time_until_limit_passes(scope, key.time) })
+            }
+            TokenState::BeforeOldest(oldest) => Err(CountingError::TooOld { oldest }),
         }
     }
 
     /// Whether every read shows a clear that was found below the limit. A row that came late is in no checkpoint until its
     /// mark is worked off, and the register of clears says nothing of times that are rolled up: until then an answer would
     /// promise what reads do not keep.
-    async fn clear_is_rolled_up(&self, scope: &Scope, counter: &Counter, key: &EventKey) -> Result<bool, StoreError> {
+    async fn clear_is_rolled_up(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<bool, StoreError> {
         if self.core.fleet.is_none() {
             return Ok(true);
         }
         let dataset = scope.dataset.id();
         let holds = |row: RollupRow| row.checkpoint.is_some_and(|checkpoint| checkpoint.clear.as_ref() >= Some(key));
         // The clear may have been applied, whatever keeps this from being seen.
-        let unknown = |error: StoreError| StoreError { outcome: Outcome::Unknown, ..error };
+        let unknown = |error: StoreError| StoreError { outcome: EffectOutcome::Unknown, ..error };
         if holds(self.core.stores.rollups.read(dataset, counter).await.map_err(unknown)?) {
             return Ok(true);
         }
@@ -95,62 +102,62 @@ impl Counting {
         self.core.stores.rollups.read(dataset, counter).await.map(holds).map_err(unknown)
     }
 
-    async fn standing(
+    async fn token_state(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         key: &EventKey,
-        budget: Budget,
-    ) -> Result<Standing, CountingError> {
+        budget: WaitBudget,
+    ) -> Result<TokenState, CountingError> {
         let settings = &scope.dataset.dataset.settings;
         let oldest = scope.dataset.slices.oldest_live(self.core.now(), settings.delete_after);
         if key.time < oldest {
-            return Ok(Standing::BeforeOldest(oldest));
+            return Ok(TokenState::BeforeOldest(oldest));
         }
         let _permit = self.verdicts.try_acquire().map_err(|_| CountingError::RetryLater {
             what: "too many verdicts are being settled",
             retry_after: Duration::from_millis(100),
         })?;
-        if key.time > scope.dataset.limit() && self.core.rules.keeps(Rule::PendingAboveLimit) {
+        if key.time > scope.dataset.limit() && self.core.rules.keeps(ProtocolRule::PendingAboveLimit) {
             // In a fleet a row that is found may be another member's that is in doubt: it may be late when it shows.
             if self.core.fleet.is_none()
                 && let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await?
             {
-                return Ok(Standing::Found { change: event.change, event_time: event.key.time });
+                return Ok(TokenState::Found { change: event.change, event_time: event.key.time });
             }
             let closable = scope.dataset.closing.closed(self.core.now()) >= key.time;
             let clock = self.core.clock.as_ref();
             if !closable || scope.dataset.limit_at_least(key.time, clock, budget.left(clock)).await < key.time {
-                return Ok(Standing::AboveLimit);
+                return Ok(TokenState::AboveLimit);
             }
         }
-        self.core.stats.verdicts.one();
+        self.core.stats.verdicts.increment();
         if !scope.dataset.slices.has(key.time) {
             self.core.ensure_slices(&scope.dataset, key.time).await?;
         }
         match self.core.stores.log.settle(scope.dataset.id(), counter, key).await {
-            Ok(Settled::Found(event)) => {
-                self.core.leave_mark(scope, counter, key).await?;
+            Ok(VerdictOutcome::Found(event)) => {
+                self.core.put_recheck_mark(scope, counter, key).await?;
                 if event.change == Change::Clear {
                     // Whoever cleared may have ended before the cache heard of it. An entry lives for seconds only.
                     scope.cache.delete(counter).await;
                 }
-                Ok(Standing::Found { change: event.change, event_time: event.key.time })
+                Ok(TokenState::Found { change: event.change, event_time: event.key.time })
             }
-            Ok(Settled::Voided) => {
+            Ok(VerdictOutcome::Voided) => {
                 // A roll may have met a row of the token that no quorum held, and counted it before the void took its place.
-                self.core.leave_mark(scope, counter, key).await?;
-                self.core.stats.verdicts_void.one();
-                Ok(Standing::Voided)
+                self.core.put_recheck_mark(scope, counter, key).await?;
+                self.core.stats.verdicts_void.increment();
+                Ok(TokenState::Tombstone)
             }
             // The slice was dropped a moment ago.
-            Err(error) if error.kind == StoreErrorKind::Conflict => Ok(Standing::BeforeOldest(oldest)),
+            Err(error) if error.kind == StoreErrorKind::Conflict => Ok(TokenState::BeforeOldest(oldest)),
             Err(error) => Err(error.into()),
         }
     }
 
     /// When the limit will have passed a time, if nothing is held up.
-    fn limit_passes_in(&self, scope: &Scope, time: Timestamp) -> Duration {
+    fn time_until_limit_passes(&self, scope: &NamespaceScope, time: Timestamp) -> Duration {
         let closes = time + scope.dataset.dataset.settings.accept_limit;
         closes.since(self.core.now()) + LIMIT_PUBLISH_INTERVAL
     }

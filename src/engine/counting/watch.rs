@@ -16,11 +16,11 @@ use futures_util::{Stream, stream};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
-use crate::engine::budget::Budget;
-use crate::engine::core::{Core, Scope};
-use crate::engine::counting::{Counting, CountingError, ReadOptions, Reading, is_best_effort};
-use crate::engine::shares::{CallerId, NoShare};
-use crate::engine::watchers::Watch;
+use crate::engine::caller_quota::{CallerId, QuotaExceeded};
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::counting::{CountReading, Counting, CountingError, ReadOptions, is_best_effort};
+use crate::engine::wait_budget::WaitBudget;
+use crate::engine::watchers::CounterWatch;
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -29,35 +29,35 @@ const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream of readings, one item per change of a counter.
-pub type ReadingStream = Pin<Box<dyn Stream<Item = Result<(CounterName, Reading), CountingError>> + Send>>;
+pub type ReadingStream = Pin<Box<dyn Stream<Item = Result<(CounterName, CountReading), CountingError>> + Send>>;
 
-struct Watching {
+struct WatchStream {
     counting: Counting,
-    scope: Arc<Scope>,
+    scope: Arc<NamespaceScope>,
     counters: Vec<Counter>,
-    watch: Arc<Watch>,
+    watch: Arc<CounterWatch>,
     /// Whether it hears of its counters.
-    follows: bool,
-    shown: HashMap<Counter, Shown>,
+    is_registered: bool,
+    shown: HashMap<Counter, LastShown>,
     /// Counters that are to be read.
-    waiting: Vec<Counter>,
+    unread: Vec<Counter>,
     /// Readings that the caller has not taken yet.
-    news: VecDeque<(CounterName, Reading)>,
-    core: Arc<Core>,
+    unsent: VecDeque<(CounterName, CountReading)>,
+    core: Arc<EngineCore>,
 }
 
 /// What the caller has seen of a counter.
 #[derive(Clone, Copy)]
-struct Shown {
+struct LastShown {
     count: i64,
     as_of: Timestamp,
     last_write_time: Option<Timestamp>,
     behind: bool,
     /// When a silence changes the count, if nothing else happens.
-    look_again: Option<Timestamp>,
+    silence_check_at: Option<Timestamp>,
 }
 
-impl Drop for Watching {
+impl Drop for WatchStream {
     fn drop(&mut self) {
         self.core.watchers.end(Arc::clone(&self.watch), std::mem::take(&mut self.counters));
     }
@@ -74,15 +74,15 @@ impl Counting {
         let scope = self.core.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
         let watch = self.core.watchers.begin(&caller).map_err(refused)?;
-        let watching = Watching {
+        let watching = WatchStream {
             counting: self.clone(),
             scope,
             counters,
             watch,
-            follows: false,
+            is_registered: false,
             shown: HashMap::new(),
-            waiting: Vec::new(),
-            news: VecDeque::new(),
+            unread: Vec::new(),
+            unsent: VecDeque::new(),
             core: Arc::clone(&self.core),
         };
         Ok(Box::pin(stream::unfold(watching, |mut watching| async move {
@@ -92,19 +92,19 @@ impl Counting {
     }
 }
 
-fn refused(full: NoShare) -> CountingError {
+fn refused(full: QuotaExceeded) -> CountingError {
     let what = match full {
-        NoShare::Own(_) => {
+        QuotaExceeded::Own(_) => {
             "your address has as many watches of counters as one caller may (CALLER_WATCHES_MAX): end some, or watch more counters in each"
         }
-        NoShare::All(_) => {
+        QuotaExceeded::All(_) => {
             "the server has as many watches of counters as it takes (WATCHES_MAX): end some, or ask another server"
         }
     };
     CountingError::RetryLater { what, retry_after: WATCH_RETRY_AFTER }
 }
 
-impl Watching {
+impl WatchStream {
     /// Takes in changed settings and slices; fails once the namespace is gone, though another may have its name.
     async fn follow_namespace(&mut self) -> Result<(), CountingError> {
         let name = &self.scope.namespace.spec.name;
@@ -117,19 +117,19 @@ impl Watching {
     }
 
     /// The next change that the caller has not seen.
-    async fn next(&mut self) -> Result<(CounterName, Reading), CountingError> {
+    async fn next(&mut self) -> Result<(CounterName, CountReading), CountingError> {
         loop {
-            if let Some(news) = self.news.pop_front() {
+            if let Some(news) = self.unsent.pop_front() {
                 return Ok(news);
             }
-            if !self.follows {
+            if !self.is_registered {
                 self.follow().await;
             }
-            if self.waiting.is_empty() {
+            if self.unread.is_empty() {
                 if !self.shown.is_empty() {
                     self.core.clock.sleep(self.coalesce()).await;
                 }
-                self.waiting = self.changed().await;
+                self.unread = self.changed().await;
             }
             self.read().await?;
         }
@@ -137,34 +137,34 @@ impl Watching {
 
     /// Begins to hear of its counters, in a turn.
     async fn follow(&mut self) {
-        self.core.watchers.turn().await;
+        self.core.watchers.wait_for_turn().await;
         self.core.watchers.follow(&self.watch, &self.counters);
-        self.follows = true;
+        self.is_registered = true;
     }
 
     /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn begins with
     /// one that failed later.
     async fn read(&mut self) -> Result<(), CountingError> {
         let counting = self.counting.clone();
-        self.core.watchers.turn().await;
+        self.core.watchers.wait_for_turn().await;
         self.follow_namespace().await?;
         for _ in 0..WATCH_READS_OF_A_TURN_MAX {
-            let Some(counter) = self.waiting.pop() else { break };
-            let budget = Budget::begin(self.core.clock.as_ref());
+            let Some(counter) = self.unread.pop() else { break };
+            let budget = WaitBudget::begin(self.core.clock.as_ref());
             let reading = match counting.read(&self.scope, &counter, ReadOptions::default(), budget).await {
                 Ok(reading) => reading,
-                Err(error) if self.news.is_empty() => return Err(error),
+                Err(error) if self.unsent.is_empty() => return Err(error),
                 Err(_met_again) => {
-                    self.waiting.push(counter);
+                    self.unread.push(counter);
                     break;
                 }
             };
-            let look_again = self.silence_changes(&reading);
-            let Reading { count, as_of, last_write_time, behind, .. } = reading;
-            let shows = Shown { count, as_of, last_write_time, behind, look_again };
+            let look_again = self.next_silence_change(&reading);
+            let CountReading { count, as_of, last_write_time, behind, .. } = reading;
+            let shows = LastShown { count, as_of, last_write_time, behind, silence_check_at: look_again };
             let known = self.shown.insert(counter.clone(), shows);
-            if known.is_none_or(|known| self.is_news(&known, &shows)) {
-                self.news.push_back((counter.name().clone(), counting.shown(reading)));
+            if known.is_none_or(|known| self.differs(&known, &shows)) {
+                self.unsent.push_back((counter.name().clone(), counting.shown_to_callers(reading)));
             }
         }
         Ok(())
@@ -174,13 +174,13 @@ impl Watching {
     async fn changed(&self) -> Vec<Counter> {
         loop {
             let now = self.core.now();
-            let due = |shown: &Shown| shown.look_again.is_some_and(|time| time <= now);
+            let due = |shown: &LastShown| shown.silence_check_at.is_some_and(|time| time <= now);
             let due: Vec<Counter> =
                 self.shown.iter().filter(|(_, shown)| due(shown)).map(|(counter, _)| counter.clone()).collect();
             if !due.is_empty() {
                 return due;
             }
-            let next = self.shown.values().filter_map(|shown| shown.look_again).min();
+            let next = self.shown.values().filter_map(|shown| shown.silence_check_at).min();
             let look = async {
                 match next {
                     Some(next) => self.core.clock.sleep(next.since(now).min(SILENCE_LOOK_INTERVAL)).await,
@@ -203,7 +203,7 @@ impl Watching {
 
     /// Whether a look shows a change. Where the watch looks by itself, a time that only moves on, with nothing written, is
     /// none.
-    fn is_news(&self, known: &Shown, shows: &Shown) -> bool {
+    fn differs(&self, known: &LastShown, shows: &LastShown) -> bool {
         let moved_on = known.as_of < shows.as_of;
         let is_written = known.behind || known.last_write_time != shows.last_write_time;
         known.count != shows.count || (moved_on && (self.core.fleet.is_none() || is_written))
@@ -214,7 +214,7 @@ impl Watching {
     }
 
     /// When a silence that is not seen yet will have changed the count of a reading, if nothing else happens.
-    fn silence_changes(&self, reading: &Reading) -> Option<Timestamp> {
+    fn next_silence_change(&self, reading: &CountReading) -> Option<Timestamp> {
         let (scope, now) = (&self.scope, self.core.now());
         let ttl = scope.namespace.spec.ttl;
         if is_best_effort(scope) {

@@ -9,44 +9,53 @@
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, EventKey};
-use crate::domain::fleet::Rule;
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{BucketRecord, Checkpoint, Compared, Remedy, Rolled, Sealed, SliceStatus};
-use crate::engine::core::{Core, Scope};
-use crate::engine::fleet::Fleet;
-use crate::ports::{Copies, Outcome, RollWrite, StoreError, StoreErrorKind};
+use crate::domain::rollup::{
+    BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SliceStatus, VerifiedBase,
+};
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::fleet::FleetMembership;
+use crate::ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
 
 const OP: &str = "recheck a bucket";
 
 /// A counter rolled up to the limit, with what its records say.
-struct Current {
-    rolled: Rolled,
-    sealed: Option<Sealed>,
+struct RolledUpCounter {
+    rolled: FoldResult,
+    sealed: Option<VerifiedBase>,
 }
 
-impl Core {
+impl EngineCore {
     /// Leaves a recheck mark for the bucket of an event that was found or voided below the limit, where the store is shared.
-    pub async fn leave_mark(&self, scope: &Scope, counter: &Counter, found: &EventKey) -> Result<(), StoreError> {
-        let Some(fleet) = self.fleet.as_ref().filter(|_| self.rules.keeps(Rule::RecheckMark)) else { return Ok(()) };
+    pub async fn put_recheck_mark(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+        found: &EventKey,
+    ) -> Result<(), StoreError> {
+        let Some(fleet) = self.fleet.as_ref().filter(|_| self.rules.keeps(ProtocolRule::RecheckMark)) else {
+            return Ok(());
+        };
         let hold = scope.dataset.closing.admit_own(self.now(), 1).hold;
-        let marked = self.mark_held(fleet, scope, counter, found, hold.time).await;
+        let marked = self.put_mark_under_hold(fleet, scope, counter, found, hold.time).await;
         // Asked while the hold still counts: a mark of a life that is over may stand below a watermark.
-        let vouched = fleet.vouches_for(hold.life);
+        let vouched = fleet.may_acknowledge(hold.incarnation);
         scope.dataset.closing.release(hold);
         // Whatever keeps the mark from being left: what became of the token is not told before it stands.
-        marked.map_err(|error| StoreError { outcome: Outcome::Unknown, ..error })?;
+        marked.map_err(|error| StoreError { outcome: EffectOutcome::Unknown, ..error })?;
         if vouched {
             return Ok(());
         }
         let why =
             "this server lost its membership of the fleet while it settled the token; ask again with the same token";
-        Err(StoreError::unknown(StoreErrorKind::Unavailable, OP).because(why))
+        Err(StoreError::unknown(StoreErrorKind::Unavailable, OP).with_source(why))
     }
 
-    async fn mark_held(
+    async fn put_mark_under_hold(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
         found: &EventKey,
         time: Timestamp,
@@ -54,17 +63,17 @@ impl Core {
         if !scope.dataset.slices.has(time) {
             self.ensure_slices(&scope.dataset, time).await?;
         }
-        fleet.store.mark(scope.dataset.id(), counter, found.time, time).await
+        fleet.store.put_recheck_mark(scope.dataset.id(), counter, found.time, time).await
     }
 
     /// Compares a time bucket, as so many copies have it, with its record and repairs the counter if they differ.
     pub async fn recheck(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
-        copies: Copies,
+        copies: ReadReplicas,
     ) -> Result<(), StoreError> {
         match self.slice_of(scope, bucket).await? {
             Some(SliceStatus::Dropped) => return Ok(()),
@@ -72,7 +81,7 @@ impl Core {
             // A slice that is not known is not one that is gone.
             None => {
                 let error = StoreError::not_applied(StoreErrorKind::Unavailable, OP);
-                return Err(error.because("the slice of the bucket is not known here yet"));
+                return Err(error.with_source("the slice of the bucket is not known here yet"));
             }
         }
         for _ in 0..REPAIR_ATTEMPTS_MAX {
@@ -80,11 +89,12 @@ impl Core {
                 return Ok(());
             }
         }
-        Err(StoreError::not_applied(StoreErrorKind::Conflict, OP).because("others repair the counter at the same time"))
+        Err(StoreError::not_applied(StoreErrorKind::Conflict, OP)
+            .with_source("others repair the counter at the same time"))
     }
 
     /// The status of the slice that a time lies in, which another server may have made just now.
-    async fn slice_of(&self, scope: &Scope, time: Timestamp) -> Result<Option<SliceStatus>, StoreError> {
+    async fn slice_of(&self, scope: &NamespaceScope, time: Timestamp) -> Result<Option<SliceStatus>, StoreError> {
         let known = || {
             let rows = scope.dataset.slices.rows();
             rows.iter().find(|row| row.start <= time && time < row.end).map(|row| row.status)
@@ -98,23 +108,23 @@ impl Core {
     /// Answers whether it is done, or another repair came in between.
     async fn recheck_once(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
-        copies: Copies,
+        copies: ReadReplicas,
     ) -> Result<bool, StoreError> {
         let dataset = scope.dataset.id();
-        let Some(current) = self.roll_in_any_case(fleet, scope, counter).await? else { return Ok(false) };
+        let Some(current) = self.force_roll(fleet, scope, counter).await? else { return Ok(false) };
         let checkpoint = &current.rolled.checkpoint;
         let Some(events) = fleet.store.bucket(dataset, counter, bucket, copies).await? else { return Ok(true) };
         let recorded = self.recorded_bucket(scope, counter, &current, bucket).await?;
         let width = scope.rules.at(bucket).bucket;
-        let compared = Compared::new(checkpoint, (bucket, width), recorded, &events);
+        let compared = BucketComparison::new(checkpoint, (bucket, width), recorded, &events);
         let next = match compared.remedy(checkpoint) {
-            Remedy::None => return Ok(true),
-            Remedy::Exchanged(next) => next,
-            Remedy::AddLater(mut next) => {
+            RepairAction::None => return Ok(true),
+            RepairAction::Exchanged(next) => next,
+            RepairAction::AddLater(mut next) => {
                 next.count += self.recorded_sum_from(scope, counter, &current, bucket + width).await?;
                 next
             }
@@ -127,12 +137,12 @@ impl Core {
         self.forget_dropped(scope, &mut repaired);
         let verified_to = current.sealed.as_ref().map_or(Timestamp::MIN, |sealed| sealed.verified_to);
         // Compared by its bytes, also by servers of releases that do not know who rolled: it says nothing of that.
-        let sealed = Sealed { checkpoint: Checkpoint { rolled: None, ..next.clone() }, repaired, verified_to };
+        let sealed = VerifiedBase { checkpoint: Checkpoint { rolled: None, ..next.clone() }, repaired, verified_to };
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);
         }
         self.stats.late_rows.add(compared.rows_late());
-        self.stats.repairs.one();
+        self.stats.repairs.increment();
         tracing::warn!(
             counter = %counter.tag(), bucket_start_us = bucket.micros(), rows = compared.rows_late(),
             by = %(next.count - checkpoint.count), repairs = next.repairs,
@@ -144,18 +154,18 @@ impl Core {
         for rolled in self.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
             rolled?;
         }
-        self.top.note(counter, &next);
+        self.rankings.note(counter, &next);
         self.watchers.wake(counter);
         Ok(true)
     }
 
     /// Rolls a counter up to the limit and writes its checkpoint even if nothing is new. None if a repair came in between.
-    async fn roll_in_any_case(
+    async fn force_roll(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
-    ) -> Result<Option<Current>, StoreError> {
+    ) -> Result<Option<RolledUpCounter>, StoreError> {
         let dataset = scope.dataset.id();
         let watermark = scope.dataset.watermark(counter.touch_shard());
         // What is sealed first: a row that is older than it is then told by its number.
@@ -168,7 +178,7 @@ impl Core {
             return Ok(None);
         }
         if stands {
-            return Ok(Some(Current { rolled: Rolled::of(base), sealed }));
+            return Ok(Some(RolledUpCounter { rolled: FoldResult::of(base), sealed }));
         }
         if scope.covered_to() <= limit {
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
@@ -176,15 +186,20 @@ impl Core {
         let rolled = if base.as_of < limit {
             self.fold_pages(scope, counter, base, limit, usize::MAX).await?.folder.finish(limit)
         } else {
-            Rolled::of(base)
+            FoldResult::of(base)
         };
         self.put_checkpoint(scope, counter, rolled.clone()).await?;
-        Ok(Some(Current { rolled, sealed }))
+        Ok(Some(RolledUpCounter { rolled, sealed }))
     }
 
-    async fn put_checkpoint(&self, scope: &Scope, counter: &Counter, rolled: Rolled) -> Result<(), StoreError> {
-        let Rolled { checkpoint, finished_buckets, finished_steps } = rolled;
-        let checkpoint = self.signed(checkpoint);
+    async fn put_checkpoint(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+        rolled: FoldResult,
+    ) -> Result<(), StoreError> {
+        let FoldResult { checkpoint, finished_buckets, finished_steps } = rolled;
+        let checkpoint = self.with_roller(checkpoint);
         let write = RollWrite { counter: counter.clone(), checkpoint, finished_buckets, finished_steps };
         self.stores.rollups.put(scope.dataset.id(), vec![write]).await
     }
@@ -192,9 +207,9 @@ impl Core {
     /// What was folded of a bucket.
     async fn recorded_bucket(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
-        current: &Current,
+        current: &RolledUpCounter,
         bucket: Timestamp,
     ) -> Result<Option<BucketRecord>, StoreError> {
         let records = self.records_from(scope, counter, current, bucket, bucket.just_after()).await?;
@@ -204,9 +219,9 @@ impl Core {
     /// The sum of what was folded of all buckets from one on.
     async fn recorded_sum_from(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
-        current: &Current,
+        current: &RolledUpCounter,
         from: Timestamp,
     ) -> Result<i128, StoreError> {
         let records = self.records_from(scope, counter, current, from, Timestamp::MAX).await?;
@@ -216,15 +231,15 @@ impl Core {
     /// The records of buckets that begin in `from..to`: what the present roll holds counts instead of what is stored.
     async fn records_from(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
-        current: &Current,
+        current: &RolledUpCounter,
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
         // A repair that comes in between is noticed by the sealing, which then fails.
         let stored = self.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
-        let Rolled { checkpoint, finished_buckets, .. } = &current.rolled;
+        let FoldResult { checkpoint, finished_buckets, .. } = &current.rolled;
         let newest = finished_buckets.iter().chain(&checkpoint.open_bucket).cloned();
         let by_start: std::collections::BTreeMap<Timestamp, BucketRecord> =
             stored.into_iter().chain(newest).map(|record| (record.start, record)).collect();
@@ -232,7 +247,7 @@ impl Core {
     }
 
     /// Forgets records of slices that are gone.
-    fn forget_dropped(&self, scope: &Scope, records: &mut Vec<BucketRecord>) {
+    fn forget_dropped(&self, scope: &NamespaceScope, records: &mut Vec<BucketRecord>) {
         let rows = scope.dataset.slices.rows();
         let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);
         records.retain(|record| record.start >= oldest);

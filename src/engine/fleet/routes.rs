@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::fleet::{Beat, MemberId, owner_of};
+use crate::domain::fleet::{Heartbeat, MemberId, owner_of};
 use crate::domain::limits::TOUCH_SHARDS;
-use crate::engine::fleet::Profile;
+use crate::engine::fleet::MemberProfile;
 
 /// Where the rollup signals of a touch shard go.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Route {
+pub enum SignalRoute {
     /// Into the queues of this process.
     Here,
     /// To the server at this address.
@@ -20,22 +20,22 @@ pub enum Route {
 }
 
 /// The route of every touch shard, in their order.
-pub fn routes(own: MemberId, profile: &Profile, live: &[(MemberId, Beat)]) -> Vec<Route> {
-    let rollers: Vec<&(MemberId, Beat)> = live.iter().filter(|(_, beat)| beat.roles.roller).collect();
+pub fn routes(own: MemberId, profile: &MemberProfile, live: &[(MemberId, Heartbeat)]) -> Vec<SignalRoute> {
+    let rollers: Vec<&(MemberId, Heartbeat)> = live.iter().filter(|(_, beat)| beat.roles.roller).collect();
     let addresses: Vec<Arc<str>> = rollers.iter().map(|(_, beat)| beat.address.as_str().into()).collect();
     // A roller that cannot be told: whoever can roll does it in its place, which does no harm.
-    let untold = if profile.roles.roller { Route::Here } else { Route::Nowhere };
+    let untold = if profile.roles.roller { SignalRoute::Here } else { SignalRoute::Nowhere };
     let route = |shard: u32| {
         let owner = owner_of(shard, rollers.iter().map(|(id, _)| *id));
         let Some(at) = rollers.iter().position(|(id, _)| Some(*id) == owner) else { return untold.clone() };
         let address = &addresses[at];
         if owner == Some(own) {
-            Route::Here
+            SignalRoute::Here
         } else if address.is_empty() || **address == *profile.address {
             // The second is another life of this very process.
             untold.clone()
         } else {
-            Route::There(Arc::clone(address))
+            SignalRoute::There(Arc::clone(address))
         }
     };
     (0..TOUCH_SHARDS).map(route).collect()
@@ -50,13 +50,17 @@ mod tests {
     const ROLLER: Roles = Roles { writer: false, roller: true };
     const BOTH: Roles = Roles { writer: true, roller: true };
 
-    fn member(id: u8, roles: Roles, address: &str) -> (MemberId, Beat) {
-        let beat = Beat { number: 1, roles, address: address.to_owned(), ..Beat::default() };
+    fn member(id: u8, roles: Roles, address: &str) -> (MemberId, Heartbeat) {
+        let beat = Heartbeat { number: 1, roles, address: address.to_owned(), ..Heartbeat::default() };
         (MemberId([id; 16]), beat)
     }
 
-    fn of(id: u8, roles: Roles, address: &str, live: &[(MemberId, Beat)]) -> Vec<Route> {
-        routes(MemberId([id; 16]), &Profile { roles, address: address.to_owned(), ..Profile::default() }, live)
+    fn of(id: u8, roles: Roles, address: &str, live: &[(MemberId, Heartbeat)]) -> Vec<SignalRoute> {
+        routes(
+            MemberId([id; 16]),
+            &MemberProfile { roles, address: address.to_owned(), ..MemberProfile::default() },
+            live,
+        )
     }
 
     #[test]
@@ -64,14 +68,14 @@ mod tests {
         let live = [member(1, BOTH, "a:1"), member(2, ROLLER, "b:1"), member(3, WRITER, "c:1")];
         let (one, two) = (of(1, BOTH, "a:1", &live), of(2, ROLLER, "b:1", &live));
         let writer = of(3, WRITER, "c:1", &live);
-        let there = |address: &str| Route::There(address.into());
+        let there = |address: &str| SignalRoute::There(address.into());
         let mut owned = [0, 0];
         for ((one, two), writer) in one.iter().zip(&two).zip(&writer) {
             if *writer == there("a:1") {
-                assert_eq!((one, two), (&Route::Here, &there("a:1")));
+                assert_eq!((one, two), (&SignalRoute::Here, &there("a:1")));
                 owned[0] += 1;
             } else {
-                assert_eq!((writer, one, two), (&there("b:1"), &there("b:1"), &Route::Here));
+                assert_eq!((writer, one, two), (&there("b:1"), &there("b:1"), &SignalRoute::Here));
                 owned[1] += 1;
             }
         }
@@ -81,15 +85,15 @@ mod tests {
     #[test]
     fn who_rolls_does_so_for_an_owner_that_cannot_be_told_and_who_does_not_leaves_it_to_the_touches() {
         let live = [member(2, ROLLER, "")];
-        assert!(of(1, BOTH, "a:1", &live).iter().all(|route| *route == Route::Here));
-        assert!(of(1, WRITER, "a:1", &live).iter().all(|route| *route == Route::Nowhere));
-        assert!(of(1, WRITER, "a:1", &[]).iter().all(|route| *route == Route::Nowhere));
-        assert!(of(1, BOTH, "", &[]).iter().all(|route| *route == Route::Here), "before the members were read");
+        assert!(of(1, BOTH, "a:1", &live).iter().all(|route| *route == SignalRoute::Here));
+        assert!(of(1, WRITER, "a:1", &live).iter().all(|route| *route == SignalRoute::Nowhere));
+        assert!(of(1, WRITER, "a:1", &[]).iter().all(|route| *route == SignalRoute::Nowhere));
+        assert!(of(1, BOTH, "", &[]).iter().all(|route| *route == SignalRoute::Here), "before the members were read");
     }
 
     #[test]
     fn nothing_is_sent_to_another_life_of_the_same_process() {
         let live = [member(1, BOTH, "a:1")];
-        assert!(of(9, BOTH, "a:1", &live).iter().all(|route| *route == Route::Here));
+        assert!(of(9, BOTH, "a:1", &live).iter().all(|route| *route == SignalRoute::Here));
     }
 }

@@ -3,23 +3,25 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{Checkpoint, Compared, Remedy, Sealed};
-use crate::engine::core::{Core, Scope};
-use crate::engine::fleet::Fleet;
-use crate::ports::{Copies, StoreError, StoreErrorKind};
+use crate::domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::fleet::FleetMembership;
+use crate::ports::{ReadReplicas, StoreError, StoreErrorKind};
 
-impl Core {
+impl EngineCore {
     /// Seals a bucket that is over, of a counter that is rolled up beyond it. Two reads where nothing differs; else the
     /// repair of a recheck, on all copies.
     pub async fn seal_bucket(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
     ) -> Result<(), StoreError> {
         let dataset = scope.dataset.id();
-        let Some(events) = fleet.store.bucket(dataset, counter, bucket, Copies::All).await? else { return Ok(()) };
+        let Some(events) = fleet.store.bucket(dataset, counter, bucket, ReadReplicas::All).await? else {
+            return Ok(());
+        };
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let checkpoint = self.stores.rollups.read(dataset, counter).await?.base(watermark);
         let stored = self.stores.rollups.buckets(dataset, counter, bucket, bucket.just_after()).await?;
@@ -27,20 +29,20 @@ impl Core {
         let open = checkpoint.open_bucket.clone().filter(|open| open.start == bucket);
         let recorded = open.or_else(|| stored.into_iter().find(|record| record.start == bucket));
         let width = scope.rules.at(bucket).bucket;
-        let compared = Compared::new(&checkpoint, (bucket, width), recorded, &events);
-        self.stats.buckets_sealed.one();
-        if compared.remedy(&checkpoint) == Remedy::None {
+        let compared = BucketComparison::new(&checkpoint, (bucket, width), recorded, &events);
+        self.stats.buckets_sealed.increment();
+        if compared.remedy(&checkpoint) == RepairAction::None {
             return Ok(());
         }
         // Read at different moments, they may only seem to differ: the recheck reads all of it in an order that cannot.
-        self.recheck(fleet, scope, counter, bucket, Copies::All).await
+        self.recheck(fleet, scope, counter, bucket, ReadReplicas::All).await
     }
 
     /// Notes that all buckets of a counter up to a time were compared.
     pub async fn note_verified(
         &self,
-        fleet: &Fleet,
-        scope: &Scope,
+        fleet: &FleetMembership,
+        scope: &NamespaceScope,
         counter: &Counter,
         to: Timestamp,
     ) -> Result<(), StoreError> {
@@ -49,13 +51,13 @@ impl Core {
             let sealed = fleet.store.sealed(dataset, counter).await?;
             let next = match &sealed {
                 Some(sealed) if sealed.verified_to >= to => return Ok(()),
-                Some(sealed) => Sealed { verified_to: to, ..sealed.clone() },
+                Some(sealed) => VerifiedBase { verified_to: to, ..sealed.clone() },
                 None => {
                     let row = self.stores.rollups.read(dataset, counter).await?;
                     // Of a counter that was only asked about there is nothing to seal.
                     let Some(checkpoint) = row.checkpoint else { return Ok(()) };
                     let checkpoint = Checkpoint { rolled: None, ..checkpoint };
-                    Sealed { checkpoint, repaired: Vec::new(), verified_to: to }
+                    VerifiedBase { checkpoint, repaired: Vec::new(), verified_to: to }
                 }
             };
             if fleet.store.seal(dataset, counter, sealed.as_ref(), &next).await? {
@@ -63,6 +65,6 @@ impl Core {
             }
         }
         let error = StoreError::not_applied(StoreErrorKind::Conflict, "seal a counter");
-        Err(error.because("others repair the counter at the same time"))
+        Err(error.with_source("others repair the counter at the same time"))
     }
 }

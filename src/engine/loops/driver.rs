@@ -18,7 +18,7 @@ use crate::ports::Clock;
 
 /// When a loop wants to be activated again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum NextActivation {
     /// At once: more is waiting.
     Again,
     /// After a time, whatever happens.
@@ -33,7 +33,7 @@ pub enum Next {
 
 /// Where in a drain a loop ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum DrainStage {
     /// Stops at once; nobody waits for it before the end.
     Upkeep,
     /// Rolls what still waits.
@@ -46,7 +46,7 @@ pub enum Stage {
 
 /// A background loop.
 #[async_trait]
-pub trait Activity: Send + Sync + 'static {
+pub trait BackgroundLoop: Send + Sync + 'static {
     /// Its name, for the log.
     fn name(&self) -> &'static str;
 
@@ -56,11 +56,11 @@ pub trait Activity: Send + Sync + 'static {
     }
 
     /// Does what there is to do. May run twice; what fails is repaired by the next run.
-    async fn activate(&mut self) -> Next;
+    async fn activate(&mut self) -> NextActivation;
 
     /// Where in a drain it ends.
-    fn stage(&self) -> Stage {
-        Stage::Upkeep
+    fn stage(&self) -> DrainStage {
+        DrainStage::Upkeep
     }
 
     /// Does what is left when the server stops; it may wait for something until then, by elapsed time.
@@ -74,7 +74,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Driver {
     clock: Arc<dyn Clock>,
-    stages: Arc<[Tasks; 4]>,
+    stages: Arc<[StageTasks; 4]>,
     abandon: CancellationToken,
     /// Until when the last work may wait, once a drain began.
     until: Arc<OnceLock<Duration>>,
@@ -83,7 +83,7 @@ pub struct Driver {
 
 /// The tasks of one stage.
 #[derive(Default)]
-struct Tasks {
+struct StageTasks {
     stop: CancellationToken,
     tracker: TaskTracker,
 }
@@ -101,14 +101,14 @@ impl Driver {
     }
 
     /// Starts a loop; its first activation is at once.
-    pub fn start(&self, activity: impl Activity) {
+    pub fn start(&self, activity: impl BackgroundLoop) {
         let stage = activity.stage();
         self.spawn(stage, self.clone().run(activity, self.tasks(stage).stop.clone()));
     }
 
     /// Starts a piece of work that ends by itself and is joined at the stop.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(Stage::Upkeep, work);
+        self.spawn(DrainStage::Upkeep, work);
     }
 
     /// How many loops panicked and were started again.
@@ -121,8 +121,8 @@ impl Driver {
     pub async fn drain(&self, until: Duration) {
         // A second drain waits as long as the first.
         let _ = self.until.set(until);
-        self.tasks(Stage::Upkeep).stop.cancel();
-        for stage in [Stage::Rolls, Stage::Limits, Stage::Watermarks] {
+        self.tasks(DrainStage::Upkeep).stop.cancel();
+        for stage in [DrainStage::Rolls, DrainStage::Limits, DrainStage::Watermarks] {
             let tasks = self.tasks(stage);
             tasks.stop.cancel();
             tasks.end().await;
@@ -143,11 +143,11 @@ impl Driver {
         }
     }
 
-    fn tasks(&self, stage: Stage) -> &Tasks {
+    fn tasks(&self, stage: DrainStage) -> &StageTasks {
         &self.stages[stage as usize]
     }
 
-    fn spawn(&self, stage: Stage, work: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, stage: DrainStage, work: impl Future<Output = ()> + Send + 'static) {
         let abandon = self.abandon.clone();
         self.tasks(stage).tracker.spawn(async move {
             tokio::select! {
@@ -158,27 +158,27 @@ impl Driver {
         });
     }
 
-    async fn run(self, mut activity: impl Activity, stop: CancellationToken) {
-        let mut next = Next::Again;
+    async fn run(self, mut activity: impl BackgroundLoop, stop: CancellationToken) {
+        let mut next = NextActivation::Again;
         while wait(&activity, next, self.clock.as_ref(), &stop).await {
             next = match AssertUnwindSafe(activity.activate()).catch_unwind().await {
                 Ok(next) => next,
                 Err(_panic) => {
                     // The panic hook has logged what it was.
-                    self.panics.one();
+                    self.panics.increment();
                     tracing::error!(activity = activity.name(), "a background loop panicked and will be run again");
-                    Next::After(PANIC_PAUSE)
+                    NextActivation::After(PANIC_PAUSE)
                 }
             };
         }
         let until = self.until.get().copied().unwrap_or_default();
-        if next != Next::Finished && AssertUnwindSafe(activity.finish(until)).catch_unwind().await.is_err() {
+        if next != NextActivation::Finished && AssertUnwindSafe(activity.finish(until)).catch_unwind().await.is_err() {
             tracing::error!(activity = activity.name(), "a background loop panicked while it was stopped");
         }
     }
 }
 
-impl Tasks {
+impl StageTasks {
     /// Waits until all have ended; they were told to stop before.
     async fn end(&self) {
         self.tracker.close();
@@ -187,13 +187,18 @@ impl Tasks {
 }
 
 /// Waits for the next activation; says whether there is to be one.
-async fn wait(activity: &impl Activity, next: Next, clock: &dyn Clock, stop: &CancellationToken) -> bool {
+async fn wait(
+    activity: &impl BackgroundLoop,
+    next: NextActivation,
+    clock: &dyn Clock,
+    stop: &CancellationToken,
+) -> bool {
     let (tick, wakes) = match next {
-        Next::Finished => return false,
-        Next::Again => return !stop.is_cancelled(),
-        Next::After(pause) => (Some(pause), false),
-        Next::AfterOrWoken(pause) => (Some(pause), true),
-        Next::Woken => (None, true),
+        NextActivation::Finished => return false,
+        NextActivation::Again => return !stop.is_cancelled(),
+        NextActivation::After(pause) => (Some(pause), false),
+        NextActivation::AfterOrWoken(pause) => (Some(pause), true),
+        NextActivation::Woken => (None, true),
     };
     tokio::select! {
         biased;

@@ -6,64 +6,64 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
-use crate::engine::core::Core;
+use crate::engine::core::EngineCore;
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 
 /// The publishing loop of one dataset.
 pub struct LimitLoop {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     dataset: Arc<DatasetState>,
     published: Option<Duration>,
 }
 
 impl LimitLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
         Self { core, dataset, published: None }
     }
 }
 
 #[async_trait]
-impl Activity for LimitLoop {
+impl BackgroundLoop for LimitLoop {
     fn name(&self) -> &'static str {
         "limit"
     }
 
     async fn woken(&self) {
-        self.dataset.limit_wanted().await;
+        self.dataset.limit_requested().await;
     }
 
-    async fn activate(&mut self) -> Next {
-        self.dataset.end_rest(self.core.now());
+    async fn activate(&mut self) -> NextActivation {
+        self.dataset.end_idle(self.core.now());
         let elapsed = self.core.clock.elapsed();
         if let Some(published) = self.published {
             let due = published + LIMIT_PUBLISH_INTERVAL;
             if elapsed < due {
-                return Next::After(due - elapsed);
+                return NextActivation::After(due - elapsed);
             }
         }
         self.published = Some(elapsed);
         match self.dataset.publish_limit(&self.core).await {
             Ok(_) => {
-                self.core.stats.limits_published.one();
+                self.core.stats.limits_published.increment();
                 // Other members of a fleet may want what this one publishes.
                 let idle = self.core.fleet.is_none() && self.dataset.pending.is_empty();
                 if idle {
-                    self.dataset.begin_rest();
-                    Next::Woken
+                    self.dataset.begin_idle();
+                    NextActivation::Woken
                 } else {
-                    Next::AfterOrWoken(LIMIT_PUBLISH_INTERVAL)
+                    NextActivation::AfterOrWoken(LIMIT_PUBLISH_INTERVAL)
                 }
             }
             Err(error) => {
                 tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "the limit cannot be published");
-                Next::After(LIMIT_PUBLISH_INTERVAL)
+                NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }
     }
 
-    fn stage(&self) -> Stage {
-        Stage::Limits
+    fn stage(&self) -> DrainStage {
+        DrainStage::Limits
     }
 }

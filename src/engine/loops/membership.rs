@@ -6,45 +6,45 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::limits::HEARTBEAT;
-use crate::engine::fleet::Fleet;
-use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::fleet::FleetMembership;
+use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::ports::{Clock, StoreError};
 
 /// The loop.
 pub struct MembershipLoop {
-    fleet: Arc<Fleet>,
+    fleet: Arc<FleetMembership>,
     clock: Arc<dyn Clock>,
 }
 
 impl MembershipLoop {
     /// Makes the loop of this process.
-    pub fn new(fleet: Arc<Fleet>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(fleet: Arc<FleetMembership>, clock: Arc<dyn Clock>) -> Self {
         Self { fleet, clock }
     }
 
     async fn step(&self) -> Result<(), StoreError> {
-        self.fleet.keep().await?;
-        self.fleet.look().await.map(|_| ())
+        self.fleet.renew_membership().await?;
+        self.fleet.read_members().await.map(|_| ())
     }
 }
 
 #[async_trait]
-impl Activity for MembershipLoop {
+impl BackgroundLoop for MembershipLoop {
     fn name(&self) -> &'static str {
         "membership"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         let began = self.clock.elapsed();
         if let Err(error) = self.step().await {
             let left_ms = u64::try_from(self.fleet.lease_left().as_millis()).unwrap_or(u64::MAX);
             tracing::warn!(%error, left_ms, "the membership of the fleet cannot be renewed");
         }
-        Next::After(HEARTBEAT.saturating_sub(self.clock.elapsed().saturating_sub(began)))
+        NextActivation::After(HEARTBEAT.saturating_sub(self.clock.elapsed().saturating_sub(began)))
     }
 
-    fn stage(&self) -> Stage {
-        Stage::Watermarks
+    fn stage(&self) -> DrainStage {
+        DrainStage::Watermarks
     }
 
     async fn finish(&mut self, _until: Duration) {

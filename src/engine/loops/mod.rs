@@ -1,9 +1,9 @@
 //! Background loops. Each is an idempotent activation without input, started, named, woken, joined and reported by the
 //! driver.
 
+mod catalog_follow;
+mod deleted_namespaces;
 pub mod driver;
-mod followed;
-mod leftovers;
 mod limits;
 mod membership;
 mod replay;
@@ -11,17 +11,17 @@ mod retention;
 mod sealing;
 mod shards;
 mod supervisor;
-mod watches;
+mod watch_turns;
 mod watermarks;
 
-pub use followed::FollowLoop;
-pub use leftovers::LeftoversLoop;
+pub use catalog_follow::FollowLoop;
+pub use deleted_namespaces::DeletedNamespacesLoop;
 pub use limits::LimitLoop;
 pub use membership::MembershipLoop;
 pub use replay::replay_lost;
 pub use retention::RetentionLoop;
 pub use sealing::SealLoop;
 pub use shards::ShardLoop;
-pub use supervisor::{Progress, Supervisor};
-pub use watches::WatchesLoop;
+pub use supervisor::{StartupProgress, Supervisor};
+pub use watch_turns::WatchesLoop;
 pub use watermarks::WatermarkLoop;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
-use crate::engine::core::Core;
+use crate::engine::core::EngineCore;
 use crate::engine::datasets::DatasetState;
 use crate::ports::{StoreError, Touch};
 
@@ -15,13 +15,13 @@ pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX 
 pub const PAGE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Offers every counter that was touched since its shard's last loss to the rollup queues. Answers whether all is done.
-pub async fn replay_lost(core: &Core, dataset: &DatasetState) -> Result<bool, StoreError> {
+pub async fn replay_lost(core: &EngineCore, dataset: &DatasetState) -> Result<bool, StoreError> {
     let mut done = true;
     for shard in 0..TOUCH_SHARDS {
         if let Some(from) = dataset.pending.begin_replay(shard) {
             let replayed = replay_shard(core, dataset, shard, from).await;
             if !matches!(replayed, Ok(true)) {
-                dataset.pending.lost(shard, from);
+                dataset.pending.note_lost_signal(shard, from);
                 done = false;
             }
             dataset.pending.end_replay(shard);
@@ -31,7 +31,12 @@ pub async fn replay_lost(core: &Core, dataset: &DatasetState) -> Result<bool, St
     Ok(done)
 }
 
-async fn replay_shard(core: &Core, dataset: &DatasetState, shard: u32, from: Timestamp) -> Result<bool, StoreError> {
+async fn replay_shard(
+    core: &EngineCore,
+    dataset: &DatasetState,
+    shard: u32,
+    from: Timestamp,
+) -> Result<bool, StoreError> {
     let first = dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
     let from = from.max(first).floor_to(STEP);
     let mut beyond: Option<Touch> = None;
@@ -57,7 +62,7 @@ async fn replay_shard(core: &Core, dataset: &DatasetState, shard: u32, from: Tim
     }
 }
 
-async fn offer(core: &Core, touch: &Touch) -> Result<(), StoreError> {
+async fn offer(core: &EngineCore, touch: &Touch) -> Result<(), StoreError> {
     // Counters of deleted namespaces have nothing left to be rolled.
     if let Some(scope) = core.scope_by_id(touch.counter.namespace()).await? {
         // What was rolled since the loss makes room for others: so a Set that is too small for them all serves them in turn.

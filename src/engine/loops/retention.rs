@@ -14,27 +14,27 @@ use crate::domain::Timestamp;
 use crate::domain::counter::NamespaceId;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::engine::core::Core;
+use crate::engine::core::EngineCore;
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::ports::{ExportSink, StoreError};
 
 /// How often slices are looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long watermarks may take to follow the limit past a slice before somebody is told. An idle dataset moves neither
 /// until it is asked to.
-const WATERMARK_PATIENCE: Duration = Duration::from_secs(60);
+const WATERMARK_LAG_MAX: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.
 pub struct RetentionLoop {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     dataset: Arc<DatasetState>,
     /// Slices that wait for watermarks, and since when by elapsed time.
     behind: BTreeMap<Timestamp, Duration>,
 }
 
 /// Why a slice cannot be dropped yet.
-enum Obstacle {
+enum DropObstacle {
     /// Watermarks have not passed its end.
     Behind,
     /// Its buckets are not all sealed.
@@ -45,7 +45,7 @@ enum Obstacle {
 
 impl RetentionLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
         Self { core, dataset, behind: BTreeMap::new() }
     }
 
@@ -75,13 +75,13 @@ impl RetentionLoop {
         }
         // They expire by themselves, and those of other datasets may be in a store that is away: slices do not wait for them.
         let trimmed = self.trim_series(now).await;
-        self.tell_of_trimming(trimmed);
+        self.report_trimming(trimmed);
         Ok(())
     }
 
     /// Warns once that series are not trimmed, for all datasets together, and says when they are again.
-    fn tell_of_trimming(&self, trimmed: Result<(), StoreError>) {
-        let was_kept_back = self.core.trim_fails.swap(trimmed.is_err(), Ordering::Relaxed);
+    fn report_trimming(&self, trimmed: Result<(), StoreError>) {
+        let was_kept_back = self.core.trim_failing.swap(trimmed.is_err(), Ordering::Relaxed);
         match trimmed {
             Err(error) if !was_kept_back => {
                 tracing::warn!(%error, "series past their time stay: a store that may hold some does not trim them");
@@ -94,66 +94,66 @@ impl RetentionLoop {
 
     async fn try_drop(&mut self, row: &TimeSlice) -> Result<(), StoreError> {
         if let Some(obstacle) = self.obstacle(row).await? {
-            self.keep_back(row, obstacle);
+            self.report_obstacle(row, obstacle);
             return Ok(());
         }
         self.behind.remove(&row.start);
         self.core.stores.slices.set_status(self.dataset.id(), row.start, SliceStatus::Dropped).await?;
         self.dataset.slices.note_status(row.start, SliceStatus::Dropped);
-        self.core.stats.slices_dropped.one();
+        self.core.stats.slices_dropped.increment();
         tracing::info!(dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), "a slice was dropped");
         Ok(())
     }
 
     /// Says that a slice stays, unless it only waits for watermarks to be asked for.
-    fn keep_back(&mut self, row: &TimeSlice, obstacle: Obstacle) {
+    fn report_obstacle(&mut self, row: &TimeSlice, obstacle: DropObstacle) {
         let obstacle = match obstacle {
-            Obstacle::NoExport => "its export is asked for and no storage.export_dir is configured",
-            Obstacle::Behind => {
+            DropObstacle::NoExport => "its export is asked for and no storage.export_dir is configured",
+            DropObstacle::Behind => {
                 // An idle dataset publishes no limit by itself, and watermarks follow the limit.
-                self.dataset.want_limit();
+                self.dataset.request_limit();
                 let elapsed = self.core.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
-                if elapsed.saturating_sub(since) < WATERMARK_PATIENCE {
+                if elapsed.saturating_sub(since) < WATERMARK_LAG_MAX {
                     return;
                 }
                 "counters in it are not rolled up yet"
             }
-            Obstacle::Unsealed => {
+            DropObstacle::Unsealed => {
                 // It follows the watermarks, by its delay.
-                self.dataset.want_limit();
+                self.dataset.request_limit();
                 let elapsed = self.core.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
-                let patience = WATERMARK_PATIENCE + self.core.seal_delay.unwrap_or_default();
-                if elapsed.saturating_sub(since) < patience {
+                let lag_max = WATERMARK_LAG_MAX + self.core.seal_delay.unwrap_or_default();
+                if elapsed.saturating_sub(since) < lag_max {
                     return;
                 }
                 "its time buckets are not compared on all replicas yet; is one of them away?"
             }
         };
-        self.core.stats.slices_kept_back.one();
+        self.core.stats.slices_kept_back.increment();
         tracing::warn!(
             dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
             "a slice is past its time and stays"
         );
     }
 
-    async fn obstacle(&self, row: &TimeSlice) -> Result<Option<Obstacle>, StoreError> {
+    async fn obstacle(&self, row: &TimeSlice) -> Result<Option<DropObstacle>, StoreError> {
         if (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end) {
-            return Ok(Some(Obstacle::Behind));
+            return Ok(Some(DropObstacle::Behind));
         }
         if let (Some(fleet), Some(_)) = (&self.core.fleet, self.core.seal_delay) {
             let sealed = fleet.store.sealed_to(self.dataset.id()).await?;
             let is_sealed = |shard: usize| sealed.get(shard).copied().flatten().is_some_and(|to| to >= row.end);
             if !(0..TOUCH_SHARDS as usize).all(is_sealed) {
-                return Ok(Some(Obstacle::Unsealed));
+                return Ok(Some(DropObstacle::Unsealed));
             }
         }
         if !self.dataset.dataset.settings.export_before_drop {
             return Ok(None);
         }
         let Some(export) = &self.core.export else {
-            return Ok(Some(Obstacle::NoExport));
+            return Ok(Some(DropObstacle::NoExport));
         };
         // Also if a file of its name is there: it may be of another store.
         self.export(export.as_ref(), row).await?;
@@ -205,7 +205,7 @@ impl RetentionLoop {
             return Ok(());
         }
         // A namespace that begins to keep such a resolution in this moment would lose its first steps.
-        let Some(_still) = self.core.namespaces.hold_still().await else { return Ok(()) };
+        let Some(_still) = self.core.namespaces.pause_changes().await else { return Ok(()) };
         let kept = self.kept_series();
         for step_seconds in stored.into_iter().filter(|step_seconds| !kept.contains_key(step_seconds)) {
             rollups.trim_series(step_seconds, Timestamp::MAX).await?;
@@ -227,17 +227,17 @@ impl RetentionLoop {
 }
 
 #[async_trait]
-impl Activity for RetentionLoop {
+impl BackgroundLoop for RetentionLoop {
     fn name(&self) -> &'static str {
         "retention"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         match self.step().await {
-            Ok(()) => Next::After(INTERVAL),
+            Ok(()) => NextActivation::After(INTERVAL),
             Err(error) => {
                 tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "slices cannot be kept up");
-                Next::After(LIMIT_PUBLISH_INTERVAL)
+                NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }
     }

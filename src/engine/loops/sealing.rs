@@ -19,17 +19,17 @@ use crate::domain::limits::{
 };
 use crate::domain::namespace::Cardinality;
 use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
-use crate::engine::core::Core;
+use crate::engine::core::EngineCore;
 use crate::engine::datasets::DatasetState;
-use crate::engine::fleet::Fleet;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::engine::fleet::FleetMembership;
+use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::replay::PAGE_PAUSE;
 use crate::ports::{StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct SealLoop {
-    core: Arc<Core>,
-    fleet: Arc<Fleet>,
+    core: Arc<EngineCore>,
+    fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
     delay: Duration,
     /// How far each shard is sealed; none where the shard is another member's.
@@ -38,9 +38,9 @@ pub struct SealLoop {
 
 /// Buckets that were compared in one go, so that the touches of their further steps are passed over.
 #[derive(Default)]
-struct Noted(BTreeSet<(Timestamp, Counter)>);
+struct ComparedBuckets(BTreeSet<(Timestamp, Counter)>);
 
-impl Noted {
+impl ComparedBuckets {
     /// Notes a bucket; answers whether it is new. Forgets some when there are too many, which are then compared twice.
     fn note(&mut self, bucket: Timestamp, counter: &Counter) -> bool {
         if self.0.len() == SEAL_BUCKETS_NOTED_MAX {
@@ -52,7 +52,12 @@ impl Noted {
 
 impl SealLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(core: Arc<Core>, fleet: Arc<Fleet>, dataset: Arc<DatasetState>, delay: Duration) -> Self {
+    pub fn new(
+        core: Arc<EngineCore>,
+        fleet: Arc<FleetMembership>,
+        dataset: Arc<DatasetState>,
+        delay: Duration,
+    ) -> Self {
         Self { core, fleet, dataset, delay, sealed: vec![None; TOUCH_SHARDS as usize] }
     }
 
@@ -70,12 +75,12 @@ impl SealLoop {
             if from < to {
                 if !is_looked_again {
                     // Steps that held nothing when they were looked at may hold rows that came late.
-                    self.fleet.store.look_again(self.dataset.id()).await?;
+                    self.fleet.store.rescan_late_events(self.dataset.id()).await?;
                     is_looked_again = true;
                 }
                 if let Err(error) = self.seal(shard, from, to).await {
                     failed = true;
-                    self.core.stats.seals_failed.one();
+                    self.core.stats.seals_failed.increment();
                     let dataset = &self.dataset.dataset.name;
                     tracing::warn!(%error, %dataset, shard, "time buckets cannot be sealed; it is tried again");
                     continue;
@@ -115,13 +120,13 @@ impl SealLoop {
         if row.status == SliceStatus::Dropped {
             return Ok(Some((row.end, row.end)));
         }
-        let widths = self.widths(row).await?;
+        let widths = self.bucket_widths(row).await?;
         let to = sealable_to(due.min(row.end), widths);
         Ok((from < to).then_some((from, to)))
     }
 
     /// The widths of time buckets in a slice.
-    async fn widths(&self, row: &TimeSlice) -> Result<BTreeSet<Duration>, StoreError> {
+    async fn bucket_widths(&self, row: &TimeSlice) -> Result<BTreeSet<Duration>, StoreError> {
         let mut widths = BTreeSet::new();
         for namespace in self.core.namespaces.all().iter().filter(|one| one.dataset_id == self.dataset.id()) {
             if let Some(scope) = self.core.scope_by_id(namespace.id).await? {
@@ -135,7 +140,7 @@ impl SealLoop {
     async fn seal(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
         let touches = &self.core.stores.touches;
         let last = to.just_before().floor_to(STEP);
-        let mut noted = Noted::default();
+        let mut noted = ComparedBuckets::default();
         let mut beyond: Option<Touch> = None;
         let mut complete: BTreeSet<Counter> = BTreeSet::new();
         loop {
@@ -167,18 +172,18 @@ impl SealLoop {
 }
 
 #[async_trait]
-impl Activity for SealLoop {
+impl BackgroundLoop for SealLoop {
     fn name(&self) -> &'static str {
         "sealing"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         match self.step().await {
-            Ok(true) => Next::After(SEAL_INTERVAL),
-            Ok(false) => Next::After(LIMIT_PUBLISH_INTERVAL),
+            Ok(true) => NextActivation::After(SEAL_INTERVAL),
+            Ok(false) => NextActivation::After(LIMIT_PUBLISH_INTERVAL),
             Err(error) => {
                 tracing::warn!(%error, dataset = %self.dataset.dataset.name, "time buckets cannot be sealed yet");
-                Next::After(SEAL_INTERVAL)
+                NextActivation::After(SEAL_INTERVAL)
             }
         }
     }

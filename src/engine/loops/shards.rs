@@ -11,20 +11,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::Timestamp;
-use crate::domain::fleet::Rule;
+use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
-use crate::engine::core::{Core, Scope};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::datasets::DatasetState;
-use crate::engine::fleet::Fleet;
-use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::fleet::FleetMembership;
+use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
 use crate::engine::loops::watermarks::put_moved;
-use crate::ports::{Copies, StoreError, Touch};
+use crate::ports::{ReadReplicas, StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct ShardLoop {
-    core: Arc<Core>,
-    fleet: Arc<Fleet>,
+    core: Arc<EngineCore>,
+    fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
     /// The first step of each shard that is not replayed; none where the shard is another member's.
     replayed: Vec<Option<Timestamp>>,
@@ -36,7 +36,7 @@ pub struct ShardLoop {
 
 impl ShardLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(core: Arc<Core>, fleet: Arc<Fleet>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(core: Arc<EngineCore>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>) -> Self {
         let replayed = vec![None; TOUCH_SHARDS as usize];
         Self { core, fleet, dataset, replayed, stored: None, catalog_read: AtomicBool::new(false) }
     }
@@ -136,8 +136,8 @@ impl ShardLoop {
         // A namespace is in the catalog before anything of it is kept: one that is not there was deleted.
         let Some(scope) = self.scope_of(touch).await? else { return Ok(()) };
         if let Some(bucket) = touch.recheck {
-            self.core.stats.buckets_rechecked.one();
-            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, Copies::Quorum).await;
+            self.core.stats.buckets_rechecked.increment();
+            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, ReadReplicas::Quorum).await;
         }
         let end = (touch.step + STEP).just_before();
         // A roll of this server has been there: a checkpoint beyond the step is what the watermark waits for. One that a
@@ -151,7 +151,7 @@ impl ShardLoop {
         Ok(())
     }
 
-    async fn scope_of(&self, touch: &Touch) -> Result<Option<Arc<Scope>>, StoreError> {
+    async fn scope_of(&self, touch: &Touch) -> Result<Option<Arc<NamespaceScope>>, StoreError> {
         let namespace = touch.counter.namespace();
         if let Some(scope) = self.core.scope_by_id(namespace).await? {
             return Ok(Some(scope));
@@ -167,7 +167,7 @@ impl ShardLoop {
     async fn store(&self, limit: Timestamp) -> Result<(), StoreError> {
         self.read_watermarks().await?;
         let rolled_to = |shard: u32, replayed: Timestamp| {
-            if self.core.rules.keeps(Rule::CheckpointBeforeWatermark) {
+            if self.core.rules.keeps(ProtocolRule::CheckpointBeforeWatermark) {
                 self.dataset.pending.rolled_up_to(shard, replayed.just_before().min(limit))
             } else {
                 limit
@@ -180,20 +180,20 @@ impl ShardLoop {
 }
 
 #[async_trait]
-impl Activity for ShardLoop {
+impl BackgroundLoop for ShardLoop {
     fn name(&self) -> &'static str {
         "touch shards"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         if let Err(error) = self.step().await {
             tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "touch shards cannot be worked on");
         }
-        Next::After(LIMIT_PUBLISH_INTERVAL)
+        NextActivation::After(LIMIT_PUBLISH_INTERVAL)
     }
 
-    fn stage(&self) -> Stage {
-        Stage::Watermarks
+    fn stage(&self) -> DrainStage {
+        DrainStage::Watermarks
     }
 
     async fn finish(&mut self, _until: Duration) {

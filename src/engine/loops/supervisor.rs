@@ -11,32 +11,32 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{DATASETS_FOLLOWED_AT_ONCE_MAX, TOUCH_SHARDS};
-use crate::engine::core::{Core, Scope};
-use crate::engine::loops::driver::{Activity, Driver, Next};
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::loops::driver::{BackgroundLoop, Driver, NextActivation};
 use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
-use crate::engine::rolling::QueueLoop;
+use crate::engine::rolling::RollupQueueLoop;
 use crate::ports::StoreError;
 
 /// A catalog that cannot be followed is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Told that a start has come further.
-pub type Progress = Arc<dyn Fn() + Send + Sync>;
+pub type StartupProgress = Arc<dyn Fn() + Send + Sync>;
 
 /// The supervisor.
 pub struct Supervisor {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     driver: Driver,
     /// The changes of the catalog that were followed.
     seen: i64,
     datasets: HashSet<DatasetId>,
     /// Told of each dataset and namespace that was opened.
-    progress: Progress,
+    progress: StartupProgress,
 }
 
 /// What is in one cluster.
 #[derive(Default)]
-struct Part {
+struct ClusterDatasets {
     /// The datasets that are not opened yet.
     datasets: Vec<DatasetId>,
     namespaces: Vec<(NamespaceId, DatasetId)>,
@@ -44,7 +44,7 @@ struct Part {
 
 impl Supervisor {
     /// Makes the supervisor; loops are started through the driver.
-    pub fn new(core: Arc<Core>, driver: Driver, progress: Progress) -> Self {
+    pub fn new(core: Arc<EngineCore>, driver: Driver, progress: StartupProgress) -> Self {
         let seen = core.namespaces.changes().get();
         Self { core, driver, seen, datasets: HashSet::new(), progress }
     }
@@ -62,9 +62,9 @@ impl Supervisor {
         failed
     }
 
-    fn by_cluster(&self) -> BTreeMap<Option<NamespaceName>, Part> {
+    fn by_cluster(&self) -> BTreeMap<Option<NamespaceName>, ClusterDatasets> {
         let namespaces = &self.core.namespaces;
-        let mut parts: BTreeMap<_, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<_, ClusterDatasets> = BTreeMap::new();
         for dataset in namespaces.datasets().iter().filter(|dataset| !self.datasets.contains(&dataset.id)) {
             parts.entry(dataset.cluster.clone()).or_default().datasets.push(dataset.id);
         }
@@ -77,7 +77,7 @@ impl Supervisor {
 
     /// Follows what is in one cluster; answers the datasets that were opened, and the first failure. The namespaces of a
     /// dataset that cannot be opened wait for the next round: each would wait for the same failure.
-    async fn follow_part(&self, part: Part) -> (Vec<DatasetId>, Result<(), StoreError>) {
+    async fn follow_part(&self, part: ClusterDatasets) -> (Vec<DatasetId>, Result<(), StoreError>) {
         let (mut opened, mut closed, mut failed) = (Vec::new(), HashSet::new(), Ok(()));
         let opening = part.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
         let mut opening = pin!(stream::iter(opening).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
@@ -113,7 +113,7 @@ impl Supervisor {
     /// remove at present is left to the loop of leftovers.
     async fn forget_deleted(&self) {
         let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
-        let all = self.core.queues.iter().map(|queues| Arc::clone(queues.value()));
+        let all = self.core.rollup_queues.iter().map(|queues| Arc::clone(queues.value()));
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
         let forgetting = deleted.into_iter().map(|queues| async move {
             let id = queues.namespace();
@@ -121,9 +121,9 @@ impl Supervisor {
             if let Err(error) = self.core.stores.rollups.forget(id).await {
                 tracing::warn!(%error, namespace = id.0, "a deleted namespace leaves something behind, which is removed later");
             }
-            self.core.top.forget(id);
+            self.core.rankings.forget(id);
             self.core.watchers.wake_all(id);
-            self.core.queues.remove(&id);
+            self.core.rollup_queues.remove(&id);
         });
         stream::iter(forgetting).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX).collect::<()>().await;
     }
@@ -133,7 +133,7 @@ impl Supervisor {
         // After a standstill the slices between the last known one and the present are made up for.
         self.core.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
-            dataset.pending.lost(shard, dataset.watermark(shard).just_after());
+            dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());
         }
         self.driver.start(LimitLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
         match &self.core.fleet {
@@ -152,22 +152,22 @@ impl Supervisor {
         Ok(())
     }
 
-    fn follow_queues(&self, scope: &Scope) {
+    fn follow_queues(&self, scope: &NamespaceScope) {
         let wanted = scope.namespace.spec.rollup.num_queues.max(1) as usize;
-        if scope.queues.queues().len() != wanted {
-            scope.queues.resize(scope.namespace.spec.rollup.num_queues);
+        if scope.rollup_queues.queues().len() != wanted {
+            scope.rollup_queues.resize(scope.namespace.spec.rollup.num_queues);
         }
-        scope.queues.note_version(scope.namespace.version);
-        let queues = scope.queues.queues();
+        scope.rollup_queues.note_version(scope.namespace.version);
+        let queues = scope.rollup_queues.queues();
         let places = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (place, queue) in (0..places).zip(queues.iter()).filter(|(_, queue)| queue.claim()) {
-            self.driver.start(QueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue), (place, places)));
+            self.driver.start(RollupQueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue), (place, places)));
         }
     }
 }
 
 #[async_trait]
-impl Activity for Supervisor {
+impl BackgroundLoop for Supervisor {
     fn name(&self) -> &'static str {
         "supervisor"
     }
@@ -176,13 +176,13 @@ impl Activity for Supervisor {
         self.core.namespaces.changes().reach(self.seen + 1).await;
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         self.seen = self.core.namespaces.changes().get();
         match self.follow().await {
-            Ok(()) => Next::Woken,
+            Ok(()) => NextActivation::Woken,
             Err(error) => {
                 tracing::warn!(error = %error, "the catalog cannot be followed yet");
-                Next::After(RETRY_PAUSE)
+                NextActivation::After(RETRY_PAUSE)
             }
         }
     }

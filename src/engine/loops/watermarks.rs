@@ -7,22 +7,22 @@ use async_trait::async_trait;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
-use crate::engine::core::Core;
+use crate::engine::core::EngineCore;
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::replay_lost;
 use crate::ports::StoreError;
 
 /// The watermark loop of one dataset.
 pub struct WatermarkLoop {
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
     dataset: Arc<DatasetState>,
     stored: Option<Duration>,
 }
 
 impl WatermarkLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<Core>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
         Self { core, dataset, stored: None }
     }
 
@@ -54,7 +54,7 @@ impl WatermarkLoop {
 
 /// Stores those watermarks that lie above the known ones.
 pub(super) async fn put_moved(
-    core: &Core,
+    core: &EngineCore,
     dataset: &DatasetState,
     reached: impl Iterator<Item = (u32, Timestamp)>,
 ) -> Result<(), StoreError> {
@@ -70,24 +70,24 @@ pub(super) async fn put_moved(
 }
 
 #[async_trait]
-impl Activity for WatermarkLoop {
+impl BackgroundLoop for WatermarkLoop {
     fn name(&self) -> &'static str {
         "watermarks"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         match self.step().await {
-            Ok(true) => Next::After(LIMIT_PUBLISH_INTERVAL),
-            Ok(false) => Next::After(Duration::from_millis(200)),
+            Ok(true) => NextActivation::After(LIMIT_PUBLISH_INTERVAL),
+            Ok(false) => NextActivation::After(Duration::from_millis(200)),
             Err(error) => {
                 tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "watermarks cannot be moved");
-                Next::After(LIMIT_PUBLISH_INTERVAL)
+                NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }
     }
 
-    fn stage(&self) -> Stage {
-        Stage::Watermarks
+    fn stage(&self) -> DrainStage {
+        DrainStage::Watermarks
     }
 
     async fn finish(&mut self, _until: Duration) {

@@ -14,16 +14,17 @@ use crate::domain::limits::{ACTOR_BYTES_MAX, CATALOG_ATTEMPTS_MAX, DESCRIPTION_B
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
-use crate::engine::namespaces::snapshot::Snapshot;
+use crate::engine::namespaces::snapshot::CatalogSnapshot;
 use crate::engine::namespaces::{
-    Applied, ApplyAnswer, Author, Defaults, DryRun, Etag, FIRST_VERSION, NamespaceDraft, NamespaceError, Namespaces,
-    Shared, differences, is_reserved, never_there, not_found,
+    Author, DryRun, Etag, FIRST_VERSION, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog,
+    NamespaceCatalogInner, NamespaceDefaults, NamespaceDraft, NamespaceError, differences, is_reserved, never_existed,
+    not_found,
 };
-use crate::ports::{NamespaceChange, NamespaceRecord, Outcome, StoreError, StoreErrorKind};
+use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
 /// What a change is meant to do.
 #[derive(Clone, Debug)]
-enum Intent {
+enum NamespaceIntent {
     /// Create; answer one that exists with the same settings.
     Create(NamespaceDraft),
     /// Create unless the name is taken, whatever its settings.
@@ -37,30 +38,30 @@ enum Intent {
 }
 
 /// What a change comes to, seen against a snapshot.
-struct Decision {
-    answer: ApplyAnswer,
+struct NamespaceDecision {
+    answer: NamespaceApplyResult,
     /// What to commit; none when nothing has to change.
     record: Option<NamespaceRecord>,
 }
 
 /// Everything a decision depends on.
-struct Facts<'a> {
-    snapshot: &'a Snapshot,
-    defaults: &'a Defaults,
+struct NamespaceChangeContext<'a> {
+    snapshot: &'a CatalogSnapshot,
+    defaults: &'a NamespaceDefaults,
     expected: Option<Etag>,
     author: &'a Author,
     now: Timestamp,
 }
 
-impl Namespaces {
+impl NamespaceCatalog {
     /// Creates a namespace; one that exists with the same settings is answered.
     pub async fn create(
         &self,
         draft: impl Into<NamespaceDraft>,
         author: Author,
     ) -> Result<Arc<Namespace>, NamespaceError> {
-        let draft = for_users(draft.into())?;
-        Ok(self.change(Intent::Create(draft), None, DryRun::No, author).await?.namespace)
+        let draft = refuse_reserved_draft(draft.into())?;
+        Ok(self.change(NamespaceIntent::Create(draft), None, DryRun::No, author).await?.namespace)
     }
 
     /// Replaces the settings; `expected` is what the caller read.
@@ -70,8 +71,8 @@ impl Namespaces {
         expected: Option<Etag>,
         author: Author,
     ) -> Result<Arc<Namespace>, NamespaceError> {
-        let draft = for_users(draft.into())?;
-        Ok(self.change(Intent::Update(draft), expected, DryRun::No, author).await?.namespace)
+        let draft = refuse_reserved_draft(draft.into())?;
+        Ok(self.change(NamespaceIntent::Update(draft), expected, DryRun::No, author).await?.namespace)
     }
 
     /// Creates or updates, or says what it would do.
@@ -81,9 +82,9 @@ impl Namespaces {
         expected: Option<Etag>,
         dry_run: DryRun,
         author: Author,
-    ) -> Result<ApplyAnswer, NamespaceError> {
-        let draft = for_users(draft.into())?;
-        self.change(Intent::Apply(draft), expected, dry_run, author).await
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
+        let draft = refuse_reserved_draft(draft.into())?;
+        self.change(NamespaceIntent::Apply(draft), expected, dry_run, author).await
     }
 
     /// Creates a namespace of the service itself, or the default one, unless the name is taken.
@@ -92,7 +93,7 @@ impl Namespaces {
         draft: impl Into<NamespaceDraft>,
         author: Author,
     ) -> Result<Arc<Namespace>, NamespaceError> {
-        Ok(self.change(Intent::Ensure(draft.into()), None, DryRun::No, author).await?.namespace)
+        Ok(self.change(NamespaceIntent::Ensure(draft.into()), None, DryRun::No, author).await?.namespace)
     }
 
     /// Deletes a namespace; `expected` is what the caller read. Its number and its versions are never used again.
@@ -103,18 +104,18 @@ impl Namespaces {
         author: Author,
     ) -> Result<(), NamespaceError> {
         refuse_reserved(name)?;
-        self.change(Intent::Delete(name.clone()), expected, DryRun::No, author).await?;
+        self.change(NamespaceIntent::Delete(name.clone()), expected, DryRun::No, author).await?;
         Ok(())
     }
 
     /// Runs a change to its end, also when the caller goes away.
     async fn change(
         &self,
-        intent: Intent,
+        intent: NamespaceIntent,
         expected: Option<Etag>,
         dry_run: DryRun,
         author: Author,
-    ) -> Result<ApplyAnswer, NamespaceError> {
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
         check_author(&author)?;
         let shared = Arc::clone(&self.shared);
         self.finish(async move { shared.run(intent, expected, dry_run, author).await }).await
@@ -122,19 +123,19 @@ impl Namespaces {
 
     async fn finish(
         &self,
-        work: impl Future<Output = Result<ApplyAnswer, NamespaceError>> + Send + 'static,
-    ) -> Result<ApplyAnswer, NamespaceError> {
+        work: impl Future<Output = Result<NamespaceApplyResult, NamespaceError>> + Send + 'static,
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
         match self.shared.tasks.spawn(work).await {
             Ok(answer) => answer,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(error) => {
-                Err(StoreError::unknown(StoreErrorKind::Closed, "change of a namespace").because(error).into())
+                Err(StoreError::unknown(StoreErrorKind::Closed, "change of a namespace").with_source(error).into())
             }
         }
     }
 }
 
-impl Shared {
+impl NamespaceCatalogInner {
     /// Waits for the turn to change the catalog; refused once the service drains.
     pub(super) async fn admit(&self) -> Option<SemaphorePermit<'_>> {
         self.changes.acquire().await.ok()
@@ -144,7 +145,7 @@ impl Shared {
     pub(super) async fn reload(&self) -> Result<(), StoreError> {
         let state = self.catalog.load().await?;
         let before = self.snapshot.load_full();
-        let after = Snapshot::of(state, &before);
+        let after = CatalogSnapshot::of(state, &before);
         let is_news = !after.agrees_with(&before);
         self.snapshot.store(Arc::new(after));
         if is_news {
@@ -155,11 +156,11 @@ impl Shared {
 
     async fn run(
         &self,
-        intent: Intent,
+        intent: NamespaceIntent,
         expected: Option<Etag>,
         dry_run: DryRun,
         author: Author,
-    ) -> Result<ApplyAnswer, NamespaceError> {
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
         let Some(_permit) = self.admit().await else {
             return Err(StoreError::not_applied(StoreErrorKind::Closed, "change of a namespace").into());
         };
@@ -176,13 +177,19 @@ impl Shared {
 
     async fn attempt(
         &self,
-        intent: Intent,
+        intent: NamespaceIntent,
         expected: Option<Etag>,
         dry_run: DryRun,
         author: &Author,
-    ) -> Result<ApplyAnswer, NamespaceError> {
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
         let snapshot = self.snapshot.load_full();
-        let facts = Facts { snapshot: &snapshot, defaults: &self.defaults, expected, author, now: self.clock.now() };
+        let facts = NamespaceChangeContext {
+            snapshot: &snapshot,
+            defaults: &self.defaults,
+            expected,
+            author,
+            now: self.clock.now(),
+        };
         let decision = facts.decide(intent)?;
         let record = match (decision.record, dry_run) {
             (Some(record), DryRun::No) => record,
@@ -192,7 +199,7 @@ impl Shared {
             (record.change.name.clone(), record.change.version, record.namespace.is_none());
         let new_dataset = record.new_dataset.clone().map(Arc::new);
         if let Err(error) = self.catalog.commit(record).await {
-            if error.outcome == Outcome::Unknown {
+            if error.outcome == EffectOutcome::Unknown {
                 // The commit may be in the store: serve what is there. If that fails too, the next refresh does it.
                 let _ = self.reload().await;
             }
@@ -206,8 +213,8 @@ impl Shared {
         self.announce();
         let action = match (is_deletion, decision.answer.applied) {
             (true, _) => "deleted",
-            (false, Applied::Created) => "created",
-            (false, Applied::Updated | Applied::Unchanged) => "updated",
+            (false, NamespaceApplyOutcome::Created) => "created",
+            (false, NamespaceApplyOutcome::Updated | NamespaceApplyOutcome::Unchanged) => "updated",
         };
         tracing::info!(namespace = %name, version, actor = author.actor, action, "a namespace was changed");
         Ok(decision.answer)
@@ -218,30 +225,35 @@ impl Shared {
     }
 }
 
-impl Facts<'_> {
-    fn decide(&self, intent: Intent) -> Result<Decision, Reject> {
+impl NamespaceChangeContext<'_> {
+    fn decide(&self, intent: NamespaceIntent) -> Result<NamespaceDecision, Reject> {
         let name = match &intent {
-            Intent::Create(draft) | Intent::Ensure(draft) | Intent::Update(draft) | Intent::Apply(draft) => &draft.name,
-            Intent::Delete(name) => name,
+            NamespaceIntent::Create(draft)
+            | NamespaceIntent::Ensure(draft)
+            | NamespaceIntent::Update(draft)
+            | NamespaceIntent::Apply(draft) => &draft.name,
+            NamespaceIntent::Delete(name) => name,
         };
         let live = self.snapshot.by_name(name).cloned();
         match (intent, live) {
-            (Intent::Create(draft) | Intent::Ensure(draft), None) => self.creation(draft),
-            (Intent::Create(draft), Some(live)) => self.creation_again(draft, live),
-            (Intent::Ensure(_), Some(live)) => Ok(unchanged(live)),
-            (Intent::Update(draft) | Intent::Apply(draft), Some(live)) => self.replacement(draft, live),
-            (Intent::Apply(draft), None) if self.expected.is_none() => self.creation(draft),
-            (Intent::Delete(_), Some(live)) => self.deletion(live),
-            (Intent::Apply(draft), None) => Err(Reject::new(
+            (NamespaceIntent::Create(draft) | NamespaceIntent::Ensure(draft), None) => self.creation(draft),
+            (NamespaceIntent::Create(draft), Some(live)) => self.repeated_creation(draft, live),
+            (NamespaceIntent::Ensure(_), Some(live)) => Ok(unchanged(live)),
+            (NamespaceIntent::Update(draft) | NamespaceIntent::Apply(draft), Some(live)) => {
+                self.replacement(draft, live)
+            }
+            (NamespaceIntent::Apply(draft), None) if self.expected.is_none() => self.creation(draft),
+            (NamespaceIntent::Delete(_), Some(live)) => self.deletion(live),
+            (NamespaceIntent::Apply(draft), None) => Err(Reject::new(
                 Reason::EtagMismatch,
                 format!("namespace {} does not exist, the call expects an etag; leave it out to create", draft.name),
             )),
-            (Intent::Update(draft), None) => Err(not_found(&draft.name)),
-            (Intent::Delete(name), None) => Err(never_there(&name)),
+            (NamespaceIntent::Update(draft), None) => Err(not_found(&draft.name)),
+            (NamespaceIntent::Delete(name), None) => Err(never_existed(&name)),
         }
     }
 
-    fn creation(&self, draft: NamespaceDraft) -> Result<Decision, Reject> {
+    fn creation(&self, draft: NamespaceDraft) -> Result<NamespaceDecision, Reject> {
         if self.snapshot.ordered.len() >= NAMESPACES_MAX {
             return Err(Reject::new(
                 Reason::InvalidArgument,
@@ -251,7 +263,7 @@ impl Facts<'_> {
         let (spec, dataset) = self.resolve(draft, None)?;
         self.defaults.clusters.check(&spec.storage)?;
         refuse_other_dataset_settings(dataset, &spec)?;
-        let cluster = self.defaults.clusters.beside(&spec.storage.event_cluster).cloned();
+        let cluster = self.defaults.clusters.attached(&spec.storage.event_cluster).cloned();
         refuse_other_cluster(dataset, cluster.as_ref())?;
         let dataset_id = dataset.as_ref().map_or(DatasetId(self.snapshot.next_dataset_id.max(1)), |dataset| dataset.id);
         let new_dataset = dataset.is_none().then(|| Dataset {
@@ -274,11 +286,15 @@ impl Facts<'_> {
             namespace: Some(namespace.clone()),
             new_dataset,
         };
-        let answer = ApplyAnswer { applied: Applied::Created, namespace: Arc::new(namespace), differences: Vec::new() };
-        Ok(Decision { answer, record: Some(record) })
+        let answer = NamespaceApplyResult {
+            applied: NamespaceApplyOutcome::Created,
+            namespace: Arc::new(namespace),
+            differences: Vec::new(),
+        };
+        Ok(NamespaceDecision { answer, record: Some(record) })
     }
 
-    fn creation_again(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<Decision, Reject> {
+    fn repeated_creation(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
         let (spec, _) = self.resolve(draft, Some(&live))?;
         let lines = differences(&live.spec, &spec);
         if lines.is_empty() {
@@ -290,7 +306,7 @@ impl Facts<'_> {
         ))
     }
 
-    fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<Decision, Reject> {
+    fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
         self.check_etag(&live)?;
         let (spec, dataset) = self.resolve(draft, Some(&live))?;
         refuse_fixed(&live.spec, &spec)?;
@@ -306,11 +322,15 @@ impl Facts<'_> {
             namespace: Some(namespace.clone()),
             new_dataset: None,
         };
-        let answer = ApplyAnswer { applied: Applied::Updated, namespace: Arc::new(namespace), differences: lines };
-        Ok(Decision { answer, record: Some(record) })
+        let answer = NamespaceApplyResult {
+            applied: NamespaceApplyOutcome::Updated,
+            namespace: Arc::new(namespace),
+            differences: lines,
+        };
+        Ok(NamespaceDecision { answer, record: Some(record) })
     }
 
-    fn deletion(&self, live: Arc<Namespace>) -> Result<Decision, Reject> {
+    fn deletion(&self, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
         self.check_etag(&live)?;
         let change = NamespaceChange {
             version: live.version + 1,
@@ -319,8 +339,9 @@ impl Facts<'_> {
         };
         let record =
             NamespaceRecord { expected_version: Some(live.version), namespace: None, new_dataset: None, change };
-        let answer = ApplyAnswer { applied: Applied::Updated, namespace: live, differences: Vec::new() };
-        Ok(Decision { answer, record: Some(record) })
+        let answer =
+            NamespaceApplyResult { applied: NamespaceApplyOutcome::Updated, namespace: live, differences: Vec::new() };
+        Ok(NamespaceDecision { answer, record: Some(record) })
     }
 
     /// The complete and valid settings, and the dataset if it exists.
@@ -365,12 +386,13 @@ impl Facts<'_> {
     }
 }
 
-fn unchanged(live: Arc<Namespace>) -> Decision {
-    let answer = ApplyAnswer { applied: Applied::Unchanged, namespace: live, differences: Vec::new() };
-    Decision { answer, record: None }
+fn unchanged(live: Arc<Namespace>) -> NamespaceDecision {
+    let answer =
+        NamespaceApplyResult { applied: NamespaceApplyOutcome::Unchanged, namespace: live, differences: Vec::new() };
+    NamespaceDecision { answer, record: None }
 }
 
-fn for_users(draft: NamespaceDraft) -> Result<NamespaceDraft, Reject> {
+fn refuse_reserved_draft(draft: NamespaceDraft) -> Result<NamespaceDraft, Reject> {
     refuse_reserved(&draft.name)?;
     Ok(draft)
 }

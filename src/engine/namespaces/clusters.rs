@@ -12,14 +12,14 @@ pub enum ClusterUse {
     /// Everything: it is the store of this server.
     Store,
     /// The events and rollups of datasets: it is a store beside that of this server, which keeps the catalog.
-    Beside,
+    Attached,
     /// Counts in front of a store, and best-effort counters.
     Cache,
 }
 
 /// What a name stands for that is not listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Unlisted {
+pub enum UnlistedClusters {
     /// The store of this server, so that documents written for a fleet load on one machine.
     #[default]
     OwnStore,
@@ -33,7 +33,7 @@ pub struct Clusters {
     /// The clusters that the settings list.
     pub listed: BTreeMap<NamespaceName, ClusterUse>,
     /// What every other name stands for.
-    pub unlisted: Unlisted,
+    pub unlisted: UnlistedClusters,
 }
 
 impl Clusters {
@@ -41,25 +41,25 @@ impl Clusters {
     pub fn check(&self, storage: &Storage) -> Result<(), Reject> {
         let faults: Vec<String> = [
             ("cache_cluster", &storage.cache_cluster, [ClusterUse::Store, ClusterUse::Cache].as_slice()),
-            ("rollup_cluster", &storage.rollup_cluster, &[ClusterUse::Store, ClusterUse::Beside]),
-            ("event_cluster", &storage.event_cluster, &[ClusterUse::Store, ClusterUse::Beside]),
+            ("rollup_cluster", &storage.rollup_cluster, &[ClusterUse::Store, ClusterUse::Attached]),
+            ("event_cluster", &storage.event_cluster, &[ClusterUse::Store, ClusterUse::Attached]),
         ]
         .into_iter()
         .filter_map(|(setting, name, allowed)| Some(format!("storage.{setting} {}", self.fault(name, allowed)?)))
-        .chain(self.fault_of_two(storage))
+        .chain(self.split_store_fault(storage))
         .collect();
         if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
     }
 
     /// The store beside that of this server that a name stands for, if it is one.
-    pub fn beside<'a>(&self, name: &'a NamespaceName) -> Option<&'a NamespaceName> {
-        Some(name).filter(|name| self.listed.get(*name) == Some(&ClusterUse::Beside))
+    pub fn attached<'a>(&self, name: &'a NamespaceName) -> Option<&'a NamespaceName> {
+        Some(name).filter(|name| self.listed.get(*name) == Some(&ClusterUse::Attached))
     }
 
     /// A roll reads events and writes rollups under one limit, so both are in one store.
-    fn fault_of_two(&self, storage: &Storage) -> Option<String> {
+    fn split_store_fault(&self, storage: &Storage) -> Option<String> {
         let Storage { rollup_cluster, event_cluster, .. } = storage;
-        (self.beside(rollup_cluster) != self.beside(event_cluster)).then(|| {
+        (self.attached(rollup_cluster) != self.attached(event_cluster)).then(|| {
             format!(
                 "storage.rollup_cluster names {rollup_cluster} and storage.event_cluster {event_cluster}, which are two \
                  stores; name one of them twice"
@@ -74,20 +74,20 @@ impl Clusters {
                 "names {name}, which {}; name one of {}",
                 match usage {
                     ClusterUse::Cache => "keeps nothing but caches",
-                    ClusterUse::Store | ClusterUse::Beside => "keeps no caches",
+                    ClusterUse::Store | ClusterUse::Attached => "keeps no caches",
                 },
-                self.those(allowed)
+                self.allowed_names(allowed)
             )),
-            (None, Unlisted::OwnStore) => None,
-            (None, Unlisted::Refused) => Some(format!(
+            (None, UnlistedClusters::OwnStore) => None,
+            (None, UnlistedClusters::Refused) => Some(format!(
                 "names {name}, and there is no [clusters.{name}] in this server's settings; add it there, or name one of \
                  {}",
-                self.those(allowed)
+                self.allowed_names(allowed)
             )),
         }
     }
 
-    fn those(&self, allowed: &[ClusterUse]) -> String {
+    fn allowed_names(&self, allowed: &[ClusterUse]) -> String {
         let names = self.listed.iter().filter(|(_, usage)| allowed.contains(usage)).map(|(name, _)| name.as_str());
         names.collect::<Vec<_>>().join(", ")
     }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_cluster_is_refused_that_is_not_there_or_cannot_keep_what_it_should() {
         let listed = BTreeMap::from([(name("embedded"), ClusterUse::Store), (name("near"), ClusterUse::Cache)]);
-        let strict = Clusters { listed: listed.clone(), unlisted: Unlisted::Refused };
+        let strict = Clusters { listed: listed.clone(), unlisted: UnlistedClusters::Refused };
         strict.check(&storage("near", "embedded", "embedded")).expect("all are listed");
         let refused = strict.check(&storage("far", "near", "embedded")).expect_err("two are wrong");
         assert_eq!(refused.reason, Reason::InvalidSettings);
@@ -124,16 +124,16 @@ mod tests {
         ] {
             assert!(refused.message.contains(words), "{}", refused.message);
         }
-        let lenient = Clusters { listed: listed.clone(), unlisted: Unlisted::OwnStore };
+        let lenient = Clusters { listed: listed.clone(), unlisted: UnlistedClusters::OwnStore };
         lenient.check(&storage("far", "CASSANDRA_1", "CASSANDRA_1")).expect("they stand for the own store");
         assert!(lenient.check(&storage("near", "near", "embedded")).is_err(), "a cache keeps no checkpoints");
     }
 
     #[test]
     fn rollups_and_events_are_in_one_store() {
-        let listed = [("main", ClusterUse::Store), ("alias", ClusterUse::Store), ("far", ClusterUse::Beside)];
+        let listed = [("main", ClusterUse::Store), ("alias", ClusterUse::Store), ("far", ClusterUse::Attached)];
         let listed = listed.map(|(text, usage)| (name(text), usage)).into();
-        let clusters = Clusters { listed, unlisted: Unlisted::OwnStore };
+        let clusters = Clusters { listed, unlisted: UnlistedClusters::OwnStore };
         clusters.check(&storage("main", "far", "far")).expect("both are beside");
         clusters.check(&storage("main", "alias", "main")).expect("two names of one store");
         for (rollup, event) in [("main", "far"), ("far", "main"), ("far", "unlisted")] {
@@ -142,7 +142,7 @@ mod tests {
         }
         let refused = clusters.check(&storage("far", "far", "far")).expect_err("it is no cache");
         assert!(refused.message.contains("names far, which keeps no caches"), "{}", refused.message);
-        assert_eq!(clusters.beside(&name("far")), Some(&name("far")));
-        assert_eq!(clusters.beside(&name("alias")), None);
+        assert_eq!(clusters.attached(&name("far")), Some(&name("far")));
+        assert_eq!(clusters.attached(&name("alias")), None);
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::namespace::{
 };
 
 /// One setting in words.
-struct Setting {
+struct SettingText {
     path: &'static str,
     value: String,
 }
@@ -56,19 +56,19 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
-fn compare(before: Vec<Setting>, after: Vec<Setting>) -> Vec<String> {
+fn compare(before: Vec<SettingText>, after: Vec<SettingText>) -> Vec<String> {
     before.into_iter().zip(after).filter_map(line_of).collect()
 }
 
-fn line_of((before, after): (Setting, Setting)) -> Option<String> {
+fn line_of((before, after): (SettingText, SettingText)) -> Option<String> {
     (before.value != after.value).then(|| format!("{}: {} -> {}", before.path, before.value, after.value))
 }
 
-fn setting(path: &'static str, value: impl ToString) -> Setting {
-    Setting { path, value: value.to_string() }
+fn setting(path: &'static str, value: impl ToString) -> SettingText {
+    SettingText { path, value: value.to_string() }
 }
 
-fn settings_of(spec: &NamespaceSpec) -> Vec<Setting> {
+fn settings_of(spec: &NamespaceSpec) -> Vec<SettingText> {
     let mut settings = vec![
         setting("description", format!("{:?}", spec.description)),
         setting("counter_type", counter_type_text(spec.counter_type)),
@@ -92,7 +92,7 @@ fn settings_of(spec: &NamespaceSpec) -> Vec<Setting> {
     settings
 }
 
-fn dataset_settings_of(dataset: &DatasetSettings) -> Vec<Setting> {
+fn dataset_settings_of(dataset: &DatasetSettings) -> Vec<SettingText> {
     vec![
         setting("dataset.slice_width", duration_text(dataset.slice_width())),
         setting("dataset.close_after", duration_text(dataset.close_after)),

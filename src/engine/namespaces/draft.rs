@@ -97,7 +97,7 @@ pub struct RollupDraft {
 
 /// What a setting is when nobody said anything; a server may choose its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Defaults {
+pub struct NamespaceDefaults {
     /// The cluster of rollups and events.
     pub cluster: NamespaceName,
     /// The cluster of the count cache.
@@ -114,7 +114,7 @@ pub struct Defaults {
     pub rollup: RollupSettings,
 }
 
-impl Default for Defaults {
+impl Default for NamespaceDefaults {
     fn default() -> Self {
         Self {
             cluster: NamespaceName::new("embedded").expect("a literal name is valid"),
@@ -148,7 +148,7 @@ impl NamespaceDraft {
     }
 
     /// The dataset that the namespace belongs to; `live` is where it is kept already.
-    pub(super) fn dataset_name(&self, live: Option<&Storage>, defaults: &Defaults) -> NamespaceName {
+    pub(super) fn dataset_name(&self, live: Option<&Storage>, defaults: &NamespaceDefaults) -> NamespaceName {
         let kept = live.map_or(&defaults.dataset, |storage| &storage.dataset);
         self.storage.dataset.as_ref().unwrap_or(kept).clone()
     }
@@ -158,7 +158,7 @@ impl NamespaceDraft {
         self,
         live: Option<&NamespaceSpec>,
         dataset: Option<&Dataset>,
-        defaults: &Defaults,
+        defaults: &NamespaceDefaults,
     ) -> NamespaceSpec {
         let live_storage = live.map(|spec| &spec.storage);
         let store = dataset.and_then(|dataset| dataset.cluster.as_ref()).unwrap_or(&defaults.cluster);

@@ -29,14 +29,14 @@ use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
-use crate::engine::rising::Rising;
+use crate::engine::watermark::Watermark;
 use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
 
-pub use clusters::{ClusterUse, Clusters, Unlisted};
+pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
 pub use difference::{differences, duration_text};
-pub use draft::{DatasetDraft, Defaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
+pub use draft::{DatasetDraft, NamespaceDefaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
 pub use etag::Etag;
-use snapshot::Snapshot;
+use snapshot::CatalogSnapshot;
 
 /// What the names of the service's own namespaces begin with.
 pub const RESERVED_PREFIX: &str = "tallystone.";
@@ -55,7 +55,7 @@ pub struct Author {
 
 /// What an apply did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Applied {
+pub enum NamespaceApplyOutcome {
     /// A namespace was created.
     Created,
     /// Settings changed.
@@ -66,9 +66,9 @@ pub enum Applied {
 
 /// The answer to an apply.
 #[derive(Clone, Debug)]
-pub struct ApplyAnswer {
+pub struct NamespaceApplyResult {
     /// What was done, or would be.
-    pub applied: Applied,
+    pub applied: NamespaceApplyOutcome,
     /// The namespace as it is, or would be.
     pub namespace: Arc<Namespace>,
     /// What changed, one line a setting; empty for a creation, which has no before.
@@ -86,7 +86,7 @@ pub enum DryRun {
 
 /// A change of the history.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PastChange {
+pub struct NamespaceHistoryEntry {
     /// The change.
     pub change: NamespaceChange,
     /// When its namespace was created.
@@ -125,47 +125,47 @@ pub fn is_reserved(name: &NamespaceName) -> bool {
 
 /// The catalog of namespaces. Cheap to clone.
 #[derive(Clone)]
-pub struct Namespaces {
-    shared: Arc<Shared>,
+pub struct NamespaceCatalog {
+    shared: Arc<NamespaceCatalogInner>,
 }
 
-struct Shared {
+struct NamespaceCatalogInner {
     catalog: Arc<dyn Catalog>,
     clock: Arc<dyn Clock>,
-    defaults: Defaults,
-    snapshot: ArcSwap<Snapshot>,
+    defaults: NamespaceDefaults,
+    snapshot: ArcSwap<CatalogSnapshot>,
     versions: Cache<(NamespaceId, u64), Arc<NamespaceSpec>>,
     /// One change at a time: a permit admits it, so no lock is held while the store works.
     changes: Semaphore,
     /// Counts the snapshots.
-    generation: Rising,
+    generation: Watermark,
     /// Changes that are under way, also those whose callers went away.
     tasks: TaskTracker,
     /// The revision of the catalog that `follow` read it at.
     followed: AtomicI64,
 }
 
-impl Namespaces {
+impl NamespaceCatalog {
     /// Reads the catalog of a store.
     pub async fn open(catalog: Arc<dyn Catalog>, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        Self::open_with(catalog, clock, Defaults::default()).await
+        Self::open_with(catalog, clock, NamespaceDefaults::default()).await
     }
 
     /// Reads the catalog of a store; what a new namespace leaves out is as `defaults` say.
     pub async fn open_with(
         catalog: Arc<dyn Catalog>,
         clock: Arc<dyn Clock>,
-        defaults: Defaults,
+        defaults: NamespaceDefaults,
     ) -> Result<Self, StoreError> {
-        let snapshot = Snapshot::of(catalog.load().await?, &Snapshot::default());
-        let shared = Shared {
+        let snapshot = CatalogSnapshot::of(catalog.load().await?, &CatalogSnapshot::default());
+        let shared = NamespaceCatalogInner {
             catalog,
             clock,
             defaults,
             snapshot: ArcSwap::from_pointee(snapshot),
             versions: Cache::new(NAMESPACE_VERSIONS_CACHED),
             changes: Semaphore::new(1),
-            generation: Rising::new(0),
+            generation: Watermark::new(0),
             tasks: TaskTracker::new(),
             followed: AtomicI64::new(i64::MIN),
         };
@@ -193,7 +193,7 @@ impl Namespaces {
     }
 
     /// Whether this catalog ever gave a number to a namespace, as far as it was read.
-    pub fn has_given(&self, id: NamespaceId) -> bool {
+    pub fn was_assigned(&self, id: NamespaceId) -> bool {
         id.0 < self.shared.snapshot.load().next_namespace_id
     }
 
@@ -247,10 +247,10 @@ impl Namespaces {
         name: &NamespaceName,
         older_than: Option<(NamespaceId, u64)>,
         limit: usize,
-    ) -> Result<Vec<PastChange>, NamespaceError> {
+    ) -> Result<Vec<NamespaceHistoryEntry>, NamespaceError> {
         let changes = self.shared.catalog.history(name, older_than, limit.min(PAGE_ROWS_MAX)).await?;
         if changes.is_empty() && older_than.is_none() {
-            return Err(never_there(name).into());
+            return Err(never_existed(name).into());
         }
         let mut created: HashMap<NamespaceId, Timestamp> = HashMap::new();
         for change in changes.iter().filter(|change| change.version == FIRST_VERSION) {
@@ -261,12 +261,15 @@ impl Namespaces {
             let first = self.shared.catalog.history(name, beyond, 1).await?;
             created.extend(first.first().map(|first| (first.namespace, first.time)));
         }
-        let past = |change: NamespaceChange| PastChange { created: created.get(&change.namespace).copied(), change };
+        let past = |change: NamespaceChange| NamespaceHistoryEntry {
+            created: created.get(&change.namespace).copied(),
+            change,
+        };
         Ok(changes.into_iter().map(past).collect())
     }
 
     /// Tells of changes: the value grows with each new snapshot, whoever made it.
-    pub fn changes(&self) -> &Rising {
+    pub fn changes(&self) -> &Watermark {
         &self.shared.generation
     }
 
@@ -288,7 +291,7 @@ impl Namespaces {
 
     /// Keeps the catalog as it is until the answer is dropped: no change of this server commits meanwhile. None once the
     /// service drains.
-    pub async fn hold_still(&self) -> Option<SemaphorePermit<'_>> {
+    pub async fn pause_changes(&self) -> Option<SemaphorePermit<'_>> {
         self.shared.admit().await
     }
 
@@ -308,7 +311,7 @@ fn not_found(name: &NamespaceName) -> Reject {
 }
 
 /// The same for what makes sense only on a namespace that is, or was, there.
-fn never_there(name: &NamespaceName) -> Reject {
+fn never_existed(name: &NamespaceName) -> Reject {
     Reject::new(
         Reason::NamespaceNotFound,
         format!("namespace {name} does not exist; check its name, for example with tallystone ns ls"),

@@ -10,7 +10,7 @@ use crate::ports::CatalogState;
 
 /// Everything that lives in the catalog, indexed.
 #[derive(Debug, Default)]
-pub(super) struct Snapshot {
+pub(super) struct CatalogSnapshot {
     /// In the order of names.
     pub ordered: Arc<[Arc<Namespace>]>,
     /// In the order of numbers.
@@ -23,7 +23,7 @@ pub(super) struct Snapshot {
     by_id: HashMap<NamespaceId, Arc<Namespace>>,
 }
 
-impl Snapshot {
+impl CatalogSnapshot {
     /// Indexes a state; whatever did not change since `before` stays the same allocation.
     pub fn of(state: CatalogState, before: &Self) -> Self {
         Self::index(

@@ -135,11 +135,13 @@ fn author() -> Author {
     Author { actor: "test".to_owned(), reason: "because".to_owned() }
 }
 
-async fn open(catalog: &Arc<PlainCatalog>) -> Namespaces {
-    Namespaces::open(Arc::clone(catalog) as Arc<dyn Catalog>, Arc::new(StillClock)).await.expect("an open catalog")
+async fn open(catalog: &Arc<PlainCatalog>) -> NamespaceCatalog {
+    NamespaceCatalog::open(Arc::clone(catalog) as Arc<dyn Catalog>, Arc::new(StillClock))
+        .await
+        .expect("an open catalog")
 }
 
-async fn fresh() -> (Arc<PlainCatalog>, Namespaces) {
+async fn fresh() -> (Arc<PlainCatalog>, NamespaceCatalog) {
     let catalog = Arc::new(PlainCatalog::default());
     let namespaces = open(&catalog).await;
     (catalog, namespaces)
@@ -268,11 +270,14 @@ async fn fixed_settings_do_not_change_and_unsaid_ones_stay() {
 #[tokio::test]
 async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
     let catalog = Arc::new(PlainCatalog::default());
-    let listed = [("embedded", ClusterUse::Store), ("far", ClusterUse::Beside)];
+    let listed = [("embedded", ClusterUse::Store), ("far", ClusterUse::Attached)];
     let listed = listed.map(|(text, usage)| (name(text), usage)).into();
-    let defaults = Defaults { clusters: Clusters { listed, unlisted: Unlisted::Refused }, ..Defaults::default() };
+    let defaults = NamespaceDefaults {
+        clusters: Clusters { listed, unlisted: UnlistedClusters::Refused },
+        ..NamespaceDefaults::default()
+    };
     let namespaces =
-        Namespaces::open_with(Arc::clone(&catalog) as _, Arc::new(StillClock), defaults).await.expect("opened");
+        NamespaceCatalog::open_with(Arc::clone(&catalog) as _, Arc::new(StillClock), defaults).await.expect("opened");
     let kept_in = |text: &str, cluster: &str, dataset: &str| {
         let mut draft = draft(text);
         (draft.storage.rollup_cluster, draft.storage.event_cluster) = (Some(name(cluster)), Some(name(cluster)));
@@ -345,18 +350,18 @@ async fn ensure_leaves_what_is_there_alone() {
 async fn an_apply_says_what_it_does_and_a_dry_run_does_nothing() {
     let (_, namespaces) = fresh().await;
     let said = namespaces.apply(draft("shop"), None, DryRun::Yes, author()).await.expect("said");
-    assert_eq!((said.applied, namespaces.all().len()), (Applied::Created, 0));
+    assert_eq!((said.applied, namespaces.all().len()), (NamespaceApplyOutcome::Created, 0));
     let done = namespaces.apply(draft("shop"), None, DryRun::No, author()).await.expect("done");
-    assert_eq!((done.applied, namespaces.all().len()), (Applied::Created, 1));
+    assert_eq!((done.applied, namespaces.all().len()), (NamespaceApplyOutcome::Created, 1));
     assert_eq!(said.namespace, done.namespace);
     let same = namespaces.apply(draft("shop"), None, DryRun::No, author()).await.expect("nothing to do");
-    assert_eq!(same.applied, Applied::Unchanged);
+    assert_eq!(same.applied, NamespaceApplyOutcome::Unchanged);
     let mut next = draft("shop");
     next.ttl = Some(Duration::from_secs(60));
     let said = namespaces.apply(next.clone(), None, DryRun::Yes, author()).await.expect("said");
     assert_eq!(
         (said.applied, said.differences.as_slice()),
-        (Applied::Updated, ["ttl: none -> 60s".to_owned()].as_slice())
+        (NamespaceApplyOutcome::Updated, ["ttl: none -> 60s".to_owned()].as_slice())
     );
     assert_eq!(namespaces.get(&name("shop")).expect("found").version, 1);
     assert_eq!(namespaces.apply(next, None, DryRun::No, author()).await.expect("done").namespace.version, 2);

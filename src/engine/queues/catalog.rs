@@ -13,15 +13,15 @@ use tokio::sync::oneshot;
 use crate::domain::limits::{
     ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
 };
-use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Refusal, State};
+use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
 use crate::domain::{Reason, Reject};
+use crate::engine::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
-use crate::engine::queues::core::{not_found, with_messages};
 use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
-use crate::engine::queues::error::{QueueError, Slot};
-use crate::engine::queues::live::LiveQueue;
-use crate::engine::shares::{CallerId, NoShare, Share};
+use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::registry::{not_found, refuse_template};
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
 /// The version that a creation makes.
@@ -29,9 +29,9 @@ const FIRST_VERSION: u64 = 1;
 
 /// What a change of a queue came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Changed {
+pub struct QueueUpdateOutcome {
     /// The queue as it is now.
-    pub queue: Arc<Queue>,
+    pub queue: Arc<CatalogQueue>,
     /// What changed, one line a setting; empty for a creation and where nothing changed.
     pub differences: Vec<String>,
 }
@@ -40,9 +40,9 @@ pub struct Changed {
 pub type PastQueueChange = QueueChange;
 
 /// What an enqueue is meant for.
-pub(super) enum ForEnqueue {
+pub(super) enum EnqueueTarget {
     /// A queue that is there.
-    Live(Arc<LiveQueue>),
+    Live(Arc<ServedQueue>),
     /// One that a template makes at its first message.
     Template {
         /// The name of the template.
@@ -54,14 +54,14 @@ pub(super) enum ForEnqueue {
 
 impl Queues {
     /// Reads a queue or template.
-    pub fn get(&self, name: &QueueName) -> Result<Arc<Queue>, QueueError> {
-        let found = self.shared.find(name).ok_or_else(|| not_found(name))?;
+    pub fn get(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
+        let found = self.context.find(name).ok_or_else(|| not_found(name))?;
         Ok(found.record.load_full())
     }
 
     /// Lists queues and templates by name: those above a name whose names begin so.
-    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<Queue>> {
-        let listed = self.shared.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
+    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
+        let listed = self.context.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
         listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }
 
@@ -72,12 +72,12 @@ impl Queues {
         skip: usize,
         limit: usize,
     ) -> Result<Vec<PastQueueChange>, QueueError> {
-        let changes = self.shared.stores.catalog.history(name, skip, limit.min(PAGE_ROWS_MAX)).await?;
+        let changes = self.context.stores.catalog.history(name, skip, limit.min(PAGE_ROWS_MAX)).await?;
         if changes.is_empty() && skip == 0 { Err(not_found(name)) } else { Ok(changes) }
     }
 
     /// Creates a queue; one that exists with the same settings is answered, with others it is refused.
-    pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<Queue>, QueueError> {
+    pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<CatalogQueue>, QueueError> {
         check_author(&author)?;
         let queues = self.clone();
         self.finish(async move { queues.create_now(draft, &author).await }).await
@@ -85,8 +85,8 @@ impl Queues {
 
     /// Creates a queue or template unless its name was ever taken: what users changed or deleted stays so.
     pub async fn ensure(&self, draft: QueueDraft, author: Author) -> Result<(), QueueError> {
-        let known = self.shared.find(&draft.name).is_some()
-            || !self.shared.stores.catalog.history(&draft.name, 0, 1).await?.is_empty();
+        let known = self.context.find(&draft.name).is_some()
+            || !self.context.stores.catalog.history(&draft.name, 0, 1).await?.is_empty();
         if known { Ok(()) } else { self.create(draft, author).await.map(drop) }
     }
 
@@ -97,68 +97,69 @@ impl Queues {
         reset: Vec<String>,
         expected: Option<QueueEtag>,
         author: Author,
-    ) -> Result<Changed, QueueError> {
+    ) -> Result<QueueUpdateOutcome, QueueError> {
         check_author(&author)?;
         let queues = self.clone();
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
     }
 
     /// What an enqueue is meant for.
-    pub(super) fn place_for_enqueue(&self, name: &QueueName) -> Result<ForEnqueue, QueueError> {
-        if let Some(found) = self.shared.find(name) {
-            return with_messages(found).map(ForEnqueue::Live);
+    pub(super) fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
+        if let Some(found) = self.context.find(name) {
+            return refuse_template(found).map(EnqueueTarget::Live);
         }
-        let Some(template) = self.shared.template_of(name) else {
-            return Err(QueueError::NothingMakesIt { name: name.to_string() });
+        let Some(template) = self.context.template_of(name) else {
+            return Err(QueueError::NoTemplate { name: name.to_string() });
         };
         if let Some(why) = &template.spec.enqueue_blocked {
             // The queue would be blocked too; what is refused leaves nothing behind.
             return Err(Refusal::EnqueueBlocked(why.clone()).into());
         }
         let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
-        Ok(ForEnqueue::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
+        Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
     }
 
     /// Makes the queue of a first enqueue.
-    pub(super) async fn make_by_template(
+    pub(super) async fn create_from_template(
         &self,
         caller: &CallerId,
         template: &QueueName,
         spec: QueueSpec,
-    ) -> Result<Arc<LiveQueue>, QueueError> {
+    ) -> Result<Arc<ServedQueue>, QueueError> {
         let author =
             Author { actor: "tallystone".to_owned(), reason: format!("the first enqueue, by template {template}") };
         let most = QUEUES_MAX - QUEUES_FOR_CREATION_MIN;
-        let no_room = |why| QueueError::NoRoom { of: Slot::TemplateQueue, why };
-        if self.shared.len() >= most {
-            return Err(no_room(NoShare::All(most)));
+        let no_room = |why| QueueError::LimitReached { of: LimitedResource::TemplateQueue, why };
+        if self.context.len() >= most {
+            return Err(no_room(QuotaExceeded::All(most)));
         }
-        let share = self.shared.made_by_template.take(caller).map_err(no_room)?;
+        let share = self.context.made_by_template.take(caller).map_err(no_room)?;
         let (queues, name) = (self.clone(), spec.name.clone());
         self.finish(async move { queues.make(spec, &author, Some(share)).await }).await?;
-        self.shared.queue(&name)
+        self.context.queue(&name)
     }
 
     /// Serves what the catalog holds, and repairs what a kill left half done.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
-        let queues = self.shared.stores.catalog.load().await?;
-        let known: HashSet<QueueId> = self.shared.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
+        let queues = self.context.stores.catalog.load().await?;
+        let known: HashSet<QueueId> =
+            self.context.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
         let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
         for orphan in known.difference(&named) {
-            self.shared.stores.shards.drop_queue(*orphan).await?;
+            self.context.stores.shards.drop_queue(*orphan).await?;
         }
         for queue in queues {
             let is_template = queue.spec.template_for.is_some();
             if !is_template && !known.contains(&queue.id) {
                 return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
-                    .because(format!("queue {} has no shards", queue.spec.name)));
+                    .with_source(format!("queue {} has no shards", queue.spec.name)));
             }
-            let live = Arc::new(LiveQueue::new(queue));
-            self.shared.put(&live);
+            let live = Arc::new(ServedQueue::new(queue));
+            self.context.put(&live);
             if !is_template {
-                self.bring(&live).await.map_err(|error| match error {
+                self.apply_settings(&live).await.map_err(|error| match error {
                     QueueError::Store(error) => error,
-                    other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").because(other.to_string()),
+                    other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").with_source(other.to_string()),
                 })?;
             }
         }
@@ -171,7 +172,7 @@ impl Queues {
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (answer, receiver) = oneshot::channel();
-        self.shared.driver.start_once(async move {
+        self.context.driver.start_once(async move {
             // A caller that has gone reads the outcome when it looks again.
             let _ = answer.send(work.await);
         });
@@ -179,17 +180,22 @@ impl Queues {
         receiver.await.unwrap_or_else(|stopped| Err(gone(stopped)))
     }
 
-    async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<Queue>, QueueError> {
+    async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
         // What a queue has from before a rule is no fault of who asks for it again.
-        let known = self.shared.find(&draft.name).map(|live| live.record.load_full());
+        let known = self.context.find(&draft.name).map(|live| live.record.load_full());
         let spec = draft.resolve_new(known.as_ref().map(|known| &known.spec))?;
         self.make(spec, author, None).await
     }
 
     /// Makes a queue with these settings, unless it is there. It holds the share for as long as it is there.
-    async fn make(&self, spec: QueueSpec, author: &Author, share: Option<Share>) -> Result<Arc<Queue>, QueueError> {
-        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        if let Some(live) = self.shared.find(&spec.name) {
+    async fn make(
+        &self,
+        spec: QueueSpec,
+        author: &Author,
+        share: Option<QuotaPermit>,
+    ) -> Result<Arc<CatalogQueue>, QueueError> {
+        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        if let Some(live) = self.context.find(&spec.name) {
             let live = live.record.load_full();
             let lines = differences(&live.spec, &spec);
             if lines.is_empty() {
@@ -200,30 +206,30 @@ impl Queues {
         }
         self.refuse_second_template(&spec)?;
         self.check_durability(&spec)?;
-        if self.shared.len() >= QUEUES_MAX {
+        if self.context.len() >= QUEUES_MAX {
             let what = format!("there are {QUEUES_MAX} queues already; delete some first");
             return Err(Reject::new(Reason::QueueFull, what).into());
         }
-        let id = QueueId(u128::from_be_bytes(self.shared.random()));
-        let now = self.shared.now();
-        let queue = Queue { id, spec, version: FIRST_VERSION, created: now, updated: now };
-        let live = Arc::new(LiveQueue::with_share(queue.clone(), share));
+        let id = QueueId(u128::from_be_bytes(self.context.random()));
+        let now = self.context.now();
+        let queue = CatalogQueue { id, spec, version: FIRST_VERSION, created: now, updated: now };
+        let live = Arc::new(ServedQueue::with_share(queue.clone(), share));
         let is_template = queue.spec.template_for.is_some();
         if !is_template {
-            self.shared.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
+            self.context.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
             if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
                 self.block(&live).await?;
             }
         }
         let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
-        if let Err(error) = self.shared.stores.catalog.commit(record).await {
-            if error.outcome == crate::ports::Outcome::NotApplied {
+        if let Err(error) = self.context.stores.catalog.commit(record).await {
+            if error.outcome == crate::ports::EffectOutcome::NotApplied {
                 // If this fails too, the next start drops the shards that no name stands for.
-                let _ = self.shared.stores.shards.drop_queue(id).await;
+                let _ = self.context.stores.shards.drop_queue(id).await;
             }
             return Err(error.into());
         }
-        self.shared.put(&live);
+        self.context.put(&live);
         Ok(Arc::new(queue))
     }
 
@@ -233,15 +239,15 @@ impl Queues {
         reset: &[String],
         expected: Option<QueueEtag>,
         author: &Author,
-    ) -> Result<Changed, QueueError> {
-        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        let live = self.shared.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
+    ) -> Result<QueueUpdateOutcome, QueueError> {
+        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
         let before = live.record.load_full();
         check_etag(&before, expected)?;
         let spec = draft.resolve(Some(&before.spec), reset)?;
         let lines = differences(&before.spec, &spec);
         if lines.is_empty() {
-            return Ok(Changed { queue: before, differences: lines });
+            return Ok(QueueUpdateOutcome { queue: before, differences: lines });
         }
         let fixed = fixed_differences(&before.spec, &spec);
         if !fixed.is_empty() {
@@ -250,22 +256,23 @@ impl Queues {
         }
         self.check_durability(&spec)?;
         self.refuse_type_of_full(&live, &before.spec, &spec).await?;
-        let queue = Queue { spec, version: before.version + 1, updated: self.shared.now(), ..(*before).clone() };
+        let queue =
+            CatalogQueue { spec, version: before.version + 1, updated: self.context.now(), ..(*before).clone() };
         let record = record_of(Some(before.version), Some(queue.clone()), entry(&queue, author, lines.clone()));
-        self.shared.stores.catalog.commit(record).await?;
+        self.context.stores.catalog.commit(record).await?;
         live.record.store(Arc::new(queue));
         if before.spec.template_for.is_none() {
-            self.bring(&live).await?;
+            self.apply_settings(&live).await?;
         }
         // Whoever waits looks again: blocks may have come or gone.
         live.waiters.wake_all();
-        Ok(Changed { queue: live.record.load_full(), differences: lines })
+        Ok(QueueUpdateOutcome { queue: live.record.load_full(), differences: lines })
     }
 
     /// Of two templates with one prefix nobody could say which makes a queue.
     fn refuse_second_template(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let Some(prefix) = &spec.template_for else { return Ok(()) };
-        let Some(first) = self.shared.directory.template_for(prefix) else { return Ok(()) };
+        let Some(first) = self.context.directory.template_for(prefix) else { return Ok(()) };
         let what = format!(
             "template {} makes the queues that begin with {prefix} already: update it, or delete it first",
             first.record.load().spec.name
@@ -275,7 +282,7 @@ impl Queues {
 
     /// A queue or template that requires more than the store offers is refused, whatever would be made of it.
     fn check_durability(&self, spec: &QueueSpec) -> Result<(), QueueError> {
-        let offered = self.shared.stores.shards.durability();
+        let offered = self.context.stores.shards.durability();
         let Some(required) = spec.required_durability.filter(|required| offered.is_none_or(|offer| offer < *required))
         else {
             return Ok(());
@@ -292,7 +299,7 @@ impl Queues {
     /// The type changes only while the queue is empty; each shard checks that again.
     async fn refuse_type_of_full(
         &self,
-        live: &Arc<LiveQueue>,
+        live: &Arc<ServedQueue>,
         before: &QueueSpec,
         after: &QueueSpec,
     ) -> Result<(), QueueError> {
@@ -304,7 +311,7 @@ impl Queues {
             return Ok(());
         }
         let depth = self.depth_of(live).await?;
-        if State::ALL.into_iter().any(|state| depth.of(state) > 0) {
+        if MessageState::ALL.into_iter().any(|state| depth.of(state) > 0) {
             let what = "type, exclusivity_key and strict_order_per_value change only while the queue holds no message, \
                         those that are over included";
             return Err(Reject::new(Reason::SettingIsFixed, what).into());
@@ -313,21 +320,21 @@ impl Queues {
     }
 
     /// Brings the settings of the catalog to every shard.
-    async fn bring(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
+    async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let settings = live.record.load().spec.shard_settings();
         self.on_every_shard(live, &Command::Configure(Box::new(settings))).await?;
         self.block(live).await
     }
 
-    async fn block(&self, live: &Arc<LiveQueue>) -> Result<(), QueueError> {
+    async fn block(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let spec = live.spec();
         let (enqueue, dequeue) = (spec.enqueue_blocked, spec.dequeue_blocked);
         self.on_every_shard(live, &Command::Block { enqueue, dequeue }).await
     }
 
     /// Sends a command to all shards at once, so that they share the commits of the store.
-    async fn on_every_shard(&self, live: &Arc<LiveQueue>, command: &Command) -> Result<(), QueueError> {
-        let send = |shard| self.shared.call(live, shard, ShardCommand::of(command.clone()));
+    async fn on_every_shard(&self, live: &Arc<ServedQueue>, command: &Command) -> Result<(), QueueError> {
+        let send = |shard| self.context.call(live, shard, ShardCommand::of(command.clone()));
         for answer in join_all((0..live.shards()).map(send)).await {
             answer?.reply?;
         }
@@ -335,11 +342,15 @@ impl Queues {
     }
 }
 
-pub(super) fn record_of(expected_version: Option<u64>, queue: Option<Queue>, change: QueueChange) -> QueueRecord {
+pub(super) fn record_of(
+    expected_version: Option<u64>,
+    queue: Option<CatalogQueue>,
+    change: QueueChange,
+) -> QueueRecord {
     QueueRecord { expected_version, queue, change }
 }
 
-pub(super) fn entry(queue: &Queue, author: &Author, differences: Vec<String>) -> QueueChange {
+pub(super) fn entry(queue: &CatalogQueue, author: &Author, differences: Vec<String>) -> QueueChange {
     QueueChange {
         queue: queue.id,
         name: queue.spec.name.clone(),
@@ -353,7 +364,7 @@ pub(super) fn entry(queue: &Queue, author: &Author, differences: Vec<String>) ->
     }
 }
 
-pub(super) fn check_etag(live: &Queue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
+pub(super) fn check_etag(live: &CatalogQueue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
     let own = QueueEtag::of(live);
     match expected {
         Some(expected) if expected != own => {

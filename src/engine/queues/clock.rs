@@ -11,11 +11,11 @@ use async_trait::async_trait;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::TOKEN_AHEAD_MAX;
-use crate::domain::queue::pace::StepTime;
-use crate::engine::loops::driver::{Activity, Next};
+use crate::domain::queue::clock::StepTime;
+use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::Queues;
-use crate::engine::queues::core::Shared;
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::registry::QueueContext;
 
 /// How often the two are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -34,14 +34,14 @@ pub struct QueueClock {
 impl Queues {
     /// Reads the time of queues.
     pub async fn clock(&self) -> Result<QueueClock, QueueError> {
-        let step = self.shared.stores.shards.clock().await?;
-        Ok(QueueClock { step, wall: self.shared.now(), tokens_from: None })
+        let step = self.context.stores.shards.clock().await?;
+        Ok(QueueClock { step, wall: self.context.now(), tokens_from: None })
     }
 
     /// Judges the age of tokens by wall time again, where the clock was more than a minute ahead once. What was promised of
     /// tokens until now is given up by refusing all of them.
     pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {
-        let tokens_from = self.shared.stores.shards.reset_clock().await?;
+        let tokens_from = self.context.stores.shards.reset_clock().await?;
         if let Some(from) = tokens_from {
             tracing::warn!(
                 ?from,
@@ -54,22 +54,22 @@ impl Queues {
 
 /// Compares the clocks and tells when they part and meet.
 pub struct ClockWatch {
-    shared: Arc<Shared>,
+    context: Arc<QueueContext>,
     apart: bool,
 }
 
 impl ClockWatch {
     /// Watches the time of these queues.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, apart: false }
+    pub fn new(shared: Arc<QueueContext>) -> Self {
+        Self { context: shared, apart: false }
     }
 
     fn tell(&mut self, step: StepTime) {
-        let wall = self.shared.now();
+        let wall = self.context.now();
         let beyond_wall = |time: Timestamp| time.micros().saturating_sub(wall.micros());
         let ahead = beyond_wall(step.now);
-        self.shared.stats.queue_clock_ahead.set(ahead);
-        self.shared.stats.queue_tokens_ahead.set(beyond_wall(step.earlier).max(0));
+        self.context.stats.queue_clock_ahead.set(ahead);
+        self.context.stats.queue_tokens_ahead.set(beyond_wall(step.token_age_clock).max(0));
         let apart = Duration::from_micros(ahead.unsigned_abs()) > TOKEN_AHEAD_MAX;
         if apart == self.apart {
             return;
@@ -89,16 +89,16 @@ impl ClockWatch {
 }
 
 #[async_trait]
-impl Activity for ClockWatch {
+impl BackgroundLoop for ClockWatch {
     fn name(&self) -> &'static str {
         "queue clock"
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         // A store that does not answer says so elsewhere.
-        if let Ok(step) = self.shared.stores.shards.clock().await {
+        if let Ok(step) = self.context.stores.shards.clock().await {
             self.tell(step);
         }
-        Next::After(LOOK_EVERY)
+        NextActivation::After(LOOK_EVERY)
     }
 }

@@ -4,15 +4,15 @@
 //! answer is answered as the first, over a restart too, and touches no queue that was made under the name since.
 
 use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::queue::{QueueId, QueueName, State};
+use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::Queues;
 use crate::engine::queues::catalog::{check_author, check_etag, entry, record_of};
-use crate::engine::queues::core::{check_id, not_found};
 use crate::engine::queues::draft::QueueEtag;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
+use crate::engine::queues::registry::{check_id, not_found};
 use crate::ports::{QueueChange, QueueDeletion};
 
 /// A deletion as it is asked for.
@@ -39,11 +39,11 @@ impl Queues {
     }
 
     async fn delete_now(&self, sent: &SentDeletion, author: &Author) -> Result<u64, QueueError> {
-        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
         if let Some(messages) = self.deleted_before(sent).await? {
             return Ok(messages);
         }
-        let live = self.shared.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
+        let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
         let before = live.record.load_full();
         check_id(&before, sent.id)?;
         check_etag(&before, sent.expected)?;
@@ -52,16 +52,16 @@ impl Queues {
             true => 0,
             false => {
                 let depth = self.depth_of(&live).await?;
-                State::ALL.into_iter().map(|state| depth.of(state)).sum()
+                MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
             }
         };
         let mut change = entry(&before, author, Vec::new());
-        (change.version, change.time, change.spec) = (before.version + 1, self.shared.now(), None);
+        (change.version, change.time, change.spec) = (before.version + 1, self.context.now(), None);
         change.deletion = Some(QueueDeletion { token: sent.token.as_deref().map(Into::into), messages });
-        self.shared.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
-        self.shared.remove(&live);
+        self.context.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
+        self.context.remove(&live);
         if !is_template {
-            self.shared.stores.shards.drop_queue(before.id).await?;
+            self.context.stores.shards.drop_queue(before.id).await?;
         }
         Ok(messages)
     }
@@ -69,7 +69,7 @@ impl Queues {
     /// What an earlier deletion of the same token was answered.
     async fn deleted_before(&self, sent: &SentDeletion) -> Result<Option<u64>, QueueError> {
         let Some(token) = &sent.token else { return Ok(None) };
-        let changes = self.shared.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
+        let changes = self.context.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
         let of_token = |change: &QueueChange| {
             let deletion = change.deletion.as_ref().filter(|deletion| deletion.token.as_deref() == Some(token))?;
             Some((
@@ -85,7 +85,7 @@ impl Queues {
             return Err(Reject::new(Reason::TokenReused, what).into());
         }
         // The first call may have failed between the name and the shards.
-        self.shared.stores.shards.drop_queue(queue).await?;
+        self.context.stores.shards.drop_queue(queue).await?;
         Ok(Some(messages))
     }
 }

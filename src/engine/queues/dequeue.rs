@@ -12,22 +12,22 @@ use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN, QUEUE_MESSAGE_BYTES_MAX,
     QUEUE_REPLY_BYTES_MAX,
 };
-use crate::domain::queue::command::{self, Completeness, Invalid, Leased, MessageRef, Refusal};
+use crate::domain::queue::command::{self, Completeness, InvalidCommandPart, LeaseGrant, MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::session::{SessionCall, SessionId};
+use crate::domain::queue::session_records::{SessionCall, SessionId};
 use crate::domain::queue::{Command, QueueId, QueueName, Reply};
 use crate::engine::queues::Queues;
-use crate::engine::queues::core::Shared;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
-use crate::engine::queues::sessions::CallOfSession;
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::sessions::SentSessionCall;
 use crate::engine::queues::unexpected;
-use crate::engine::queues::waiters::Place;
+use crate::engine::queues::waiters::WaiterSlot;
 use crate::ports::{ShardCommand, StoredMessage};
 
 /// What a worker asks for.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct DequeueRequest {
     /// How many messages at most, 1 to 100.
     pub max: usize,
     /// The lease.
@@ -39,16 +39,16 @@ pub struct Ask {
     /// This message only, if it has what the filter asks for.
     pub message: Option<MessageRef>,
     /// What to do while dequeues are blocked.
-    pub blocked: Blocked,
+    pub blocked: WhenBlocked,
     /// The call of a session that this is; a repeat of it is given the same leases.
-    pub session: Option<CallOfSession>,
+    pub session: Option<SentSessionCall>,
     /// The wait ends with so many messages; 0 stands for 1. Leases run from when each was found.
     pub min: usize,
 }
 
 /// What to do while dequeues are blocked.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Blocked {
+pub enum WhenBlocked {
     /// Refuse.
     #[default]
     Refuse,
@@ -58,9 +58,9 @@ pub enum Blocked {
 
 /// One lease with its message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Given {
+pub struct LeasedMessage {
     /// The lease.
-    pub lease: Leased,
+    pub lease: LeaseGrant,
     /// Its token as the worker gets it.
     pub token: String,
     /// The message.
@@ -70,22 +70,22 @@ pub struct Given {
 }
 
 /// What a worker gets. Dropped without `take`, it releases its leases, unless a session has them: that may come back.
-pub struct Dequeued {
-    shared: Arc<Shared>,
-    queue: Arc<LiveQueue>,
+pub struct LeaseBatch {
+    context: Arc<QueueContext>,
+    queue: Arc<ServedQueue>,
     /// Each with when the look began that found it, by elapsed time.
-    leases: Vec<(Given, Duration)>,
+    leases: Vec<(LeasedMessage, Duration)>,
     /// When the last look began.
     looked: Duration,
     /// The session whose leases they are.
     session: Option<SessionId>,
     /// The shards that were asked.
-    asked: Vec<u32>,
+    asked_shards: Vec<u32>,
     /// Whether fewer than asked for are all there are.
     pub completeness: Completeness,
 }
 
-impl Dequeued {
+impl LeaseBatch {
     /// The queue, and its number.
     pub fn queue(&self) -> (QueueId, QueueName) {
         let record = self.queue.record.load();
@@ -93,37 +93,37 @@ impl Dequeued {
     }
 
     /// Whether anything was found.
-    pub fn has_some(&self) -> bool {
+    pub fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 
     /// How long nothing changes by itself.
     pub fn next_event_in(&self) -> Option<Duration> {
-        self.queue.next_event_in(self.shared.clock.elapsed())
+        self.queue.next_event_in(self.context.clock.elapsed())
     }
 
     /// Hands the leases over to whoever answers them, best priority first. Those of earlier looks have begun to run out.
-    pub fn take(mut self) -> Vec<Given> {
+    pub fn take(mut self) -> Vec<LeasedMessage> {
         let now = self.looked;
         let mut leases = std::mem::take(&mut self.leases);
         leases.sort_by_key(|(given, _)| given.message.head.priority);
-        let left = |(given, at): (Given, Duration)| {
+        let left = |(given, at): (LeasedMessage, Duration)| {
             let expires_in = given.lease.expires_in.saturating_sub(now.saturating_sub(at));
-            Given { lease: Leased { expires_in, ..given.lease }, ..given }
+            LeasedMessage { lease: LeaseGrant { expires_in, ..given.lease }, ..given }
         };
         leases.into_iter().map(left).collect()
     }
 
     /// Takes in what a shard has given.
-    pub(super) fn add(&mut self, leases: Vec<Leased>, messages: Vec<StoredMessage>, at: Timestamp) {
+    pub(super) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
         let now = self.looked;
         if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
-            self.shared.sessions.leased(id, self.shared.clock.elapsed() + longest);
+            self.context.sessions.leased(id, self.context.clock.elapsed() + longest);
         }
-        let (queue, key) = (self.queue.record.load().id, self.shared.lease_key);
+        let (queue, key) = (self.queue.record.load().id, self.context.lease_key);
         let given = leases.into_iter().zip(messages).map(|(lease, message)| {
             let token = lease.token.to_text(queue.0, &key);
-            Given { lease, token, message, at }
+            LeasedMessage { lease, token, message, at }
         });
         self.leases.extend(given.map(|given| (given, now)));
     }
@@ -142,30 +142,30 @@ impl Dequeued {
     }
 }
 
-impl Drop for Dequeued {
+impl Drop for LeaseBatch {
     fn drop(&mut self) {
         if self.session.is_none() {
-            self.shared.release_all(&self.queue, self.leases.iter().map(|(given, _)| given.lease.token));
+            self.context.release_all(&self.queue, self.leases.iter().map(|(given, _)| given.lease.token));
         }
     }
 }
 
 impl Queues {
     /// Leases messages, waiting for the first if asked to.
-    pub async fn dequeue(&self, name: &QueueName, ask: Ask) -> Result<Dequeued, QueueError> {
+    pub async fn dequeue(&self, name: &QueueName, ask: DequeueRequest) -> Result<LeaseBatch, QueueError> {
         if !(1..=DEQUEUE_MESSAGES_MAX).contains(&ask.max) {
-            return Err(Invalid::Count.into());
+            return Err(InvalidCommandPart::Count.into());
         }
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
-            return Err(Invalid::Lease.into());
+            return Err(InvalidCommandPart::Lease.into());
         }
-        let queue = self.shared.queue(name)?;
+        let queue = self.context.queue(name)?;
         let session = ask.session.map(|asked| self.admit(asked)).transpose()?;
         if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat) {
             if let Some(again) = self.recall(&queue, session.call).await? {
                 return Ok(again);
             }
-            if session.is_behind {
+            if session.is_superseded {
                 // What it leased now could be confirmed by what the session says of its later calls, and be seen by nobody.
                 return Err(Refusal::SequenceTooOld.into());
             }
@@ -181,24 +181,24 @@ impl Queues {
     async fn dequeue_within(
         &self,
         name: &QueueName,
-        queue: &Arc<LiveQueue>,
-        ask: &Ask,
+        queue: &Arc<ServedQueue>,
+        ask: &DequeueRequest,
         call: Option<SessionCall>,
-    ) -> Result<Dequeued, QueueError> {
-        let until = self.shared.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
+    ) -> Result<LeaseBatch, QueueError> {
+        let until = self.context.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
-        let mut found = self.nothing(queue, call.map(|call| call.id));
+        let mut found = self.empty_batch(queue, call.map(|call| call.id));
         let mut place = None;
         // Whether one look came to the end while the place was held, and nothing has woken it since.
         let mut seen_all = false;
         loop {
-            let looked = place.as_ref().map(Place::look);
-            self.gather(queue, ask, call, &mut found).await?;
+            let looked = place.as_ref().map(WaiterSlot::begin_look);
+            self.lease_from_shards(queue, ask, call, &mut found).await?;
             if let Some(call) = call.filter(|call| !told && call.received_up_to.is_some()) {
-                self.beat_elsewhere(queue, &call, &found.asked);
+                self.heartbeat_other_shards(queue, &call, &found.asked_shards);
                 told = true;
             }
-            let left = until.saturating_sub(self.shared.clock.elapsed());
+            let left = until.saturating_sub(self.context.clock.elapsed());
             let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
             if enough || found.is_full() {
                 return Ok(found);
@@ -221,29 +221,29 @@ impl Queues {
                 place = Some(queue.waiters.enter(Arc::new(ask.filter.clone())));
                 continue;
             };
-            place.rest(looked);
+            place.sleep_after_look(looked);
             tokio::select! {
                 biased;
-                () = place.woken() => seen_all = false,
-                () = self.shared.drain.cancelled() => return Ok(found),
-                () = self.shared.clock.sleep(left) => {}
+                () = place.wait_until_woken() => seen_all = false,
+                () = self.context.drain.cancelled() => return Ok(found),
+                () = self.context.clock.sleep(left) => {}
             }
-            self.shared.queue(name)?;
+            self.context.queue(name)?;
         }
     }
 
     /// Takes what there is, over all shards.
-    pub(super) async fn gather(
+    pub(super) async fn lease_from_shards(
         &self,
-        queue: &Arc<LiveQueue>,
-        ask: &Ask,
+        queue: &Arc<ServedQueue>,
+        ask: &DequeueRequest,
         call: Option<SessionCall>,
-        found: &mut Dequeued,
+        found: &mut LeaseBatch,
     ) -> Result<(), QueueError> {
-        (found.looked, found.completeness) = (self.shared.clock.elapsed(), Completeness::Complete);
-        queue.ask(found.looked);
+        (found.looked, found.completeness) = (self.context.clock.elapsed(), Completeness::Complete);
+        queue.record_dequeue(found.looked);
         match (self.refuse_blocked(queue), ask.blocked) {
-            (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), Blocked::Wait) => return Ok(()),
+            (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), WhenBlocked::Wait) => return Ok(()),
             (Err(_), _) if !found.leases.is_empty() => return Ok(()), // what was found is answered
             (refused, _) => refused?,
         }
@@ -253,7 +253,7 @@ impl Queues {
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
-            let mut offers = queue.offers(self.shared.clock.elapsed());
+            let mut offers = queue.offers(self.context.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else { break };
             let room = found.room();
@@ -266,12 +266,12 @@ impl Queues {
             let asked = command::Dequeue {
                 max: share,
                 lease: ask.lease,
-                cursor: queue.shard(shard).walks.cursor(&ask.filter),
+                cursor: queue.shard(shard).filter_cursors.cursor(&ask.filter),
                 filter: ask.filter.clone(),
                 session: call,
                 ..command::Dequeue::default()
             };
-            let (count, completeness) = self.ask_shard(queue, shard, asked, found).await?;
+            let (count, completeness) = self.lease_from_shard(queue, shard, asked, found).await?;
             if count < share {
                 exhausted[shard as usize] = true;
                 if completeness != Completeness::Complete {
@@ -286,30 +286,30 @@ impl Queues {
             found.completeness = Completeness::More;
         }
         if found.leases.is_empty() {
-            self.shared.stats.dequeues_empty.one();
+            self.context.stats.dequeues_empty.increment();
         }
-        let (looked, now) = (found.looked, self.shared.clock.elapsed());
+        let (looked, now) = (found.looked, self.context.clock.elapsed());
         let given = found.leases.iter().filter(|(_, at)| *at == looked);
         let given = given.map(|(given, _)| (given.message.head.priority, given.lease.token.key.shard));
-        self.shared.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
+        self.context.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
         Ok(())
     }
 
     /// Leases one message by name.
     async fn dequeue_one(
         &self,
-        queue: &Arc<LiveQueue>,
+        queue: &Arc<ServedQueue>,
         message: MessageRef,
-        ask: &Ask,
+        ask: &DequeueRequest,
         call: Option<SessionCall>,
-    ) -> Result<Dequeued, QueueError> {
+    ) -> Result<LeaseBatch, QueueError> {
         self.refuse_blocked(queue)?;
-        let mut found = self.nothing(queue, call.map(|call| call.id));
+        let mut found = self.empty_batch(queue, call.map(|call| call.id));
         if !ask.filter.is_empty() {
             // Metadata never changes, so what does not fit now never will.
             let name = queue.record.load().spec.name.clone();
             let looked = self.get_message(&name, message.clone()).await?;
-            if !ask.filter.is_met_by(&looked.message.head.metadata) {
+            if !ask.filter.matches(&looked.message.head.metadata) {
                 return Ok(found);
             }
         }
@@ -317,53 +317,53 @@ impl Queues {
         let message = Some(message);
         let asked =
             command::Dequeue { max: 1, lease: ask.lease, message, session: call, ..command::Dequeue::default() };
-        self.ask_shard(queue, shard, asked, &mut found).await?;
+        self.lease_from_shard(queue, shard, asked, &mut found).await?;
         Ok(found)
     }
 
-    async fn ask_shard(
+    async fn lease_from_shard(
         &self,
-        queue: &Arc<LiveQueue>,
+        queue: &Arc<ServedQueue>,
         shard: u32,
         asked: command::Dequeue,
-        found: &mut Dequeued,
+        found: &mut LeaseBatch,
     ) -> Result<(usize, Completeness), QueueError> {
         let (filter, session) = (asked.filter.clone(), asked.session.map(|call| call.id));
         if let Some(id) = session {
-            found.asked.push(shard);
-            if !self.shared.sessions.touch(id, queue.shard(shard).id)? {
+            found.asked_shards.push(shard);
+            if !self.context.sessions.add_shard(id, queue.shard(shard).id)? {
                 return Err(QueueError::SessionShards);
             }
         }
-        let answer = self.shared.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;
+        let answer = self.context.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;
         match (answer.reply, session) {
             (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
-                queue.shard(shard).walks.keep(filter, cursor);
-                self.shared.stats.leases_given.add(count as u64);
+                queue.shard(shard).filter_cursors.keep(filter, cursor);
+                self.context.stats.leases_given.add(count as u64);
                 found.add(leases, answer.messages, answer.at);
                 Ok((count, completeness))
             }
             (Ok(other), _) => Err(unexpected("dequeue", &other)),
-            (Err(refusal), Some(id)) => Err(self.refused_in(id, refusal)),
+            (Err(refusal), Some(id)) => Err(self.record_refusal(id, refusal)),
             (Err(refusal), None) => Err(refusal.into()),
         }
     }
 
-    pub(super) fn nothing(&self, queue: &Arc<LiveQueue>, session: Option<SessionId>) -> Dequeued {
-        Dequeued {
-            shared: Arc::clone(&self.shared),
+    pub(super) fn empty_batch(&self, queue: &Arc<ServedQueue>, session: Option<SessionId>) -> LeaseBatch {
+        LeaseBatch {
+            context: Arc::clone(&self.context),
             queue: Arc::clone(queue),
             leases: Vec::new(),
-            looked: self.shared.clock.elapsed(),
+            looked: self.context.clock.elapsed(),
             session,
-            asked: Vec::new(),
+            asked_shards: Vec::new(),
             completeness: Completeness::Complete,
         }
     }
 
-    fn refuse_blocked(&self, queue: &LiveQueue) -> Result<(), QueueError> {
-        if self.shared.drain.is_cancelled() {
+    fn refuse_blocked(&self, queue: &ServedQueue) -> Result<(), QueueError> {
+        if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
         match &queue.record.load().spec.dequeue_blocked {

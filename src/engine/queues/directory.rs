@@ -12,26 +12,26 @@ use hashbrown::HashMap;
 use parking_lot::RwLock;
 
 use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::served_queue::ServedQueue;
 
 /// The queues of a server.
 #[derive(Default)]
-pub struct Directory {
-    by_name: DashMap<QueueName, Arc<LiveQueue>>,
-    by_id: DashMap<QueueId, Arc<LiveQueue>>,
-    order: RwLock<Order>,
+pub struct QueueDirectory {
+    by_name: DashMap<QueueName, Arc<ServedQueue>>,
+    by_id: DashMap<QueueId, Arc<ServedQueue>>,
+    order: RwLock<QueuesByName>,
 }
 
 #[derive(Default)]
-struct Order {
-    by_name: BTreeMap<Box<str>, Arc<LiveQueue>>,
+struct QueuesByName {
+    by_name: BTreeMap<Box<str>, Arc<ServedQueue>>,
     /// The templates of each prefix: one, but where an older build took more.
-    templates: HashMap<Box<str>, Vec<Arc<LiveQueue>>>,
+    templates: HashMap<Box<str>, Vec<Arc<ServedQueue>>>,
 }
 
-impl Directory {
+impl QueueDirectory {
     /// Takes a queue or template in. O(log n).
-    pub fn put(&self, queue: &Arc<LiveQueue>) {
+    pub fn put(&self, queue: &Arc<ServedQueue>) {
         let record = queue.record.load();
         let spec = &record.spec;
         let mut order = self.order.write();
@@ -44,7 +44,7 @@ impl Directory {
     }
 
     /// Takes a queue or template out. O(log n).
-    pub fn remove(&self, queue: &LiveQueue) {
+    pub fn remove(&self, queue: &ServedQueue) {
         let record = queue.record.load();
         let spec = &record.spec;
         let mut order = self.order.write();
@@ -62,12 +62,12 @@ impl Directory {
     }
 
     /// Finds a queue or template by its name.
-    pub fn find(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
+    pub fn find(&self, name: &QueueName) -> Option<Arc<ServedQueue>> {
         self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
     }
 
     /// Finds a queue by its number.
-    pub fn by_id(&self, id: QueueId) -> Option<Arc<LiveQueue>> {
+    pub fn by_id(&self, id: QueueId) -> Option<Arc<ServedQueue>> {
         self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
     }
 
@@ -77,12 +77,12 @@ impl Directory {
     }
 
     /// All, by name. O(n).
-    pub fn all(&self) -> Vec<Arc<LiveQueue>> {
+    pub fn all(&self) -> Vec<Arc<ServedQueue>> {
         self.order.read().by_name.values().map(Arc::clone).collect()
     }
 
     /// Those above a name whose names begin so, by name. O(log n + what is answered).
-    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<LiveQueue>> {
+    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<ServedQueue>> {
         let from = match above {
             Some(above) if above.as_str() >= prefix => Bound::Excluded(above.as_str()),
             Some(_) | None => Bound::Included(prefix),
@@ -97,13 +97,13 @@ impl Directory {
     }
 
     /// The template with this prefix.
-    pub fn template_for(&self, prefix: &str) -> Option<Arc<LiveQueue>> {
+    pub fn template_for(&self, prefix: &str) -> Option<Arc<ServedQueue>> {
         let order = self.order.read();
         order.templates.get(prefix).and_then(|same| same.last()).map(Arc::clone)
     }
 
     /// The template with the longest prefix of a name. O(length of the name).
-    pub fn template_of(&self, name: &QueueName) -> Option<Arc<LiveQueue>> {
+    pub fn template_of(&self, name: &QueueName) -> Option<Arc<ServedQueue>> {
         let name = name.as_str();
         let order = self.order.read();
         let ends = (1..=name.len()).rev().filter(|end| name.is_char_boundary(*end));
@@ -117,27 +117,27 @@ mod tests {
     use super::*;
     use crate::domain::Timestamp;
     use crate::domain::limits::QUEUES_MAX;
-    use crate::domain::queue::{Queue, QueueSpec};
+    use crate::domain::queue::{CatalogQueue, QueueSpec};
     use crate::engine::queues::QueueDraft;
 
     fn name(text: &str) -> QueueName {
         QueueName::new(text).expect("a name")
     }
 
-    fn queue(id: u128, text: &str, template_for: Option<&str>) -> Arc<LiveQueue> {
+    fn queue(id: u128, text: &str, template_for: Option<&str>) -> Arc<ServedQueue> {
         let spec = QueueDraft::of(name(text)).resolve_new(None).expect("defaults are valid");
         let spec = QueueSpec { template_for: template_for.map(Into::into), ..spec };
         let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
-        Arc::new(LiveQueue::new(Queue { id: QueueId(id), spec, version: 1, created, updated }))
+        Arc::new(ServedQueue::new(CatalogQueue { id: QueueId(id), spec, version: 1, created, updated }))
     }
 
-    fn names(listed: Vec<Arc<LiveQueue>>) -> Vec<String> {
+    fn names(listed: Vec<Arc<ServedQueue>>) -> Vec<String> {
         listed.iter().map(|queue| queue.record.load().spec.name.to_string()).collect()
     }
 
     #[test]
     fn a_page_begins_above_its_name_and_ends_with_its_prefix() {
-        let directory = Directory::default();
+        let directory = QueueDirectory::default();
         for (id, text) in (1..).zip(["b", "a/2", "a", "a/1", "a/3", "b/1"]) {
             directory.put(&queue(id, text, None));
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_of_a_template_counts_until_the_template_is_gone() {
-        let directory = Directory::default();
+        let directory = QueueDirectory::default();
         for (id, text, prefix) in [(1, "any", "t"), (2, "timed", "timed/"), (3, "daily", "timed/day/")] {
             directory.put(&queue(id, text, Some(prefix)));
         }
@@ -168,7 +168,7 @@ mod tests {
     /// Names that are not there once took 5 ms each among so many, in an optimized build: a minute for all of these.
     #[test]
     fn a_name_that_is_not_there_costs_the_same_among_the_most_queues() {
-        let directory = Directory::default();
+        let directory = QueueDirectory::default();
         for id in 0..QUEUES_MAX {
             let prefix = format!("p{id}/");
             directory.put(&queue(id as u128, &format!("t{id}"), Some(&prefix).filter(|_| id % 2 == 0).map(|p| &**p)));

@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::ranges::{self, Fault};
-use crate::domain::queue::settings::{Exclusivity, PriorityClass, RetryPolicy, Settings};
-use crate::domain::queue::{Durability, Queue, QueueId, QueueName, QueueSpec};
+use crate::domain::queue::setting_ranges::{self, AllowedRange};
+use crate::domain::queue::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
+use crate::domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::duration_text;
 
@@ -44,7 +44,7 @@ pub struct QueueDraft {
     /// The attempts.
     pub default_attempts: Option<u32>,
     /// When failed messages are tried again.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<MessageRetryPolicy>,
     /// The TTL; 0 for none.
     pub default_ttl: Option<Duration>,
     /// How long completed, canceled and errored messages are kept.
@@ -212,10 +212,10 @@ fn checked(live: Option<&QueueSpec>, spec: QueueSpec) -> Result<QueueSpec, Rejec
     if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
 }
 
-type Reset = fn(&mut QueueSpec, &QueueSpec);
+type ResetSetting = fn(&mut QueueSpec, &QueueSpec);
 
 /// The settings that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, Reset); 17] = [
+const WITH_DEFAULT: [(&str, ResetSetting); 17] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
     ("required_durability", |own, base| own.required_durability = base.required_durability),
     ("default_lease", |own, base| own.settings.default_lease = base.settings.default_lease),
@@ -249,13 +249,13 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
 
 /// The faults that a change brings in: a setting that a live queue has from before a rule stays as it is until somebody
 /// changes it. What shards refuse is a fault in any case.
-fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<Fault> {
-    let mut faults = ranges::faults_of_queue(spec);
+fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<AllowedRange> {
+    let mut faults = setting_ranges::faults_of_queue(spec);
     let Some(live) = live.filter(|_| !faults.is_empty()) else { return faults };
-    let (old, of_shard) = (ranges::faults_of_queue(live), ranges::faults_of_shard(&spec.settings));
+    let (old, of_shard) = (setting_ranges::faults_of_queue(live), setting_ranges::faults_of_shard(&spec.settings));
     let values = [settings_of(live), settings_of(spec)];
     faults.retain(|fault| {
-        let is_of = |other: &Fault| other.setting == fault.setting;
+        let is_of = |other: &AllowedRange| other.setting == fault.setting;
         let [before, after] = values.each_ref().map(|values| value_of(values, fault.setting));
         of_shard.iter().any(is_of) || !old.iter().any(is_of) || before != after
     });
@@ -263,7 +263,7 @@ fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<Fault> {
 }
 
 /// The value of a setting, or of the one that it is a part or the reason of.
-fn value_of<'a>(values: &'a [Setting], setting: &str) -> Option<&'a str> {
+fn value_of<'a>(values: &'a [QueueSettingText], setting: &str) -> Option<&'a str> {
     let whole = setting.strip_suffix("_reason").unwrap_or(setting);
     let whole = if whole.starts_with("retry_policy.") { "retry_policy" } else { whole };
     values.iter().find(|value| value.name == whole).map(|setting| &*setting.value)
@@ -273,9 +273,9 @@ fn value_of<'a>(values: &'a [Setting], setting: &str) -> Option<&'a str> {
 const VALUE_SHOWN_CHARS: usize = 40;
 
 /// Refuses settings, each with its value, where that is short, and what it may be.
-fn out_of_range(spec: &QueueSpec, faults: &[Fault]) -> Reject {
+fn out_of_range(spec: &QueueSpec, faults: &[AllowedRange]) -> Reject {
     let values = settings_of(spec);
-    let words = |Fault { setting, allowed }: &Fault| {
+    let words = |AllowedRange { setting, allowed }: &AllowedRange| {
         let whole = || values.iter().find(|value| value.name == *setting).map(|setting| setting.value.clone());
         let value = part_of(&spec.settings.retry, setting).or_else(whole);
         match (value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS), count_of(&spec.settings, setting)) {
@@ -300,7 +300,7 @@ fn count_of(settings: &Settings, setting: &str) -> Option<usize> {
 }
 
 /// The value of a setting that is a part of the retry policy.
-fn part_of(retry: &RetryPolicy, setting: &str) -> Option<String> {
+fn part_of(retry: &MessageRetryPolicy, setting: &str) -> Option<String> {
     match setting.strip_prefix("retry_policy.")? {
         "factor_percent" => Some(format!("{} %", retry.factor_percent)),
         "max" => Some(duration_text(retry.max)),
@@ -309,7 +309,7 @@ fn part_of(retry: &RetryPolicy, setting: &str) -> Option<String> {
     }
 }
 
-struct Setting {
+struct QueueSettingText {
     name: &'static str,
     value: String,
 }
@@ -317,7 +317,7 @@ struct Setting {
 /// What differs between two settings of a queue: `setting: before -> after`, one line a setting.
 pub fn differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
     let pairs = settings_of(before).into_iter().zip(settings_of(after));
-    let line = |(before, after): (Setting, Setting)| {
+    let line = |(before, after): (QueueSettingText, QueueSettingText)| {
         (before.value != after.value).then(|| format!("{}: {} -> {}", before.name, before.value, after.value))
     };
     pairs.filter_map(line).collect()
@@ -329,7 +329,7 @@ pub fn fixed_differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
     differences(before, after).into_iter().filter(is_fixed).collect()
 }
 
-fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
+fn settings_of(spec: &QueueSpec) -> Vec<QueueSettingText> {
     let QueueSpec {
         name: _,
         description,
@@ -385,7 +385,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<Setting> {
         ("enqueue_blocked", text(enqueue_blocked.as_deref())),
         ("dequeue_blocked", text(dequeue_blocked.as_deref())),
     ];
-    values.into_iter().map(|(name, value)| Setting { name, value }).collect()
+    values.into_iter().map(|(name, value)| QueueSettingText { name, value }).collect()
 }
 
 /// A class as the command line takes it, with the unit of its offset.
@@ -403,7 +403,7 @@ pub struct QueueEtag {
 
 impl QueueEtag {
     /// The etag of a queue as it is.
-    pub fn of(queue: &Queue) -> Self {
+    pub fn of(queue: &CatalogQueue) -> Self {
         Self::of_version(queue.id, queue.version)
     }
 
@@ -471,7 +471,10 @@ mod tests {
             default_lease: Some(Duration::from_millis(500)),
             default_attempts: Some(0),
             description: Some("x".repeat(1_025)),
-            retry: Some(RetryPolicy { factor_percent: 50, ..QueueSpec::with_defaults(named().name).settings.retry }),
+            retry: Some(MessageRetryPolicy {
+                factor_percent: 50,
+                ..QueueSpec::with_defaults(named().name).settings.retry
+            }),
             ..named()
         };
         let refused = bad.resolve(None, &[]).expect_err("out of range");
@@ -497,7 +500,7 @@ mod tests {
         let again = QueueDraft { quota_messages: Some(0), retry: Some(old.settings.retry), ..named() };
         assert_eq!(again.clone().resolve_new(Some(&old)).expect("it is there"), old, "who makes sure of it finds it");
         assert!(again.resolve_new(None).is_err());
-        let still_bad = RetryPolicy { jitter_percent: 1, ..old.settings.retry };
+        let still_bad = MessageRetryPolicy { jitter_percent: 1, ..old.settings.retry };
         for (draft, field) in [
             (QueueDraft { retry: Some(still_bad), ..named() }, "queue.retry_policy.max"),
             (QueueDraft { dedupe_window: Some(Duration::ZERO), ..named() }, "queue.dedupe_window"),

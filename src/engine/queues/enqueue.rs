@@ -6,18 +6,18 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::Timestamp;
-use crate::domain::queue::command::{Invalid, NewMessage, Refusal};
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::{InvalidCommandPart, NewMessage, Refusal};
 use crate::domain::queue::message::{MessageId, MessageKey, Metadata};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::route::{Route, route};
 use crate::domain::queue::shard::Shard;
-use crate::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Reply, State};
+use crate::domain::queue::shard_routing::{MessageRoute, route};
+use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Reply};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::Queues;
-use crate::engine::queues::catalog::ForEnqueue;
+use crate::engine::queues::catalog::EnqueueTarget;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::unexpected;
-use crate::engine::shares::CallerId;
 use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A message as a caller sends it.
@@ -52,7 +52,7 @@ pub struct SentMessage {
 }
 
 /// A message that is being taken in.
-struct Named {
+struct EnqueueId {
     id: MessageId,
     /// Whether its caller made the name.
     idempotent: bool,
@@ -60,13 +60,13 @@ struct Named {
 
 /// What came of an enqueue.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Enqueued {
+pub struct EnqueueOutcome {
     /// The name.
     pub id: MessageId,
     /// The place.
     pub key: MessageKey,
     /// The state right after the first call.
-    pub state: State,
+    pub state: MessageState,
     /// Whether an earlier call took it in.
     pub already_enqueued: bool,
     /// Whether a repeat would be recognised.
@@ -80,17 +80,17 @@ impl Queues {
         caller: &CallerId,
         name: &QueueName,
         sent: SentMessage,
-    ) -> Result<Enqueued, QueueError> {
-        let queue = match self.place_for_enqueue(name)? {
-            ForEnqueue::Live(queue) => queue,
-            ForEnqueue::Template { template, spec } => {
-                let step = self.shared.stores.shards.clock().await?;
-                self.try_out(&spec, sent.clone(), step)?;
-                self.make_by_template(caller, &template, *spec).await?
+    ) -> Result<EnqueueOutcome, QueueError> {
+        let queue = match self.enqueue_target(name)? {
+            EnqueueTarget::Live(queue) => queue,
+            EnqueueTarget::Template { template, spec } => {
+                let step = self.context.stores.shards.clock().await?;
+                self.check_on_empty_shard(&spec, sent.clone(), step)?;
+                self.create_from_template(caller, &template, *spec).await?
             }
         };
-        let (named, (shard, command)) = self.named(&queue, sent)?;
-        self.enqueued(&queue, named, self.shared.call(&queue, shard, command).await?)
+        let (named, (shard, command)) = self.enqueue_command(&queue, sent)?;
+        self.enqueue_outcome(&queue, named, self.context.call(&queue, shard, command).await?)
     }
 
     /// Takes messages in, each with its own answer.
@@ -99,56 +99,60 @@ impl Queues {
         caller: &CallerId,
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
-    ) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
-        let (queue, sent) = match self.place_for_enqueue(name)? {
-            ForEnqueue::Live(queue) => (queue, sent),
-            ForEnqueue::Template { template, spec } => {
-                let step = self.shared.stores.shards.clock().await?;
+    ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
+        let (queue, sent) = match self.enqueue_target(name)? {
+            EnqueueTarget::Live(queue) => (queue, sent),
+            EnqueueTarget::Template { template, spec } => {
+                let step = self.context.stores.shards.clock().await?;
                 let tried = |sent: Result<SentMessage, QueueError>| {
                     let sent = sent?;
-                    self.try_out(&spec, sent.clone(), step).map(|()| sent)
+                    self.check_on_empty_shard(&spec, sent.clone(), step).map(|()| sent)
                 };
                 let sent: Vec<_> = sent.into_iter().map(tried).collect();
                 if sent.iter().all(Result::is_err) {
                     return Ok(sent.into_iter().filter_map(Result::err).map(Err).collect());
                 }
-                (self.make_by_template(caller, &template, *spec).await?, sent)
+                (self.create_from_template(caller, &template, *spec).await?, sent)
             }
         };
         let (mut names, mut commands) = (Vec::with_capacity(sent.len()), Vec::with_capacity(sent.len()));
         for sent in sent {
-            let named = sent.and_then(|sent| self.named(&queue, sent));
+            let named = sent.and_then(|sent| self.enqueue_command(&queue, sent));
             let (name, command) =
                 named.map_or_else(|error| (None, Err(error)), |(name, command)| (Some(name), Ok(command)));
             names.push(name);
             commands.push(command);
         }
-        let answers = self.shared.call_each(&queue, commands).await;
-        let enqueued = |(name, answer): (Option<Named>, Result<ShardAnswer, QueueError>)| {
+        let answers = self.context.call_each(&queue, commands).await;
+        let enqueued = |(name, answer): (Option<EnqueueId>, Result<ShardAnswer, QueueError>)| {
             let answer = answer?;
-            self.enqueued(&queue, name.expect("only what has a name was sent"), answer)
+            self.enqueue_outcome(&queue, name.expect("only what has a name was sent"), answer)
         };
         Ok(names.into_iter().zip(answers).map(enqueued).collect())
     }
 
     /// Refuses what a new queue would refuse, so that no message that is not taken in leaves a queue behind.
-    fn try_out(&self, spec: &QueueSpec, sent: SentMessage, step: StepTime) -> Result<(), QueueError> {
+    fn check_on_empty_shard(&self, spec: &QueueSpec, sent: SentMessage, step: StepTime) -> Result<(), QueueError> {
         let (id, now) = (QueueId(0), step.now);
-        let queue = Queue { id, spec: spec.clone(), version: 1, created: now, updated: now };
-        let queue = LiveQueue::new(queue);
-        let (_, (number, ShardCommand { command, .. })) = self.named(&queue, sent)?;
+        let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now };
+        let queue = ServedQueue::new(queue);
+        let (_, (number, ShardCommand { command, .. })) = self.enqueue_command(&queue, sent)?;
         let mut shard = Shard::new(number, 1, spec.shard_settings())?;
-        shard.apply(command, step).reply.map(drop).map_err(|refusal| refused(&queue, refusal, self.shared.now()))
+        shard.apply(command, step).reply.map(drop).map_err(|refusal| refused(&queue, refusal, self.context.now()))
     }
 
     /// The name of a message, and the command that takes it in with its shard.
-    fn named(&self, queue: &LiveQueue, sent: SentMessage) -> Result<(Named, (u32, ShardCommand)), QueueError> {
+    fn enqueue_command(
+        &self,
+        queue: &ServedQueue,
+        sent: SentMessage,
+    ) -> Result<(EnqueueId, (u32, ShardCommand)), QueueError> {
         let idempotent = sent.id.is_some();
         let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
         let spec = queue.record.load();
-        let Route { routing, shard } =
+        let MessageRoute { routing, shard } =
             route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata)?;
-        let payload_bytes = u32::try_from(sent.payload.len()).map_err(|_| Invalid::Payload)?;
+        let payload_bytes = u32::try_from(sent.payload.len()).map_err(|_| InvalidCommandPart::Payload)?;
         let fingerprint = fingerprint_of(&sent);
         let message = NewMessage {
             id: id.clone(),
@@ -165,25 +169,25 @@ impl Queues {
             ttl: sent.ttl,
         };
         let body = MessageBody { payload: sent.payload, kind: sent.kind, trace_context: sent.trace_context };
-        Ok((Named { id, idempotent }, (shard, ShardCommand { command: Command::Enqueue(Box::new(message)), body })))
+        Ok((EnqueueId { id, idempotent }, (shard, ShardCommand { command: Command::Enqueue(Box::new(message)), body })))
     }
 
-    fn enqueued(
+    fn enqueue_outcome(
         &self,
-        queue: &LiveQueue,
-        Named { id, idempotent }: Named,
+        queue: &ServedQueue,
+        EnqueueId { id, idempotent }: EnqueueId,
         answer: ShardAnswer,
-    ) -> Result<Enqueued, QueueError> {
-        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.shared.now()))?;
+    ) -> Result<EnqueueOutcome, QueueError> {
+        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.context.now()))?;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
-                let stats = &self.shared.stats;
+                let stats = &self.context.stats;
                 if already_enqueued {
-                    stats.messages_repeated.one();
+                    stats.messages_repeated.increment();
                 } else {
-                    stats.messages_enqueued.one();
+                    stats.messages_enqueued.increment();
                 }
-                Ok(Enqueued { id, key, state, already_enqueued, idempotent })
+                Ok(EnqueueOutcome { id, key, state, already_enqueued, idempotent })
             }
             other => Err(unexpected("enqueue", &other)),
         }
@@ -191,17 +195,17 @@ impl Queues {
 
     /// A name for a message that brings none: a UUIDv7.
     fn server_made_id(&self) -> MessageId {
-        let millis = u64::try_from(self.shared.now().millis()).unwrap_or(0);
-        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.shared.random()).into_uuid();
+        let millis = u64::try_from(self.context.now().millis()).unwrap_or(0);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.random()).into_uuid();
         MessageId::new(&uuid.to_string()).expect("36 letters and digits are an id")
     }
 }
 
 /// What a refused enqueue is told, with what its caller needs to know.
-fn refused(queue: &LiveQueue, refusal: Refusal, server_time: Timestamp) -> QueueError {
+fn refused(queue: &ServedQueue, refusal: Refusal, server_time: Timestamp) -> QueueError {
     match refusal {
-        Refusal::Invalid(Invalid::TokenTime) => QueueError::FutureTime { server_time },
-        Refusal::Invalid(Invalid::PriorityClass) => {
+        Refusal::Invalid(InvalidCommandPart::TokenTime) => QueueError::FutureTime { server_time },
+        Refusal::Invalid(InvalidCommandPart::PriorityClass) => {
             let classes = &queue.record.load().spec.settings.classes;
             QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }
         }

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 
 use crate::domain::limits::SESSION_SHARDS_MAX;
-use crate::domain::queue::command::{Full, Invalid, Refusal};
+use crate::domain::queue::command::{InvalidCommandPart, Refusal, ShardCapacity};
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::session::Ending;
-use crate::domain::queue::{QueueId, State};
+use crate::domain::queue::session_records::Ending;
+use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::caller_quota::QuotaExceeded;
 use crate::engine::counting::reason_of_store;
-use crate::engine::shares::NoShare;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// What a caller holds for longer than a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slot {
+pub enum LimitedResource {
     /// A session.
     Session,
     /// A purge, redrive or discard.
@@ -45,7 +45,7 @@ pub enum QueueError {
     },
     /// No such queue to put a message into, and no template that makes it.
     #[error("queue {name} does not exist; create it first, for example with tallystone queue create {name}")]
-    NothingMakesIt {
+    NoTemplate {
         /// The name that was asked for.
         name: String,
     },
@@ -77,7 +77,7 @@ pub enum QueueError {
         /// Its name in this call.
         field: &'static str,
         /// What is wrong with it.
-        invalid: Invalid,
+        invalid: InvalidCommandPart,
     },
     /// The time of the message's id is too far ahead.
     #[error("the id's time is more than 60 s ahead of the server's clock; nothing was enqueued")]
@@ -90,11 +90,11 @@ pub enum QueueError {
     RetryLater,
     /// As many of something are there as may be.
     #[error("{}", no_room_text(*.of, *.why))]
-    NoRoom {
+    LimitReached {
         /// What there are so many of.
-        of: Slot,
+        of: LimitedResource,
         /// Which bound was met.
-        why: NoShare,
+        why: QuotaExceeded,
     },
     /// The session may hold leases in as many shards as it may.
     #[error(
@@ -136,15 +136,15 @@ impl From<Refusal> for QueueError {
     }
 }
 
-impl From<Invalid> for QueueError {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidCommandPart> for QueueError {
+    fn from(invalid: InvalidCommandPart) -> Self {
         Self::Refused(Refusal::Invalid(invalid))
     }
 }
 
 impl QueueError {
     /// The same about an argument that this call has under another name than enqueues have.
-    pub(super) fn about(self, of: Invalid, field: &'static str) -> Self {
+    pub(super) fn about(self, of: InvalidCommandPart, field: &'static str) -> Self {
         match self {
             Self::Refused(Refusal::Invalid(invalid)) if invalid == of => Self::Argument { field, invalid },
             other => other,
@@ -156,18 +156,18 @@ impl QueueError {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::QueueNotFound { .. }
-            | Self::NothingMakesIt { .. }
+            | Self::NoTemplate { .. }
             | Self::OtherQueue { .. }
             | Self::IsTemplate { .. } => Reason::QueueNotFound,
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
             Self::RetryLater | Self::SessionShards => Reason::RetryLater,
-            Self::NoRoom { of: Slot::TemplateQueue, .. } => Reason::QueueFull,
-            Self::NoRoom { .. } => Reason::RetryLater,
+            Self::LimitReached { of: LimitedResource::TemplateQueue, .. } => Reason::QueueFull,
+            Self::LimitReached { .. } => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
-            Self::UnknownClass { .. } => reason_of_invalid(Invalid::PriorityClass),
+            Self::UnknownClass { .. } => reason_of_invalid(InvalidCommandPart::PriorityClass),
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => reason_of_store(error),
         }
@@ -178,7 +178,7 @@ impl QueueError {
         match self {
             Self::Refused(Refusal::Invalid(invalid)) => Some(field_of(*invalid)),
             Self::Argument { field, .. } => Some(field),
-            Self::UnknownClass { .. } => Some(field_of(Invalid::PriorityClass)),
+            Self::UnknownClass { .. } => Some(field_of(InvalidCommandPart::PriorityClass)),
             Self::FutureTime { .. } => Some("message.generation_time"),
             _ => None, // every other case is about more than one argument
         }
@@ -194,7 +194,7 @@ impl QueueError {
             }
             Self::FilterNotDeclared { nearest: Some(keys), .. } => vec![("nearest", joined(keys, ","))],
             Self::QueueNotFound { name, .. }
-            | Self::NothingMakesIt { name }
+            | Self::NoTemplate { name }
             | Self::OtherQueue { name, .. }
             | Self::IsTemplate { name, .. } => {
                 vec![("queue", name.clone())]
@@ -229,25 +229,29 @@ fn advice_for(made_by: Option<&str>) -> String {
     }
 }
 
-fn no_room_text(of: Slot, why: NoShare) -> String {
+fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
     let (what, advice) = match of {
-        Slot::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
-        Slot::Operation => ("purges, redrives and discards that go on", "cancel some, or wait for their end"),
-        Slot::KeptRequest => {
+        LimitedResource::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
+        LimitedResource::Operation => {
+            ("purges, redrives and discards that go on", "cancel some, or wait for their end")
+        }
+        LimitedResource::KeptRequest => {
             ("purges, redrives and discards with a request_token", "wait until they are forgotten, or send none")
         }
-        Slot::TemplateQueue => ("queues made by templates", "delete some, or create the queue with CreateQueue"),
-        Slot::Watch => ("watches of queues", "end some"),
-        Slot::WorkStream => ("work streams", "end some"),
+        LimitedResource::TemplateQueue => {
+            ("queues made by templates", "delete some, or create the queue with CreateQueue")
+        }
+        LimitedResource::Watch => ("watches of queues", "end some"),
+        LimitedResource::WorkStream => ("work streams", "end some"),
     };
     match why {
-        NoShare::All(most) if of == Slot::TemplateQueue => {
+        QuotaExceeded::All(most) if of == LimitedResource::TemplateQueue => {
             format!("there are {most} queues, with which first enqueues make no more; nothing was done: {advice}")
         }
-        NoShare::All(most) => {
+        QuotaExceeded::All(most) => {
             format!("the server has {most} {what}, the most there may be; nothing was done: {advice}")
         }
-        NoShare::Own(most) => {
+        QuotaExceeded::Own(most) => {
             format!("this caller has {most} {what}, the most that one caller may have; nothing was done: {advice}")
         }
     }
@@ -301,59 +305,64 @@ fn reason_of(refusal: &Refusal) -> Reason {
     }
 }
 
-fn reason_of_invalid(invalid: Invalid) -> Reason {
+fn reason_of_invalid(invalid: InvalidCommandPart) -> Reason {
     match invalid {
-        Invalid::MessageId => Reason::InvalidMessageId,
-        Invalid::Invisibility
-        | Invalid::Lease
-        | Invalid::Ttl
-        | Invalid::Count
-        | Invalid::SessionLease
-        | Invalid::Sequence
-        | Invalid::Try
-        | Invalid::Received
-        | Invalid::Session => Reason::InvalidRange,
-        Invalid::TokenTime => Reason::InvalidFutureTime,
-        Invalid::Settings | Invalid::ValueLimit | Invalid::NotExclusive | Invalid::Shape => Reason::InvalidSettings,
-        Invalid::Filter => Reason::InvalidFilter,
-        Invalid::Routing
-        | Invalid::Metadata
-        | Invalid::Payload
-        | Invalid::PayloadOfQueue(_)
-        | Invalid::MetadataOfQueue(_)
-        | Invalid::Priority
-        | Invalid::PriorityClass
-        | Invalid::Attempts
-        | Invalid::ExclusivityValue
-        | Invalid::ShardKey
-        | Invalid::ErrorText => Reason::InvalidMessage,
+        InvalidCommandPart::MessageId => Reason::InvalidMessageId,
+        InvalidCommandPart::Invisibility
+        | InvalidCommandPart::Lease
+        | InvalidCommandPart::Ttl
+        | InvalidCommandPart::Count
+        | InvalidCommandPart::SessionLease
+        | InvalidCommandPart::Sequence
+        | InvalidCommandPart::Try
+        | InvalidCommandPart::Received
+        | InvalidCommandPart::Session => Reason::InvalidRange,
+        InvalidCommandPart::TokenTime => Reason::InvalidFutureTime,
+        InvalidCommandPart::Settings
+        | InvalidCommandPart::ValueLimit
+        | InvalidCommandPart::NotExclusive
+        | InvalidCommandPart::Shape => Reason::InvalidSettings,
+        InvalidCommandPart::Filter => Reason::InvalidFilter,
+        InvalidCommandPart::Routing
+        | InvalidCommandPart::Metadata
+        | InvalidCommandPart::Payload
+        | InvalidCommandPart::PayloadOfQueue(_)
+        | InvalidCommandPart::MetadataOfQueue(_)
+        | InvalidCommandPart::Priority
+        | InvalidCommandPart::PriorityClass
+        | InvalidCommandPart::Attempts
+        | InvalidCommandPart::ExclusivityValue
+        | InvalidCommandPart::ShardKey
+        | InvalidCommandPart::ErrorText => Reason::InvalidMessage,
     }
 }
 
-fn field_of(invalid: Invalid) -> &'static str {
+fn field_of(invalid: InvalidCommandPart) -> &'static str {
     match invalid {
-        Invalid::MessageId => "message.message_id",
-        Invalid::Routing | Invalid::ShardKey => "message.shard_key",
-        Invalid::Metadata | Invalid::MetadataOfQueue(_) | Invalid::ExclusivityValue => "message.metadata",
-        Invalid::Payload | Invalid::PayloadOfQueue(_) => "message.payload",
-        Invalid::Priority => "message.priority",
-        Invalid::PriorityClass => "message.priority_class",
-        Invalid::Invisibility => "message.invisibility",
-        Invalid::Lease => "lease_duration",
-        Invalid::Attempts => "message.max_attempts",
-        Invalid::Ttl => "message.ttl",
-        Invalid::TokenTime => "message.generation_time",
-        Invalid::Count => "max_messages",
-        Invalid::ValueLimit => "limit",
-        Invalid::NotExclusive => "queue",
-        Invalid::Filter => "filter",
-        Invalid::SessionLease => "session_lease",
-        Invalid::Sequence => "sequence",
-        Invalid::Try => "try",
-        Invalid::Received => "received_up_to",
-        Invalid::Session => "session_id",
-        Invalid::ErrorText => "error",
-        Invalid::Settings | Invalid::Shape => "queue",
+        InvalidCommandPart::MessageId => "message.message_id",
+        InvalidCommandPart::Routing | InvalidCommandPart::ShardKey => "message.shard_key",
+        InvalidCommandPart::Metadata
+        | InvalidCommandPart::MetadataOfQueue(_)
+        | InvalidCommandPart::ExclusivityValue => "message.metadata",
+        InvalidCommandPart::Payload | InvalidCommandPart::PayloadOfQueue(_) => "message.payload",
+        InvalidCommandPart::Priority => "message.priority",
+        InvalidCommandPart::PriorityClass => "message.priority_class",
+        InvalidCommandPart::Invisibility => "message.invisibility",
+        InvalidCommandPart::Lease => "lease_duration",
+        InvalidCommandPart::Attempts => "message.max_attempts",
+        InvalidCommandPart::Ttl => "message.ttl",
+        InvalidCommandPart::TokenTime => "message.generation_time",
+        InvalidCommandPart::Count => "max_messages",
+        InvalidCommandPart::ValueLimit => "limit",
+        InvalidCommandPart::NotExclusive => "queue",
+        InvalidCommandPart::Filter => "filter",
+        InvalidCommandPart::SessionLease => "session_lease",
+        InvalidCommandPart::Sequence => "sequence",
+        InvalidCommandPart::Try => "try",
+        InvalidCommandPart::Received => "received_up_to",
+        InvalidCommandPart::Session => "session_id",
+        InvalidCommandPart::ErrorText => "error",
+        InvalidCommandPart::Settings | InvalidCommandPart::Shape => "queue",
     }
 }
 
@@ -405,88 +414,94 @@ fn refusal_text(refusal: &Refusal) -> String {
 
 /// What the state of a message forbids, and what may be done instead. The command line puts the names that it knows in
 /// the place of QUEUE and MESSAGE.
-fn wrong_state_text(state: State) -> String {
+fn wrong_state_text(state: MessageState) -> String {
     let step = match state {
-        State::Invisible | State::Pending => {
+        MessageState::Invisible | MessageState::Pending => {
             "it is still to be served, and only what is errored is redriven or discarded"
         }
-        State::Running => {
+        MessageState::Running => {
             "wait for the end of its lease, or ask its worker to stop with CancelMessage (tallystone msg cancel -q QUEUE \
              --id MESSAGE)"
         }
-        State::Completed => "its work is done; to have it done again, enqueue it under another id",
-        State::Canceled => "if it is still to be done, enqueue it under another id",
-        State::Errored => {
+        MessageState::Completed => "its work is done; to have it done again, enqueue it under another id",
+        MessageState::Canceled => "if it is still to be done, enqueue it under another id",
+        MessageState::Errored => {
             "to have it tried again, redrive it with RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)"
         }
     };
     format!("the message is {state}, so this cannot be done to it: {step}")
 }
 
-fn full_text(full: Full) -> &'static str {
+fn full_text(full: ShardCapacity) -> &'static str {
     match full {
-        Full::Messages => {
+        ShardCapacity::Messages => {
             "the queue holds as many messages as its quota_messages allows, those included that are over: let workers \
              catch up, shorten the retention, or raise the quota"
         }
-        Full::Bytes => {
+        ShardCapacity::Bytes => {
             "the queue holds as many bytes of payload as its quota_bytes allows, those of messages included that are over: \
              let workers catch up, shorten the retention, or raise the quota"
         }
-        Full::Answers => {
+        ShardCapacity::Answers => {
             "the queue keeps as many answers for repeats as its dedupe_max_bytes allows: raise it, or try again when the \
              next 10 minutes have begun"
         }
-        Full::Sessions => "a shard of the queue knows as many sessions as it may: try again when some have ended",
-        Full::ValueLimits => {
+        ShardCapacity::Sessions => {
+            "a shard of the queue knows as many sessions as it may: try again when some have ended"
+        }
+        ShardCapacity::ValueLimits => {
             "a shard of the queue has 10,000 exclusivity values with a limit of their own: give up some of them first"
         }
     }
 }
 
-fn invalid_text(invalid: Invalid) -> Cow<'static, str> {
+fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
     let text = match invalid {
-        Invalid::PayloadOfQueue(most) => {
+        InvalidCommandPart::PayloadOfQueue(most) => {
             let what = "the payload_max_bytes of this queue; store it elsewhere and send its address";
             return format!("the payload is larger than {most} bytes, {what}").into();
         }
-        Invalid::MetadataOfQueue(most) => {
+        InvalidCommandPart::MetadataOfQueue(most) => {
             let what = "the metadata_max_bytes of this queue; send less, or put it into the payload";
             return format!("keys and values of the metadata are larger than {most} bytes together, {what}").into();
         }
-        Invalid::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
-        Invalid::Routing => "a shard key has 1 to 256 bytes",
-        Invalid::Metadata => {
+        InvalidCommandPart::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
+        InvalidCommandPart::Routing => "a shard key has 1 to 256 bytes",
+        InvalidCommandPart::Metadata => {
             "metadata has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256, and no key comes twice"
         }
-        Invalid::Payload => "the payload is larger than 32,768 bytes; store it elsewhere and send its address",
-        Invalid::Priority => "the priority lies beyond -2^53 to 2^53",
-        Invalid::PriorityClass => "the queue has no such priority class",
-        Invalid::Invisibility => "an invisibility or delay is at most 10 years",
-        Invalid::Lease => "a lease lasts 1 s to 12 h",
-        Invalid::Attempts => "max_attempts must be 1 to 10,000",
-        Invalid::Ttl => "a TTL is at most 10 years",
-        Invalid::TokenTime => "the id's time is more than 60 s ahead of the server's clock",
-        Invalid::Count => "the number of messages must be 1 to 100",
-        Invalid::ExclusivityValue => {
+        InvalidCommandPart::Payload => {
+            "the payload is larger than 32,768 bytes; store it elsewhere and send its address"
+        }
+        InvalidCommandPart::Priority => "the priority lies beyond -2^53 to 2^53",
+        InvalidCommandPart::PriorityClass => "the queue has no such priority class",
+        InvalidCommandPart::Invisibility => "an invisibility or delay is at most 10 years",
+        InvalidCommandPart::Lease => "a lease lasts 1 s to 12 h",
+        InvalidCommandPart::Attempts => "max_attempts must be 1 to 10,000",
+        InvalidCommandPart::Ttl => "a TTL is at most 10 years",
+        InvalidCommandPart::TokenTime => "the id's time is more than 60 s ahead of the server's clock",
+        InvalidCommandPart::Count => "the number of messages must be 1 to 100",
+        InvalidCommandPart::ExclusivityValue => {
             "the queue is exclusive: the metadata must hold its exclusivity key with a value of 1 to 256 bytes"
         }
-        Invalid::ShardKey => "an exclusive queue routes by its exclusivity value and takes no shard key",
-        Invalid::ValueLimit => "limit must be 0 to 10,000; leave it out for that of the queue",
-        Invalid::NotExclusive => {
+        InvalidCommandPart::ShardKey => "an exclusive queue routes by its exclusivity value and takes no shard key",
+        InvalidCommandPart::ValueLimit => "limit must be 0 to 10,000; leave it out for that of the queue",
+        InvalidCommandPart::NotExclusive => {
             "this is a simple queue; only a queue of type QUEUE_TYPE_EXCLUSIVE has limits of exclusivity values"
         }
-        Invalid::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
-        Invalid::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
-        Invalid::SessionLease => "the lease of a session lasts 1 s to 12 h",
-        Invalid::Sequence => "sequence is missing: number the calls of a session 1, 2, 3, and a repeat as its call",
-        Invalid::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or leave it out",
-        Invalid::Received => {
+        InvalidCommandPart::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
+        InvalidCommandPart::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
+        InvalidCommandPart::SessionLease => "the lease of a session lasts 1 s to 12 h",
+        InvalidCommandPart::Sequence => {
+            "sequence is missing: number the calls of a session 1, 2, 3, and a repeat as its call"
+        }
+        InvalidCommandPart::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or leave it out",
+        InvalidCommandPart::Received => {
             "received_up_to is not below sequence: send the number of the last call whose answer has arrived"
         }
-        Invalid::Session => "this session only replays: it lives with its server and takes no heartbeats",
-        Invalid::ErrorText => "an error's signature and text have at most 1,024 bytes each",
-        Invalid::Settings => "the settings leave their ranges or contradict each other",
+        InvalidCommandPart::Session => "this session only replays: it lives with its server and takes no heartbeats",
+        InvalidCommandPart::ErrorText => "an error's signature and text have at most 1,024 bytes each",
+        InvalidCommandPart::Settings => "the settings leave their ranges or contradict each other",
     };
     text.into()
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::explain::Cause;
-use crate::domain::queue::{QueueName, State};
+use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
+use crate::engine::queues::cause_text::{CauseText, counted, explanation, no_worker_waits};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
-use crate::engine::queues::look::Found;
-use crate::engine::queues::steps::Steps;
-use crate::engine::queues::words::{Words, because, counted, nobody_asks};
+use crate::engine::queues::inspect::MessageView;
+use crate::engine::queues::next_steps::NextSteps;
+use crate::engine::queues::served_queue::ServedQueue;
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Explanation {
+pub struct QueueExplanation {
     /// The cause, for programs.
     pub cause: &'static str,
     /// One sentence with what to do next.
@@ -28,31 +28,32 @@ impl Queues {
         &self,
         name: &QueueName,
         message: MessageRef,
-    ) -> Result<(Vec<Explanation>, Option<Found>), QueueError> {
-        let queue = self.shared.queue(name)?;
+    ) -> Result<(Vec<QueueExplanation>, Option<MessageView>), QueueError> {
+        let queue = self.context.queue(name)?;
         let found = match self.get_message(name, message).await {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {
                 let text = "the queue has no message of this id: it was never enqueued, or its retention is over; check \
                             the answer of its enqueue, and leave shard_key out to look everywhere";
-                return Ok((vec![because("unknown_id", text)], None));
+                return Ok((vec![explanation("unknown_id", text)], None));
             }
             Err(error) => return Err(error),
         };
         let shard = found.message.head.key.shard;
         let key = MessageRef::Key(found.message.head.key);
-        let told = self.shared.stores.shards.explain(queue.shard(shard).id, key).await;
-        let (causes, at) = told.map_err(|error| self.shared.not_found_if_gone(&queue, error))?;
+        let told = self.context.stores.shards.explain(queue.shard(shard).id, key).await;
+        let (causes, at) = told.map_err(|error| self.context.translate_store_error(&queue, error))?;
         let mut explained = Vec::with_capacity(causes.len() + 1);
         let is_blocked = causes.iter().any(|cause| matches!(cause, Cause::DequeueBlocked(_)));
-        let words = Words { shared: &self.shared, steps: Steps(name), about: Some(&found.message.head.id), at };
+        let words =
+            CauseText { context: &self.context, steps: NextSteps(name), about: Some(&found.message.head.id), at };
         for cause in &causes {
             match cause {
                 Cause::Ready { ahead, or_more } if !is_blocked => {
                     let ahead = (queue.shards() == 1).then_some((*ahead, *or_more));
                     explained.extend(self.explain_pending(name, &queue, &found, ahead).await?);
                 }
-                told => explained.push(words.of(told)),
+                told => explained.push(words.describe(told)),
             }
         }
         Ok((explained, Some(found)))
@@ -63,10 +64,10 @@ impl Queues {
     async fn explain_pending(
         &self,
         name: &QueueName,
-        queue: &Arc<LiveQueue>,
-        found: &Found,
+        queue: &Arc<ServedQueue>,
+        found: &MessageView,
         ahead: Option<(usize, bool)>,
-    ) -> Result<Vec<Explanation>, QueueError> {
+    ) -> Result<Vec<QueueExplanation>, QueueError> {
         let head = &found.message.head;
         let (ahead, or_more) = match ahead {
             Some(known) => known,
@@ -78,24 +79,24 @@ impl Queues {
         };
         let (waiting, matching) = (queue.waiters.len(), queue.waiters.matching(&head.metadata));
         if waiting > 0 && matching == 0 {
-            return Ok(vec![because("no_matching_worker", unmatched(waiting))]);
+            return Ok(vec![explanation("no_matching_worker", unmatched(waiting))]);
         }
-        let running = self.depth_of(queue).await?.of(State::Running);
-        let mut causes: Vec<Explanation> =
-            nobody_asks(Steps(name), queue, running, self.shared.clock.elapsed()).into_iter().collect();
+        let running = self.depth_of(queue).await?.of(MessageState::Running);
+        let mut causes: Vec<QueueExplanation> =
+            no_worker_waits(NextSteps(name), queue, running, self.context.clock.elapsed()).into_iter().collect();
         causes.push(match (ahead, waiting) {
-            (0, 0) => because("next", "it is the next to be served: a dequeue gets it at once"),
-            (0, _) => because("next", "it is the next to be served; a worker is being woken for it"),
-            (ahead, _) if or_more => because(
+            (0, 0) => explanation("next", "it is the next to be served: a dequeue gets it at once"),
+            (0, _) => explanation("next", "it is the next to be served; a worker is being woken for it"),
+            (ahead, _) if or_more => explanation(
                 "position",
                 format!(
                     "at least {} served before it; add workers, or lower its priority number with {}",
                     counted(ahead as u64, "message is", "messages are"),
-                    Steps(name).reprioritise(&head.id)
+                    NextSteps(name).reprioritise(&head.id)
                 ),
             ),
-            (ahead, 0) => because("position", format!("it is about number {} in line", ahead + 1)),
-            (ahead, waiting) => because(
+            (ahead, 0) => explanation("position", format!("it is about number {} in line", ahead + 1)),
+            (ahead, waiting) => explanation(
                 "position",
                 format!(
                     "it is about number {} in line, and {} at this server",

@@ -5,32 +5,32 @@
 //! in the catalog before it is answered, and in the shards before it is answered too; a start repairs what a kill left
 //! between the two.
 
-mod calls;
 mod catalog;
+mod cause_text;
 mod clock;
-mod core;
 mod delete;
 mod dequeue;
+mod dequeue_forecast;
 mod directory;
 mod draft;
 mod enqueue;
 mod error;
 mod explain;
-mod live;
-mod look;
+mod inspect;
+mod next_steps;
 mod operations;
-mod outlook;
 mod overview;
 mod registry;
+mod served_queue;
 mod session_list;
+mod session_registry;
 mod sessions;
 mod settle;
-mod steps;
-mod streams;
+mod shard_calls;
 mod sweeper;
 mod waiters;
 mod watch;
-mod words;
+mod work_streams;
 
 use std::sync::Arc;
 
@@ -40,39 +40,39 @@ use tokio::sync::broadcast;
 use crate::domain::Reason;
 use crate::domain::Reject;
 use crate::domain::queue::command::{MessageRef, Refusal};
-use crate::domain::queue::route::shard_of;
-use crate::domain::queue::seal::{LEASE_KEY_BYTES, LeaseKey};
+use crate::domain::queue::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{QueueName, Reply};
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
-use crate::engine::queues::core::Shared;
-use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sweeper::Sweeper;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
-pub use catalog::{Changed, PastQueueChange};
+pub use catalog::{PastQueueChange, QueueUpdateOutcome};
 pub use clock::QueueClock;
 pub use delete::SentDeletion;
-pub use dequeue::{Ask, Blocked, Dequeued, Given};
+pub use dequeue::{DequeueRequest, LeaseBatch, LeasedMessage, WhenBlocked};
 pub use draft::{QueueDraft, QueueEtag};
-pub use enqueue::{Enqueued, SentMessage};
+pub use enqueue::{EnqueueOutcome, SentMessage};
 pub use error::QueueError;
-pub use explain::Explanation;
-pub use live::Backlog;
-pub use look::{Depth, Found, ListCursor, Payloads, Worker};
-pub use operations::{Discard, Operation, OperationState, Redrive};
+pub use explain::QueueExplanation;
+pub use inspect::{Depth, LeaseHolder, ListCursor, MessageView, Payloads};
+pub use operations::{DiscardRequest, Operation, OperationState, RedriveRequest};
 pub use overview::Overview;
+pub use served_queue::Backlog;
 pub use session_list::LiveSession;
-pub use sessions::{Beat, CallOfSession, OpenedSession};
-pub use settle::{CancelNews, Extended, Handled, SentSettlement, SentUpdate, SentVerb};
-pub use streams::{StreamAsk, StreamSession};
-pub use watch::{DepthStream, Look};
+pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
+pub use settle::{CancelNotice, LeaseExtension, LeaseOutcome, SentLeaseAction, SentSettlement, SentUpdate};
+pub use watch::{DepthStream, DepthUpdate};
+pub use work_streams::{StreamLeaseRequest, StreamSession};
 
 /// The use cases of queues. Cheap to clone.
 #[derive(Clone)]
 pub struct Queues {
-    shared: Arc<Shared>,
+    context: Arc<QueueContext>,
 }
 
 impl Queues {
@@ -87,8 +87,8 @@ impl Queues {
         let mut made = [0; LEASE_KEY_BYTES];
         entropy.fill(&mut made);
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
-        let shared = Arc::new(Shared::new(stores, lease_key, clock, entropy, driver.clone(), stats));
-        let queues = Self { shared: Arc::clone(&shared) };
+        let shared = Arc::new(QueueContext::new(stores, lease_key, clock, entropy, driver.clone(), stats));
+        let queues = Self { context: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
@@ -99,50 +99,50 @@ impl Queues {
 
     /// Gives no more leases and ends every wait. What is under way is finished.
     pub fn stop_leasing(&self) {
-        self.shared.drain.cancel();
+        self.context.drain.cancel();
     }
 
     /// Refuses a name that no queue with messages has.
     pub fn served(&self, name: &QueueName) -> Result<(), QueueError> {
-        self.shared.queue(name).map(drop)
+        self.context.queue(name).map(drop)
     }
 
     /// Tells of running messages that somebody asked to cancel at this server.
-    pub fn cancel_news(&self) -> broadcast::Receiver<CancelNews> {
-        self.shared.cancels.subscribe()
+    pub fn cancel_notices(&self) -> broadcast::Receiver<CancelNotice> {
+        self.context.cancel_notices.subscribe()
     }
 
     /// How many workers wait at this server.
     pub fn waiting(&self) -> usize {
-        self.shared.all().iter().map(|queue| queue.waiters.len()).sum()
+        self.context.all().iter().map(|queue| queue.waiters.len()).sum()
     }
 
     /// How many sessions this server knows, those that ended a short time ago too.
     pub fn sessions(&self) -> usize {
-        self.shared.sessions.len()
+        self.context.sessions.len()
     }
 
     /// How many sessions are open at this server. O(sessions).
     pub fn open_sessions(&self) -> usize {
-        self.shared.sessions.open_count(self.shared.clock.elapsed())
+        self.context.sessions.open_count(self.context.clock.elapsed())
     }
 
     /// What waits in each queue at this moment. O(shards), so `overview` is for whoever may ask often.
     pub fn backlogs(&self) -> Vec<Backlog> {
-        let now = self.shared.clock.elapsed();
-        let queues = self.shared.all();
-        let served = queues.iter().filter(|queue| queue.is_served());
-        served.map(|queue| Backlog { queue: queue.name(), ..queue.numbers(now) }).collect()
+        let now = self.context.clock.elapsed();
+        let queues = self.context.all();
+        let served = queues.iter().filter(|queue| queue.holds_messages());
+        served.map(|queue| Backlog { queue: queue.name(), ..queue.backlog(now) }).collect()
     }
 
     /// How many queues and templates there are.
     pub fn count(&self) -> usize {
-        self.shared.len()
+        self.context.len()
     }
 
     /// The shard that a message is in: that of its key, else the one its routing value selects, else that of its id or, if
     /// it is not there, whichever has it. A message that is nowhere is looked for where its id belongs.
-    async fn shard_of(&self, queue: &LiveQueue, message: &MessageRef) -> Result<u32, QueueError> {
+    async fn shard_of(&self, queue: &ServedQueue, message: &MessageRef) -> Result<u32, QueueError> {
         let id = match message {
             MessageRef::Key(key) if key.shard < queue.shards() => return Ok(key.shard),
             MessageRef::Key(_) => return Err(Refusal::NotFound.into()),
@@ -150,11 +150,11 @@ impl Queues {
             MessageRef::Id(id, None) => id,
         };
         let own = shard_of(queue.shards(), &id.text());
-        if queue.shards() == 1 || self.has(queue, own, message).await? {
+        if queue.shards() == 1 || self.shard_has(queue, own, message).await? {
             return Ok(own);
         }
         let others: Vec<u32> = (0..queue.shards()).filter(|number| *number != own).collect();
-        let looks = join_all(others.iter().map(|number| self.has(queue, *number, message))).await;
+        let looks = join_all(others.iter().map(|number| self.shard_has(queue, *number, message))).await;
         for (number, has) in others.into_iter().zip(looks) {
             if has? {
                 return Ok(number);
@@ -163,9 +163,9 @@ impl Queues {
         Ok(own)
     }
 
-    async fn has(&self, queue: &LiveQueue, number: u32, message: &MessageRef) -> Result<bool, QueueError> {
-        let found = self.shared.stores.shards.get(queue.shard(number).id, message.clone()).await;
-        Ok(found.map_err(|error| self.shared.not_found_if_gone(queue, error))?.is_some())
+    async fn shard_has(&self, queue: &ServedQueue, number: u32, message: &MessageRef) -> Result<bool, QueueError> {
+        let found = self.context.stores.shards.get(queue.shard(number).id, message.clone()).await;
+        Ok(found.map_err(|error| self.context.translate_store_error(queue, error))?.is_some())
     }
 }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
 use crate::engine::queues::Queues;
-use crate::engine::queues::live::{Backlog, LiveQueue};
+use crate::engine::queues::served_queue::{Backlog, ServedQueue};
 
 /// What waits in all queues at one moment; templates hold nothing and are no queues here.
 #[derive(Default, PartialEq, Eq, Debug)]
@@ -27,9 +27,9 @@ pub struct Overview {
 
 /// The last overview, and when it was read by elapsed time.
 #[derive(Default)]
-pub struct LastOverview(Mutex<Option<(Duration, Arc<Overview>)>>);
+pub struct OverviewCache(Mutex<Option<(Duration, Arc<Overview>)>>);
 
-impl LastOverview {
+impl OverviewCache {
     /// The last one if it is young enough, else what is read now. Who comes meanwhile waits for that.
     fn get(&self, now: Duration, read: impl FnOnce() -> Overview) -> Arc<Overview> {
         let mut last = self.0.lock();
@@ -47,12 +47,12 @@ impl LastOverview {
 impl Queues {
     /// What waits in all queues, as of a second ago at most. O(shards) once a second.
     pub fn overview(&self) -> Arc<Overview> {
-        let now = self.shared.clock.elapsed();
-        self.shared.overview.get(now, || {
-            let queues = self.shared.all();
-            let served: Vec<&LiveQueue> =
-                queues.iter().map(|queue| &**queue).filter(|queue| queue.is_served()).collect();
-            overview(served.len(), |place| served[place].numbers(now), |place| served[place].name())
+        let now = self.context.clock.elapsed();
+        self.context.overview.get(now, || {
+            let queues = self.context.all();
+            let served: Vec<&ServedQueue> =
+                queues.iter().map(|queue| &**queue).filter(|queue| queue.holds_messages()).collect();
+            overview(served.len(), |place| served[place].backlog(now), |place| served[place].name())
         })
     }
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn all_who_ask_within_a_second_share_one_reading() {
-        let (last, read) = (LastOverview::default(), Cell::new(0));
+        let (last, read) = (OverviewCache::default(), Cell::new(0));
         let ask = |millis| {
             last.get(Duration::from_millis(millis), || {
                 read.set(read.get() + 1);

@@ -9,23 +9,23 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::Timestamp;
 use crate::domain::limits::SESSION_SHARDS_AT_ONCE_MAX;
-use crate::domain::queue::session::SessionId;
+use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::Listed;
+use crate::engine::queues::session_registry::ListedSession;
 
 /// A session that lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveSession {
     /// What stands for it.
-    pub shown: String,
+    pub alias: String,
     /// Its label; empty if it has none, or was opened before the server started.
     pub label: Box<str>,
     /// When it was opened.
     pub opened: Timestamp,
     /// When it was heard last.
-    pub heard: Timestamp,
+    pub last_heard_at: Timestamp,
     /// How long it lives after each of its calls.
     pub lease: Duration,
     /// How long it lives from now if it is heard no more.
@@ -43,38 +43,38 @@ impl Queues {
         after: u64,
         rows: usize,
     ) -> Result<(Vec<LiveSession>, Option<u64>), QueueError> {
-        let of = queue.map(|name| self.shared.queue(name)).transpose()?.map(|queue| queue.record.load().id);
-        let (wall, now) = (self.shared.now(), self.shared.clock.elapsed());
-        let (listed, next) = self.shared.sessions.list(after, rows, of, now);
+        let of = queue.map(|name| self.context.queue(name)).transpose()?.map(|queue| queue.record.load().id);
+        let (wall, now) = (self.context.now(), self.context.clock.elapsed());
+        let (listed, next) = self.context.sessions.list(after, rows, of, now);
         let held = self.leases_held(&listed).await?;
         let shown = listed.into_iter().map(|one| LiveSession {
-            shown: self.shared.shown(one.id),
+            alias: self.context.session_alias(one.id),
             label: one.label,
             opened: one.id.opened(),
-            heard: wall - now.saturating_sub(one.heard),
+            last_heard_at: wall - now.saturating_sub(one.last_heard_at),
             lease: one.lease,
-            expires_in: (one.heard + one.lease).saturating_sub(now),
+            expires_in: (one.last_heard_at + one.lease).saturating_sub(now),
             leases: held.get(&one.id).copied().unwrap_or(0),
         });
         Ok((shown.collect(), next))
     }
 
     /// How many leases sessions hold; each shard is asked once.
-    async fn leases_held(&self, listed: &[Listed]) -> Result<BTreeMap<SessionId, u64>, QueueError> {
+    async fn leases_held(&self, listed: &[ListedSession]) -> Result<BTreeMap<SessionId, u64>, QueueError> {
         let mut by_shard: BTreeMap<ShardId, Vec<SessionId>> = BTreeMap::new();
         for one in listed {
             one.shards.iter().for_each(|shard| by_shard.entry(*shard).or_default().push(one.id));
         }
         // The leases of a queue that was deleted are gone with it.
-        by_shard.retain(|shard, _| self.shared.by_id(shard.queue).is_some());
+        by_shard.retain(|shard, _| self.context.by_id(shard.queue).is_some());
         let reads = stream::iter(by_shard)
-            .map(async |(shard, ids)| (self.shared.stores.shards.leases_of(shard, ids.clone()).await, ids, shard));
+            .map(async |(shard, ids)| (self.context.stores.shards.leases_of(shard, ids.clone()).await, ids, shard));
         let mut reads = std::pin::pin!(reads.buffer_unordered(SESSION_SHARDS_AT_ONCE_MAX));
         let mut held = BTreeMap::new();
         while let Some((counts, ids, shard)) = reads.next().await {
-            let counts = match (counts, self.shared.by_id(shard.queue)) {
+            let counts = match (counts, self.context.by_id(shard.queue)) {
                 (Ok(counts), _) => counts,
-                (Err(error), Some(queue)) => return Err(self.shared.not_found_if_gone(&queue, error)),
+                (Err(error), Some(queue)) => return Err(self.context.translate_store_error(&queue, error)),
                 (Err(_gone), None) => continue,
             };
             for (id, count) in ids.into_iter().zip(counts) {

@@ -14,17 +14,17 @@ use crate::domain::limits::{
     BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
     SESSION_SHARDS_AT_ONCE_MAX,
 };
-use crate::domain::queue::command::{Completeness, Invalid};
-use crate::domain::queue::session::{Ending, SessionCall, SessionId};
+use crate::domain::queue::command::{Completeness, InvalidCommandPart};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
-use crate::engine::queues::core::Shared;
-use crate::engine::queues::dequeue::Dequeued;
-use crate::engine::queues::error::{QueueError, Slot};
-use crate::engine::queues::live::LiveQueue;
-use crate::engine::queues::registry::{Admitted, number_of};
+use crate::engine::caller_quota::CallerId;
+use crate::engine::queues::dequeue::LeaseBatch;
+use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::session_registry::{AdmittedCall, number_of};
 use crate::engine::queues::{Queues, unexpected};
-use crate::engine::shares::CallerId;
 use crate::ports::{ShardCommand, StoreError};
 
 /// A session that was opened.
@@ -38,7 +38,7 @@ pub struct OpenedSession {
 
 /// What a heartbeat is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Beat {
+pub struct HeartbeatOutcome {
     /// How long the session lives from now.
     pub expires_in: Duration,
     /// The leases, as text, whose messages somebody wants canceled.
@@ -47,7 +47,7 @@ pub struct Beat {
 
 /// A dequeue as a call of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallOfSession {
+pub struct SentSessionCall {
     /// The session.
     pub id: SessionId,
     /// The number of the call, from 1.
@@ -59,16 +59,16 @@ pub struct CallOfSession {
 }
 
 /// A call under way; its session lives until it is dropped.
-pub(super) struct InSession {
-    shared: Arc<Shared>,
+pub(super) struct ActiveSessionCall {
+    context: Arc<QueueContext>,
     pub call: SessionCall,
     pub may_be_repeat: bool,
-    pub is_behind: bool,
+    pub is_superseded: bool,
 }
 
-impl Drop for InSession {
+impl Drop for ActiveSessionCall {
     fn drop(&mut self) {
-        self.shared.sessions.let_go(self.call.id, self.shared.clock.elapsed());
+        self.context.sessions.release_call(self.call.id, self.context.clock.elapsed());
     }
 }
 
@@ -86,16 +86,16 @@ impl Queues {
         }
         let lease = lease.unwrap_or(SESSION_LEASE_DEFAULT);
         if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            return Err(Invalid::SessionLease.into());
+            return Err(InvalidCommandPart::SessionLease.into());
         }
-        if self.shared.drain.is_cancelled() {
+        if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
-        let now = u64::try_from(self.shared.now().millis()).unwrap_or(0);
-        let millis = now.max(self.shared.sessions.next_millis(label));
-        let id = number_of(label, millis, u64::from_be_bytes(self.shared.random()));
-        let replaced = self.shared.sessions.open(id, caller, label, lease, self.shared.clock.elapsed());
-        let replaced = replaced.map_err(|why| QueueError::NoRoom { of: Slot::Session, why })?;
+        let now = u64::try_from(self.context.now().millis()).unwrap_or(0);
+        let millis = now.max(self.context.sessions.next_millis(label));
+        let id = number_of(label, millis, u64::from_be_bytes(self.context.random()));
+        let replaced = self.context.sessions.open(id, caller, label, lease, self.context.clock.elapsed());
+        let replaced = replaced.map_err(|why| QueueError::LimitReached { of: LimitedResource::Session, why })?;
         for (old, shards) in replaced {
             let queues = self.clone();
             self.finish(async move { queues.end_in(old, shards, Ending::Replaced).await }).await?;
@@ -104,15 +104,15 @@ impl Queues {
     }
 
     /// Lets a session live on, and confirms what it has received.
-    pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<Beat, QueueError> {
-        let lease = self.shared.sessions.hear(id, self.shared.clock.elapsed())?;
+    pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<HeartbeatOutcome, QueueError> {
+        let lease = self.context.sessions.renew(id, self.context.clock.elapsed())?;
         // Nobody has received the answer of a call that was not made. Refusing would be wrong: a server that has started
         // since knows of a call only if it was given something.
-        let received_up_to = received_up_to.map(|call| call.min(self.shared.sessions.newest_call(id)));
-        let shards = self.shared.sessions.shards(id);
-        let beats = stream::iter(shards).map(|shard| self.beat(id, shard, received_up_to));
+        let received_up_to = received_up_to.map(|call| call.min(self.context.sessions.newest_call(id)));
+        let shards = self.context.sessions.shards(id);
+        let beats = stream::iter(shards).map(|shard| self.heartbeat_shard(id, shard, received_up_to));
         let answers: Vec<_> = beats.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
-        let mut beat = Beat { expires_in: lease, cancel_requests: Vec::new() };
+        let mut beat = HeartbeatOutcome { expires_in: lease, cancel_requests: Vec::new() };
         for answer in answers {
             beat.cancel_requests.extend(answer?);
         }
@@ -121,36 +121,36 @@ impl Queues {
 
     /// Ends a session and releases its leases; answers how many. A repeat releases none.
     pub async fn close_session(&self, id: SessionId) -> Result<usize, QueueError> {
-        match self.shared.sessions.end(id, Ending::Closed) {
+        match self.context.sessions.end(id, Ending::Closed) {
             None => return Err(Refusal::SessionNotFound.into()),
             Some(how @ (Ending::Replaced | Ending::Expired)) => return Err(Refusal::SessionEnded(how).into()),
             Some(Ending::Closed) => {}
         }
-        let shards = self.shared.sessions.shards(id);
+        let shards = self.context.sessions.shards(id);
         let queues = self.clone();
         self.finish(async move { queues.end_in(id, shards, Ending::Closed).await }).await
     }
 
     /// Lets a shard know that a session lives; answers the leases there that are to be canceled.
-    async fn beat(
+    async fn heartbeat_shard(
         &self,
         id: SessionId,
         shard: ShardId,
         received_up_to: Option<u64>,
     ) -> Result<Vec<String>, QueueError> {
-        let Some(queue) = self.shared.by_id(shard.queue) else {
-            self.shared.sessions.untouch(id, shard);
+        let Some(queue) = self.context.by_id(shard.queue) else {
+            self.context.sessions.remove_shard(id, shard);
             return Ok(Vec::new());
         };
         let command = Command::Heartbeat { session: id, received_up_to };
-        match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply {
+        match self.context.call(&queue, shard.number, ShardCommand::of(command)).await?.reply {
             Ok(Reply::Beaten { cancel_requested, .. }) => {
-                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0, &self.shared.lease_key)).collect())
+                Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0, &self.context.lease_key)).collect())
             }
             Ok(other) => Err(unexpected("heartbeat", &other)),
             // It held nothing there for so long that the shard has forgotten it.
             Err(Refusal::SessionNotFound) => Ok(Vec::new()),
-            Err(refusal) => Err(self.refused_in(id, refusal)),
+            Err(refusal) => Err(self.record_refusal(id, refusal)),
         }
     }
 
@@ -163,10 +163,10 @@ impl Queues {
 
     async fn end_in_one(&self, id: SessionId, shard: ShardId, how: Ending) -> Result<usize, QueueError> {
         let mut ended = 0;
-        if let Some(queue) = self.shared.by_id(shard.queue) {
+        if let Some(queue) = self.context.by_id(shard.queue) {
             for _ in 0..SESSION_END_STEPS_MAX {
                 let command = Command::EndSession { session: id, ending: how, max: BULK_MESSAGES_MAX };
-                match self.shared.call(&queue, shard.number, ShardCommand::of(command)).await?.reply? {
+                match self.context.call(&queue, shard.number, ShardCommand::of(command)).await?.reply? {
                     Reply::Touched { count, completeness } => {
                         ended += count;
                         if completeness == Completeness::Complete {
@@ -177,27 +177,27 @@ impl Queues {
                 }
             }
         }
-        self.shared.sessions.untouch(id, shard);
+        self.context.sessions.remove_shard(id, shard);
         Ok(ended)
     }
 
     /// Learns from the shards of a store that was opened which sessions there are.
     pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
-        let now = self.shared.clock.elapsed();
-        for queue in self.shared.all() {
+        let now = self.context.clock.elapsed();
+        for queue in self.context.all() {
             if queue.record.load().spec.template_for.is_some() {
                 continue;
             }
             for number in 0..queue.shards() {
                 let shard = queue.shard(number).id;
-                for (id, session) in self.shared.stores.shards.sessions(shard).await? {
-                    self.shared.sessions.restore(shard, id, &session, now);
+                for (id, session) in self.context.stores.shards.sessions(shard).await? {
+                    self.context.sessions.restore(shard, id, &session, now);
                 }
             }
         }
-        let replaced = self.shared.sessions.settle_labels();
+        let replaced = self.context.sessions.end_replaced_sessions();
         let queues = self.clone();
-        self.shared.driver.start_once(async move {
+        self.context.driver.start_once(async move {
             for (id, shards) in replaced {
                 if let Err(error) = queues.end_in(id, shards, Ending::Replaced).await {
                     tracing::warn!(%error, "leases of a replaced session end by themselves");
@@ -208,31 +208,31 @@ impl Queues {
     }
 
     /// Lets a call of a session begin.
-    pub(super) fn admit(&self, asked: CallOfSession) -> Result<InSession, QueueError> {
-        let CallOfSession { id, sequence, attempt, received_up_to } = asked;
+    pub(super) fn admit(&self, asked: SentSessionCall) -> Result<ActiveSessionCall, QueueError> {
+        let SentSessionCall { id, sequence, attempt, received_up_to } = asked;
         if sequence == 0 {
-            return Err(Invalid::Sequence.into());
+            return Err(InvalidCommandPart::Sequence.into());
         }
         if attempt == 0 {
-            return Err(Invalid::Try.into());
+            return Err(InvalidCommandPart::Try.into());
         }
         if received_up_to.is_some_and(|received| received >= sequence) {
-            return Err(Invalid::Received.into());
+            return Err(InvalidCommandPart::Received.into());
         }
-        let admitted = self.shared.sessions.admit(id, sequence, attempt, self.shared.clock.elapsed())?;
+        let admitted = self.context.sessions.admit(id, sequence, attempt, self.context.clock.elapsed())?;
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
-        let Admitted { may_be_repeat, is_behind, .. } = admitted;
-        Ok(InSession { shared: Arc::clone(&self.shared), call, may_be_repeat, is_behind })
+        let AdmittedCall { may_be_repeat, is_superseded: is_behind, .. } = admitted;
+        Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded: is_behind })
     }
 
     /// What an earlier try of a call was given and still holds; none if it was given nothing. Every shard is asked.
     pub(super) async fn recall(
         &self,
-        queue: &Arc<LiveQueue>,
+        queue: &Arc<ServedQueue>,
         call: SessionCall,
-    ) -> Result<Option<Dequeued>, QueueError> {
-        let ask = |number| self.shared.call(queue, number, ShardCommand::of(Command::Recall(call)));
-        let mut found = self.nothing(queue, Some(call.id));
+    ) -> Result<Option<LeaseBatch>, QueueError> {
+        let ask = |number| self.context.call(queue, number, ShardCommand::of(Command::Recall(call)));
+        let mut found = self.empty_batch(queue, Some(call.id));
         let mut was_answered = false;
         for (number, answer) in join_all((0..queue.shards()).map(ask)).await.into_iter().enumerate() {
             let answer = answer?;
@@ -241,11 +241,11 @@ impl Queues {
                 Ok(Reply::Leases { leases, .. }) => {
                     was_answered = true;
                     let number = u32::try_from(number).unwrap_or(u32::MAX);
-                    self.shared.sessions.touch(call.id, queue.shard(number).id)?;
+                    self.context.sessions.add_shard(call.id, queue.shard(number).id)?;
                     found.add(leases, answer.messages, answer.at);
                 }
                 Ok(other) => return Err(unexpected("recall", &other)),
-                Err(refusal) => return Err(self.refused_in(call.id, refusal)),
+                Err(refusal) => return Err(self.record_refusal(call.id, refusal)),
             }
         }
         Ok(was_answered.then_some(found))
@@ -253,24 +253,24 @@ impl Queues {
 
     /// Brings what a call says of its session to the shards that it did not ask. Nobody waits: what is lost is said again by
     /// the next call or heartbeat.
-    pub(super) fn beat_elsewhere(&self, queue: &LiveQueue, call: &SessionCall, asked: &[u32]) {
+    pub(super) fn heartbeat_other_shards(&self, queue: &ServedQueue, call: &SessionCall, asked: &[u32]) {
         let is_told = |shard: &ShardId| {
             queue.shards() > shard.number && queue.shard(shard.number).id == *shard && asked.contains(&shard.number)
         };
-        let others = self.shared.sessions.shards(call.id).into_iter().filter(|shard| !is_told(shard));
+        let others = self.context.sessions.shards(call.id).into_iter().filter(|shard| !is_told(shard));
         for shard in others {
-            if let Some(queue) = self.shared.by_id(shard.queue) {
+            if let Some(queue) = self.context.by_id(shard.queue) {
                 let command = Command::Heartbeat { session: call.id, received_up_to: call.received_up_to };
                 // As said above.
-                let _ = self.shared.start(&queue, shard.number, vec![ShardCommand::of(command)]);
+                let _ = self.context.submit(&queue, shard.number, vec![ShardCommand::of(command)]);
             }
         }
     }
 
     /// Notes how a shard refused a call of a session: what has ended in one place has ended everywhere.
-    pub(super) fn refused_in(&self, id: SessionId, refusal: Refusal) -> QueueError {
+    pub(super) fn record_refusal(&self, id: SessionId, refusal: Refusal) -> QueueError {
         if let Refusal::SessionEnded(how) = &refusal {
-            self.shared.sessions.end(id, *how);
+            self.context.sessions.end(id, *how);
         }
         refusal.into()
     }

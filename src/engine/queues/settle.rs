@@ -5,16 +5,18 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
-use crate::domain::queue::command::{Failure, Invalid, MessageRef, Refusal, Settlement, Update, UpdateToken, Verb};
-use crate::domain::queue::message::{LeaseToken, MessageKey, Routing, WorkError};
-use crate::domain::queue::route::shard_of;
-use crate::domain::queue::{Command, QueueName, Reply, State, Trigger};
+use crate::domain::queue::command::{
+    FailureReport, InvalidCommandPart, MessageRef, MessageUpdate, Refusal, SettleAction, Settlement, UpdateToken,
+};
+use crate::domain::queue::message::{AttemptError, LeaseToken, MessageKey, RoutingValue};
+use crate::domain::queue::shard_routing::shard_of;
+use crate::domain::queue::{Command, MessageState, QueueName, Reply, Trigger};
 use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::core::not_found;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
 use crate::engine::queues::operations::check_token;
+use crate::engine::queues::registry::not_found;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
 
@@ -24,16 +26,16 @@ pub struct SentSettlement {
     /// The lease, as text.
     pub token: String,
     /// How.
-    pub verb: Verb,
+    pub verb: SettleAction,
     /// With Fail: when to try again.
     pub delay: Option<Duration>,
     /// With Fail: what happened.
-    pub error: Option<WorkError>,
+    pub error: Option<AttemptError>,
 }
 
 /// What is to become of a lease.
 #[derive(Clone, Debug)]
-pub enum SentVerb {
+pub enum SentLeaseAction {
     /// It ends.
     Settle(SentSettlement),
     /// It goes on.
@@ -47,14 +49,14 @@ pub enum SentVerb {
 
 /// What became of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Handled {
+pub struct LeaseOutcome {
     /// Where the message stands.
     pub settlement: Settlement,
     /// How long the lease goes on; none if it was settled.
-    pub extended: Option<Extended>,
+    pub extended: Option<LeaseExtension>,
 }
 
-impl Handled {
+impl LeaseOutcome {
     /// Whether the lease goes on.
     pub fn goes_on(&self) -> bool {
         self.extended.is_some_and(|extended| !extended.expires_in.is_zero())
@@ -63,7 +65,7 @@ impl Handled {
 
 /// How long a lease goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extended {
+pub struct LeaseExtension {
     /// From the answer on; 0 if it is over.
     pub expires_in: Duration,
     /// Whether somebody asked to cancel the message.
@@ -72,7 +74,7 @@ pub struct Extended {
 
 /// A running message that somebody asked to cancel.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CancelNews {
+pub struct CancelNotice {
     /// Its queue.
     pub queue: QueueName,
     /// Its place.
@@ -116,9 +118,9 @@ impl SentUpdate {
 impl Queues {
     /// Ends a lease.
     pub async fn settle(&self, name: &QueueName, sent: SentSettlement) -> Result<Settlement, QueueError> {
-        let queue = self.shared.queue(name)?;
+        let queue = self.context.queue(name)?;
         let token = self.lease_token(&queue, &sent.token)?;
-        let answer = self.shared.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
+        let answer = self.context.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
         self.settled_by(answer)
     }
 
@@ -126,9 +128,9 @@ impl Queues {
     pub async fn settle_all(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentVerb, QueueError>>,
-    ) -> Result<Vec<Result<Handled, QueueError>>, QueueError> {
-        self.shared.queue(name)?;
+        sent: Vec<Result<SentLeaseAction, QueueError>>,
+    ) -> Result<Vec<Result<LeaseOutcome, QueueError>>, QueueError> {
+        self.context.queue(name)?;
         Ok(self.settle_each(name, sent).await)
     }
 
@@ -136,64 +138,71 @@ impl Queues {
     pub async fn settle_each(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentVerb, QueueError>>,
-    ) -> Vec<Result<Handled, QueueError>> {
-        let Ok(queue) = self.shared.queue(name) else {
+        sent: Vec<Result<SentLeaseAction, QueueError>>,
+    ) -> Vec<Result<LeaseOutcome, QueueError>> {
+        let Ok(queue) = self.context.queue(name) else {
             return sent.into_iter().map(|sent| sent.and(Err(not_found(name)))).collect();
         };
-        let command = |sent: Result<SentVerb, QueueError>| match sent? {
-            SentVerb::Settle(sent) => {
+        let command = |sent: Result<SentLeaseAction, QueueError>| match sent? {
+            SentLeaseAction::Settle(sent) => {
                 let token = self.lease_token(&queue, &sent.token)?;
                 Ok((token.key.shard, self.settlement(token, sent)))
             }
-            SentVerb::Extend { token, lease } => self.extension(&queue, &token, lease),
+            SentLeaseAction::Extend { token, lease } => self.extension(&queue, &token, lease),
         };
-        let answers = self.shared.call_each(&queue, sent.into_iter().map(command).collect()).await;
+        let answers = self.context.call_each(&queue, sent.into_iter().map(command).collect()).await;
         answers.into_iter().map(|answer| self.handled_by(answer?)).collect()
     }
 
     fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
         let failure = match sent.verb {
-            Verb::Fail => {
-                let draw = u32::from_be_bytes(self.shared.random());
-                Failure { delay: sent.delay, draw, error: sent.error }
+            SettleAction::Fail => {
+                let draw = u32::from_be_bytes(self.context.random());
+                FailureReport { delay: sent.delay, draw, error: sent.error }
             }
-            Verb::Complete | Verb::Cancel | Verb::Release => Failure::default(),
+            SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => FailureReport::default(),
         };
         ShardCommand::of(Command::Settle { token, verb: sent.verb, failure })
     }
 
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
         // A repeat leaves no record.
-        let completed = answer.transitions.iter().filter(|row| row.to == Some(State::Completed)).count();
-        self.shared.stats.messages_completed.add(completed as u64);
-        let reply = answer.reply.map_err(|refusal| QueueError::from(refusal).about(Invalid::Invisibility, "delay"))?;
+        let completed = answer.transitions.iter().filter(|row| row.to == Some(MessageState::Completed)).count();
+        self.context.stats.messages_completed.add(completed as u64);
+        let reply = answer
+            .reply
+            .map_err(|refusal| QueueError::from(refusal).about(InvalidCommandPart::Invisibility, "delay"))?;
         match reply {
             Reply::Settled(settlement) => {
-                self.shared.stats.leases_settled.one();
+                self.context.stats.leases_settled.increment();
                 Ok(settlement)
             }
             other => Err(unexpected("settle", &other)),
         }
     }
 
-    fn handled_by(&self, answer: ShardAnswer) -> Result<Handled, QueueError> {
+    fn handled_by(&self, answer: ShardAnswer) -> Result<LeaseOutcome, QueueError> {
         let Ok(Reply::Extended { expires_in, cancel_requested }) = answer.reply else {
-            return Ok(Handled { settlement: self.settled_by(answer)?, extended: None });
+            return Ok(LeaseOutcome { settlement: self.settled_by(answer)?, extended: None });
         };
         // An extension is a row of its message, the end of the lease too; the last one says where it stands.
         let row = answer.transitions.last().and_then(|row| Some(Settlement { state: row.to?, version: row.version }));
         let settlement = row.ok_or_else(|| unexpected("extend", &Reply::Extended { expires_in, cancel_requested }))?;
-        Ok(Handled { settlement, extended: Some(Extended { expires_in, cancel_requested }) })
+        Ok(LeaseOutcome { settlement, extended: Some(LeaseExtension { expires_in, cancel_requested }) })
     }
 
     /// Moves the end of a lease to so long from now; the queue's default lease if nothing is said.
-    pub async fn extend(&self, name: &QueueName, token: &str, lease: Option<Duration>) -> Result<Extended, QueueError> {
-        let queue = self.shared.queue(name)?;
+    pub async fn extend(
+        &self,
+        name: &QueueName,
+        token: &str,
+        lease: Option<Duration>,
+    ) -> Result<LeaseExtension, QueueError> {
+        let queue = self.context.queue(name)?;
         let (shard, command) = self.extension(&queue, token, lease)?;
-        let answer = self.shared.call(&queue, shard, command).await?;
+        let answer = self.context.call(&queue, shard, command).await?;
         match answer.reply? {
-            Reply::Extended { expires_in, cancel_requested } => Ok(Extended { expires_in, cancel_requested }),
+            Reply::Extended { expires_in, cancel_requested } => Ok(LeaseExtension { expires_in, cancel_requested }),
             other => Err(unexpected("extend", &other)),
         }
     }
@@ -201,14 +210,14 @@ impl Queues {
     /// The command that extends a lease, and its shard.
     fn extension(
         &self,
-        queue: &LiveQueue,
+        queue: &ServedQueue,
         token: &str,
         lease: Option<Duration>,
     ) -> Result<(u32, ShardCommand), QueueError> {
         let token = self.lease_token(queue, token)?;
         let lease = lease.unwrap_or(queue.record.load().spec.settings.default_lease);
         if lease > LEASE_MAX {
-            return Err(Invalid::Lease.into());
+            return Err(InvalidCommandPart::Lease.into());
         }
         Ok((token.key.shard, ShardCommand::of(Command::Extend { token, lease })))
     }
@@ -223,7 +232,7 @@ impl Queues {
         check_token(sent.token.as_deref())?;
         let fingerprint = sent.fingerprint();
         let token = sent.token.map(|text| UpdateToken { text: text.into(), fingerprint });
-        let update = Update {
+        let update = MessageUpdate {
             priority: sent.priority,
             visible_at: sent.visible_at,
             invisibility: sent.invisibility,
@@ -232,14 +241,16 @@ impl Queues {
             token,
         };
         let time = if sent.visible_at.is_some() { "visible_time" } else { "invisibility" };
-        let updated = self.settled(name, message.clone(), Command::Update { message, update }).await;
+        let updated = self.change_message(name, message.clone(), Command::Update { message, update }).await;
         updated.map_err(|error| match error {
             QueueError::Refused(Refusal::TokenReused) => {
                 let what =
                     "this request_token names an earlier update of the message to something else; nothing was done";
                 Reject::new(Reason::TokenReused, what).at("request_token", what).into()
             }
-            error => error.about(Invalid::Invisibility, time).about(Invalid::Priority, "priority"),
+            error => {
+                error.about(InvalidCommandPart::Invisibility, time).about(InvalidCommandPart::Priority, "priority")
+            }
         })
     }
 
@@ -255,20 +266,20 @@ impl Queues {
             return Err(Reject::new(Reason::InvalidArgument, what).into());
         }
         let reason = reason.into();
-        self.settled(name, message.clone(), Command::CancelMessage { message, reason }).await
+        self.change_message(name, message.clone(), Command::CancelMessage { message, reason }).await
     }
 
     /// Gives an exclusivity value a limit of its own; none takes it back.
     pub async fn set_value_limit(
         &self,
         name: &QueueName,
-        value: Routing,
+        value: RoutingValue,
         limit: Option<u32>,
     ) -> Result<(), QueueError> {
-        let queue = self.shared.queue(name)?;
+        let queue = self.context.queue(name)?;
         let shard = shard_of(queue.shards(), value.as_str());
         let command = Command::SetValueLimit { value, limit };
-        let answer = self.shared.call(&queue, shard, ShardCommand::of(command)).await?;
+        let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {
             Reply::ValueLimitSet => Ok(()),
             other => Err(unexpected("limit of a value", &other)),
@@ -277,20 +288,25 @@ impl Queues {
 
     /// Gives one errored message its attempts back.
     pub(super) async fn redrive_one(&self, name: &QueueName, message: MessageRef) -> Result<Settlement, QueueError> {
-        self.settled(name, message.clone(), Command::Redrive { message }).await
+        self.change_message(name, message.clone(), Command::Redrive { message }).await
     }
 
-    async fn settled(&self, name: &QueueName, message: MessageRef, command: Command) -> Result<Settlement, QueueError> {
-        let queue = self.shared.queue(name)?;
+    async fn change_message(
+        &self,
+        name: &QueueName,
+        message: MessageRef,
+        command: Command,
+    ) -> Result<Settlement, QueueError> {
+        let queue = self.context.queue(name)?;
         let shard = self.shard_of(&queue, &message).await?;
-        let answer = self.shared.call(&queue, shard, ShardCommand::of(command)).await?;
+        let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
         for row in answer
             .transitions
             .iter()
-            .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(State::Running))
+            .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(MessageState::Running))
         {
             // Nobody may be there to hear it.
-            let _ = self.shared.cancels.send(CancelNews { queue: name.clone(), key: row.key });
+            let _ = self.context.cancel_notices.send(CancelNotice { queue: name.clone(), key: row.key });
         }
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
@@ -299,8 +315,8 @@ impl Queues {
     }
 
     /// Reads a lease token; one of another queue is refused, one of a shard that never was is lost.
-    fn lease_token(&self, queue: &LiveQueue, text: &str) -> Result<LeaseToken, QueueError> {
-        let token = LeaseToken::parse(text, queue.record.load().id.0, &self.shared.lease_key)
+    fn lease_token(&self, queue: &ServedQueue, text: &str) -> Result<LeaseToken, QueueError> {
+        let token = LeaseToken::parse(text, queue.record.load().id.0, &self.context.lease_key)
             .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
     }

@@ -11,56 +11,56 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
 use crate::domain::queue::{Command, ShardId};
-use crate::engine::loops::driver::{Activity, Next};
-use crate::engine::queues::core::Shared;
+use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::queues::registry::QueueContext;
 use crate::ports::ShardCommand;
 
 /// Events that fall into this time are swept together.
-const GRAIN: Duration = Duration::from_millis(2);
+const COALESCE_WINDOW: Duration = Duration::from_millis(2);
 /// A shard that could not be swept is tried again after this time.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The sweeper.
 pub struct Sweeper {
-    shared: Arc<Shared>,
+    context: Arc<QueueContext>,
 }
 
 impl Sweeper {
     /// Sweeps the shards of these queues.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub fn new(shared: Arc<QueueContext>) -> Self {
+        Self { context: shared }
     }
 
     async fn sweep(&self, shard: ShardId) {
-        let Some(queue) = self.shared.by_id(shard.queue) else { return };
+        let Some(queue) = self.context.by_id(shard.queue) else { return };
         let sweep = ShardCommand::of(Command::Sweep { max: BULK_MESSAGES_MAX });
-        if let Err(error) = self.shared.call(&queue, shard.number, sweep).await {
+        if let Err(error) = self.context.call(&queue, shard.number, sweep).await {
             tracing::debug!(%error, "a shard cannot be swept yet");
-            self.shared.alarms.set(shard, Some(self.shared.clock.elapsed() + RETRY_PAUSE));
+            self.context.alarms.set(shard, Some(self.context.clock.elapsed() + RETRY_PAUSE));
         }
     }
 }
 
 #[async_trait]
-impl Activity for Sweeper {
+impl BackgroundLoop for Sweeper {
     fn name(&self) -> &'static str {
         "queue sweeper"
     }
 
     async fn woken(&self) {
-        self.shared.alarms.sooner().await;
+        self.context.alarms.earlier_alarm().await;
     }
 
-    async fn activate(&mut self) -> Next {
-        let now = self.shared.clock.elapsed();
-        let (due, next) = self.shared.alarms.take(now, SWEEPS_OF_A_ROUND_MAX);
+    async fn activate(&mut self) -> NextActivation {
+        let now = self.context.clock.elapsed();
+        let (due, next) = self.context.alarms.take(now, SWEEPS_OF_A_ROUND_MAX);
         if !due.is_empty() {
             stream::iter(&due).for_each_concurrent(SWEEPS_AT_ONCE_MAX, |shard| self.sweep(*shard)).await;
-            return Next::After(GRAIN);
+            return NextActivation::After(COALESCE_WINDOW);
         }
         match next {
-            Some(next) => Next::AfterOrWoken(next.saturating_sub(now).max(GRAIN)),
-            None => Next::Woken,
+            Some(next) => NextActivation::AfterOrWoken(next.saturating_sub(now).max(COALESCE_WINDOW)),
+            None => NextActivation::Woken,
         }
     }
 }

@@ -16,13 +16,13 @@ use crate::domain::queue::message::Metadata;
 /// The workers that wait for one queue.
 #[derive(Default)]
 pub struct Waiters {
-    state: Mutex<State>,
+    state: Mutex<WaiterState>,
 }
 
 #[derive(Default)]
-struct State {
+struct WaiterState {
     /// In the order of their coming.
-    asleep: Vec<Sleeper>,
+    asleep: Vec<SleepingWaiter>,
     next: u64,
     /// How many were woken and have not said yet what they found.
     awake: i64,
@@ -32,17 +32,17 @@ struct State {
     servable: i64,
 }
 
-struct Sleeper {
+struct SleepingWaiter {
     number: u64,
     /// The change after which it looked last.
-    looked: u64,
+    change_at_last_look: u64,
     wake: Arc<Notify>,
     /// What its messages must have.
     filter: Arc<Filter>,
 }
 
 /// A place among the waiters; leaving it hands a wake-up that was not used on.
-pub struct Place<'a> {
+pub struct WaiterSlot<'a> {
     waiters: &'a Waiters,
     number: u64,
     wake: Arc<Notify>,
@@ -57,7 +57,7 @@ impl Waiters {
 
     /// How many wait for messages with this metadata. O(n).
     pub fn matching(&self, metadata: &Metadata) -> usize {
-        self.state.lock().asleep.iter().filter(|sleeper| sleeper.filter.is_met_by(metadata)).count()
+        self.state.lock().asleep.iter().filter(|sleeper| sleeper.filter.matches(metadata)).count()
     }
 
     /// Tells by how much the number of messages to be had has changed; 0 where others than before may be had. O(woken).
@@ -78,22 +78,27 @@ impl Waiters {
     }
 
     /// Takes a place, for messages that meet the filter. Whoever takes one looks for messages after it, and only then rests.
-    pub fn enter(&self, filter: Arc<Filter>) -> Place<'_> {
+    pub fn enter(&self, filter: Arc<Filter>) -> WaiterSlot<'_> {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         let wake = Arc::new(Notify::new());
         let looked = state.change;
-        state.asleep.push(Sleeper { number, looked, wake: Arc::clone(&wake), filter: Arc::clone(&filter) });
-        Place { waiters: self, number, wake, filter }
+        state.asleep.push(SleepingWaiter {
+            number,
+            change_at_last_look: looked,
+            wake: Arc::clone(&wake),
+            filter: Arc::clone(&filter),
+        });
+        WaiterSlot { waiters: self, number, wake, filter }
     }
 }
 
-impl State {
+impl WaiterState {
     fn wake(&mut self) {
         while self.awake < self.servable {
             let change = self.change;
-            let Some(at) = self.asleep.iter().rposition(|sleeper| sleeper.looked < change) else { return };
+            let Some(at) = self.asleep.iter().rposition(|sleeper| sleeper.change_at_last_look < change) else { return };
             let sleeper = self.asleep.remove(at);
             self.awake += 1;
             sleeper.wake.notify_one();
@@ -101,33 +106,33 @@ impl State {
     }
 }
 
-impl Place<'_> {
+impl WaiterSlot<'_> {
     /// Begins a look for messages; what changes from now on wakes the place after its rest.
-    pub fn look(&self) -> u64 {
+    pub fn begin_look(&self) -> u64 {
         self.waiters.state.lock().change
     }
 
     /// Rests after a look that found nothing; a wake-up that brought it goes to another.
-    pub fn rest(&self, looked: u64) {
+    pub fn sleep_after_look(&self, looked: u64) {
         let mut state = self.waiters.state.lock();
         match state.asleep.iter().position(|sleeper| sleeper.number == self.number) {
-            Some(at) => state.asleep[at].looked = looked,
+            Some(at) => state.asleep[at].change_at_last_look = looked,
             None => {
                 state.awake -= 1;
                 let (wake, filter) = (Arc::clone(&self.wake), Arc::clone(&self.filter));
-                state.asleep.push(Sleeper { number: self.number, looked, wake, filter });
+                state.asleep.push(SleepingWaiter { number: self.number, change_at_last_look: looked, wake, filter });
             }
         }
         state.wake();
     }
 
     /// Waits to be woken.
-    pub async fn woken(&self) {
+    pub async fn wait_until_woken(&self) {
         self.wake.notified().await;
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.waiters.state.lock();
         match state.asleep.iter().position(|sleeper| sleeper.number == self.number) {
@@ -147,15 +152,15 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    fn woken(places: &[Place<'_>]) -> Vec<u64> {
-        let is_woken = |place: &&Place<'_>| place.woken().now_or_never().is_some();
+    fn woken(places: &[WaiterSlot<'_>]) -> Vec<u64> {
+        let is_woken = |place: &&WaiterSlot<'_>| place.wait_until_woken().now_or_never().is_some();
         places.iter().filter(is_woken).map(|place| place.number).collect()
     }
 
     #[test]
     fn as_many_are_woken_as_there_are_messages_the_newest_first() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..5).map(|_| waiters.enter(Arc::default())).collect();
+        let places: Vec<WaiterSlot<'_>> = (0..5).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(2);
         assert_eq!(woken(&places), [3, 4]);
         waiters.changed(0);
@@ -167,7 +172,7 @@ mod tests {
     #[test]
     fn a_wake_up_that_is_not_used_goes_to_another() {
         let waiters = Waiters::default();
-        let mut places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
+        let mut places: Vec<WaiterSlot<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(1);
         assert_eq!(woken(&places), [2]);
         drop(places.pop());
@@ -177,14 +182,14 @@ mod tests {
     #[test]
     fn whoever_found_nothing_is_not_woken_again_before_the_next_change() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..2).map(|_| waiters.enter(Arc::default())).collect();
+        let places: Vec<WaiterSlot<'_>> = (0..2).map(|_| waiters.enter(Arc::default())).collect();
         waiters.changed(1);
         assert_eq!(woken(&places), [1]);
-        let looked = places[1].look();
-        places[1].rest(looked);
+        let looked = places[1].begin_look();
+        places[1].sleep_after_look(looked);
         assert_eq!(woken(&places), [0], "it hands its wake-up on");
-        let looked = places[0].look();
-        places[0].rest(looked);
+        let looked = places[0].begin_look();
+        places[0].sleep_after_look(looked);
         assert!(woken(&places).is_empty(), "both have looked");
         waiters.changed(0);
         assert_eq!(woken(&places).len(), 1);
@@ -194,17 +199,17 @@ mod tests {
     fn what_comes_during_a_look_wakes_after_the_rest() {
         let waiters = Waiters::default();
         let place = waiters.enter(Arc::default());
-        let looked = place.look();
+        let looked = place.begin_look();
         waiters.changed(1);
         assert_eq!(woken(std::slice::from_ref(&place)), [0]);
-        place.rest(looked);
+        place.sleep_after_look(looked);
         assert_eq!(woken(std::slice::from_ref(&place)), [0], "the change came after the look began");
     }
 
     #[test]
     fn everybody_is_woken_at_the_end() {
         let waiters = Waiters::default();
-        let places: Vec<Place<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
+        let places: Vec<WaiterSlot<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
         waiters.wake_all();
         assert_eq!(woken(&places).len(), 3);
         assert_eq!(waiters.len(), 0);

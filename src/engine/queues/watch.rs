@@ -15,15 +15,15 @@ use tokio::sync::Semaphore;
 use crate::domain::Timestamp;
 use crate::domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
 use crate::domain::queue::QueueName;
+use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;
-use crate::engine::queues::error::{QueueError, Slot};
-use crate::engine::queues::live::LiveQueue;
-use crate::engine::queues::look::Depth;
-use crate::engine::shares::{CallerId, Share};
+use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::inspect::Depth;
+use crate::engine::queues::served_queue::ServedQueue;
 
 /// One look at a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct DepthUpdate {
     /// How many messages there are.
     pub depth: Arc<Depth>,
     /// How many workers wait at this server.
@@ -33,23 +33,23 @@ pub struct Look {
 }
 
 /// Looks at a queue, one per change.
-pub type DepthStream = Pin<Box<dyn Stream<Item = Result<Look, QueueError>> + Send>>;
+pub type DepthStream = Pin<Box<dyn Stream<Item = Result<DepthUpdate, QueueError>> + Send>>;
 
 /// The last reading for watches of a queue.
-pub struct LastReading {
+pub struct DepthCache {
     /// When it began, by elapsed time, and what was read.
     last: Mutex<Option<(Duration, Arc<Depth>)>>,
     /// One reading at a time.
     turn: Semaphore,
 }
 
-impl Default for LastReading {
+impl Default for DepthCache {
     fn default() -> Self {
         Self { last: Mutex::default(), turn: Semaphore::new(1) }
     }
 }
 
-impl LastReading {
+impl DepthCache {
     /// What was read, if that began later than this.
     fn after(&self, than: Duration) -> Option<Arc<Depth>> {
         let last = self.last.lock();
@@ -57,27 +57,31 @@ impl LastReading {
     }
 }
 
-struct Watching {
+struct DepthWatch {
     queues: Queues,
-    queue: Arc<LiveQueue>,
+    queue: Arc<ServedQueue>,
     name: QueueName,
     interval: Duration,
-    shown: Option<(Arc<Depth>, usize)>,
+    last_sent: Option<(Arc<Depth>, usize)>,
     ended: bool,
     /// The place of its caller.
-    _share: Share,
+    _share: QuotaPermit,
 }
 
 impl Queues {
     /// The depth of a queue now, then after each change.
     pub fn watch(&self, caller: &CallerId, name: &QueueName, interval: Duration) -> Result<DepthStream, QueueError> {
-        let share = self.shared.watches.take(caller).map_err(|why| QueueError::NoRoom { of: Slot::Watch, why })?;
-        let watching = Watching {
+        let share = self
+            .context
+            .watches
+            .take(caller)
+            .map_err(|why| QueueError::LimitReached { of: LimitedResource::Watch, why })?;
+        let watching = DepthWatch {
             queues: self.clone(),
-            queue: self.shared.queue(name)?,
+            queue: self.context.queue(name)?,
             name: name.clone(),
             interval: interval.max(WATCH_INTERVAL_MIN),
-            shown: None,
+            last_sent: None,
             ended: false,
             _share: share,
         };
@@ -90,8 +94,8 @@ impl Queues {
 
 impl Queues {
     /// The depth of a queue by a reading that began later than this: one that was made, else a new one.
-    async fn depth_after(&self, queue: &Arc<LiveQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
-        let reading = &queue.reading;
+    async fn depth_after(&self, queue: &Arc<ServedQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
+        let reading = &queue.depth_cache;
         if let Some(depth) = reading.after(than) {
             return Ok(depth);
         }
@@ -99,15 +103,15 @@ impl Queues {
         if let Some(depth) = reading.after(than) {
             return Ok(depth);
         }
-        let began = self.shared.clock.elapsed();
+        let began = self.context.clock.elapsed();
         let depth = Arc::new(self.depth_of(queue).await?);
         *reading.last.lock() = Some((began, Arc::clone(&depth)));
         Ok(depth)
     }
 }
 
-impl Watching {
-    async fn next(&mut self) -> Option<Result<Look, QueueError>> {
+impl DepthWatch {
+    async fn next(&mut self) -> Option<Result<DepthUpdate, QueueError>> {
         if self.ended {
             return None;
         }
@@ -117,23 +121,23 @@ impl Watching {
     }
 
     /// Looks until something is other than what was shown, or was silent for long.
-    async fn look(&mut self) -> Result<Look, QueueError> {
-        let began = self.queues.shared.clock.elapsed();
+    async fn look(&mut self) -> Result<DepthUpdate, QueueError> {
+        let began = self.queues.context.clock.elapsed();
         loop {
-            let mut than = self.queues.shared.clock.elapsed();
-            if self.shown.is_some() {
-                self.queues.shared.clock.sleep(self.interval).await;
-                than = self.queues.shared.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
+            let mut than = self.queues.context.clock.elapsed();
+            if self.last_sent.is_some() {
+                self.queues.context.clock.sleep(self.interval).await;
+                than = self.queues.context.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
             }
-            self.queues.shared.queue(&self.name)?;
+            self.queues.context.queue(&self.name)?;
             let depth = self.queues.depth_after(&self.queue, than).await?;
             let waiting = self.queue.waiters.len();
-            let silent = self.queues.shared.clock.elapsed().saturating_sub(began);
+            let silent = self.queues.context.clock.elapsed().saturating_sub(began);
             let is_known =
                 |(shown, who): &(Arc<Depth>, usize)| *who == waiting && (Arc::ptr_eq(shown, &depth) || *shown == depth);
-            if !self.shown.as_ref().is_some_and(is_known) || silent >= WATCH_SILENCE_MAX {
-                self.shown = Some((Arc::clone(&depth), waiting));
-                return Ok(Look { depth, waiting, at: self.queues.shared.now() });
+            if !self.last_sent.as_ref().is_some_and(is_known) || silent >= WATCH_SILENCE_MAX {
+                self.last_sent = Some((Arc::clone(&depth), waiting));
+                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.now() });
             }
         }
     }

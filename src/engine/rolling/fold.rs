@@ -6,14 +6,14 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, Event};
 use crate::domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
-use crate::domain::rollup::{Checkpoint, Folder};
-use crate::engine::core::{Core, Scope};
-use crate::ports::{Order, ScanRange, StoreError};
+use crate::domain::rollup::{Checkpoint, EventFolder};
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// A fold that has taken the events of its range and is to be finished.
 pub struct FoldedLog<'a> {
     /// The fold.
-    pub folder: Folder<'a>,
+    pub folder: EventFolder<'a>,
     /// How many events it was given.
     pub events: u64,
     /// The time of the newest.
@@ -22,12 +22,12 @@ pub struct FoldedLog<'a> {
     pub more: bool,
 }
 
-impl Core {
+impl EngineCore {
     /// Folds what the log holds in (base.as_of, to], the first so many events at most. Cost: O(events that are taken), a page
     /// at a time.
     pub async fn fold_pages<'a>(
         &self,
-        scope: &'a Scope,
+        scope: &'a NamespaceScope,
         counter: &Counter,
         base: Checkpoint,
         to: Timestamp,
@@ -39,16 +39,17 @@ impl Core {
     /// The same, and notes each event that is taken, in the order of keys.
     pub async fn fold_pages_noting<'a>(
         &self,
-        scope: &'a Scope,
+        scope: &'a NamespaceScope,
         counter: &Counter,
         base: Checkpoint,
         (to, events_max): (Timestamp, usize),
         mut note: impl FnMut(&Event) + Send,
     ) -> Result<FoldedLog<'a>, StoreError> {
-        let (after, order) = (base.as_of, Order::OldestFirst);
+        let (after, order) = (base.as_of, ScanOrder::OldestFirst);
         let mut range = ScanRange { after, to, order, beyond: None, limit: FOLD_EVENTS_AT_ONCE_MAX };
         let mut left = events_max;
-        let mut folded = FoldedLog { folder: Folder::new(base, &scope.rules), events: 0, newest: None, more: false };
+        let mut folded =
+            FoldedLog { folder: EventFolder::new(base, &scope.rules), events: 0, newest: None, more: false };
         loop {
             // One more than is left tells whether there are more.
             range.limit = left.saturating_add(1).min(FOLD_EVENTS_AT_ONCE_MAX);

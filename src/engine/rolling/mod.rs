@@ -10,8 +10,8 @@ pub mod pending;
 pub mod pipeline;
 pub mod queue;
 mod roll;
-mod signalled;
+mod signal_receiver;
 
-pub use pipeline::{NamespaceQueues, QueueLoop};
+pub use pipeline::{NamespaceRollupQueues, RollupQueueLoop};
 pub use roll::cached;
-pub use signalled::Signalled;
+pub use signal_receiver::SignalReceiver;

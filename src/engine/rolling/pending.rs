@@ -15,12 +15,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Waiting counters by touch shard.
 #[derive(Debug)]
-pub struct Pending {
-    shards: Vec<Mutex<Shard>>,
+pub struct PendingRolls {
+    shards: Vec<Mutex<PendingShard>>,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct PendingShard {
     waiting: BTreeMap<Timestamp, u32>,
     /// Steps from here on are not in any Set and have to be read from the touch index.
     replay_from: Option<Timestamp>,
@@ -28,13 +28,13 @@ struct Shard {
     replaying: Option<Timestamp>,
 }
 
-impl Default for Pending {
+impl Default for PendingRolls {
     fn default() -> Self {
         Self { shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect() }
     }
 }
 
-impl Pending {
+impl PendingRolls {
     /// A counter begins to wait for events from `oldest` on.
     pub fn begin(&self, shard: u32, oldest: Timestamp) {
         *self.shards[shard as usize].lock().waiting.entry(oldest.floor_to(SECOND)).or_insert(0) += 1;
@@ -54,7 +54,7 @@ impl Pending {
     }
 
     /// A signal was lost: the touch index must be read again from this time on.
-    pub fn lost(&self, shard: u32, oldest: Timestamp) {
+    pub fn note_lost_signal(&self, shard: u32, oldest: Timestamp) {
         let mut shard = self.shards[shard as usize].lock();
         shard.replay_from = Some(shard.replay_from.map_or(oldest, |from| from.min(oldest)));
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_watermark_stays_below_the_second_of_the_oldest_waiting_counter() {
-        let pending = Pending::default();
+        let pending = PendingRolls::default();
         assert_eq!(pending.rolled_up_to(3, at(9_500)), at(9_500));
         pending.begin(3, at(5_700));
         pending.begin(3, at(7_000));
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn a_replay_that_broke_off_is_due_again() {
-        let pending = Pending::default();
-        pending.lost(0, at(5_000));
+        let pending = PendingRolls::default();
+        pending.note_lost_signal(0, at(5_000));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
@@ -126,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_signal_lost_while_replaying_is_replayed_again() {
-        let pending = Pending::default();
-        pending.lost(0, at(5_000));
+        let pending = PendingRolls::default();
+        pending.note_lost_signal(0, at(5_000));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
-        pending.lost(0, at(7_000));
+        pending.note_lost_signal(0, at(7_000));
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
         pending.end_replay(0);
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(7_000).just_before());

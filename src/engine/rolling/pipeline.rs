@@ -12,25 +12,27 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
 use crate::domain::namespace::Cardinality;
-use crate::engine::core::{Core, Scope};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::datasets::DatasetState;
-use crate::engine::loops::driver::{Activity, Next, Stage};
+use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rolling::queue::{Bounds, ByCounter, Offered, Queue, SetBytes, Waiting, cost_of};
+use crate::engine::rolling::queue::{
+    ByCounter, OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
+};
 
 /// A failed roll is tried again after this long.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The rollup queues of a namespace; none once it is deleted.
-pub struct NamespaceQueues {
+pub struct NamespaceRollupQueues {
     namespace: NamespaceId,
     /// The settings that the loops were told of.
     version: AtomicU64,
     dataset: Arc<DatasetState>,
-    queues: ArcSwap<Vec<Arc<Queue>>>,
+    queues: ArcSwap<Vec<Arc<RollupQueue>>>,
 }
 
-impl NamespaceQueues {
+impl NamespaceRollupQueues {
     /// Makes the queues.
     pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
         Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
@@ -49,7 +51,7 @@ impl NamespaceQueues {
     }
 
     /// The present queues.
-    pub fn queues(&self) -> Arc<Vec<Arc<Queue>>> {
+    pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
         self.queues.load_full()
     }
 
@@ -71,40 +73,47 @@ impl NamespaceQueues {
     }
 
     /// What a counter waits for in this process; none if it does not wait.
-    pub fn waiting(&self, counter: &Counter) -> Option<Waiting> {
+    pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
         // It may wait in a queue that was replaced and has not handed it over yet; then it is told a moment later.
         let queues = self.queues.load();
-        (!queues.is_empty()).then(|| place_of(counter, &queues).waiting(counter)).flatten()
+        (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
     }
 
     /// Offers a counter to its queue; a signal that finds no room is made up for by the touch index.
-    pub fn offer(&self, core: &Core, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
-        let bounds = Bounds { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
+    pub fn offer(
+        &self,
+        core: &EngineCore,
+        counter: &Counter,
+        oldest: Timestamp,
+        newest: Timestamp,
+        capacity_bytes: usize,
+    ) {
+        let bounds = OfferLimits { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
         loop {
             let queues = self.queues.load();
             if queues.is_empty() {
                 return; // deleted: nobody reads its counters any more
             }
-            match place_of(counter, &queues).offer(counter, oldest, newest, &bounds) {
-                Offered::Taken => return,
-                Offered::Lost => return core.stats.signals_lost.one(),
+            match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
+                OfferOutcome::Accepted => return,
+                OfferOutcome::Lost => return core.stats.signals_lost.increment(),
                 // The queue was replaced or ended a moment ago, and `queues` says so already.
-                Offered::Closed => {}
+                OfferOutcome::Closed => {}
             }
         }
     }
 }
 
 /// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
-fn place_of<'a>(counter: &Counter, queues: &'a [Arc<Queue>]) -> &'a Queue {
+fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
     &queues[(counter.hash() >> 32) as usize % queues.len()]
 }
 
-fn make_queues(num_queues: u32) -> Vec<Arc<Queue>> {
-    (0..num_queues.max(1)).map(|_| Arc::new(Queue::default())).collect()
+fn make_queues(num_queues: u32) -> Vec<Arc<RollupQueue>> {
+    (0..num_queues.max(1)).map(|_| Arc::new(RollupQueue::default())).collect()
 }
 
-fn coalesce(scope: &Scope) -> Duration {
+fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
 
@@ -116,36 +125,36 @@ fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Du
 }
 
 /// The loop of one queue.
-pub struct QueueLoop {
-    core: Arc<Core>,
-    queues: Arc<NamespaceQueues>,
+pub struct RollupQueueLoop {
+    core: Arc<EngineCore>,
+    queues: Arc<NamespaceRollupQueues>,
     dataset: Arc<DatasetState>,
-    queue: Arc<Queue>,
-    circulating: ByCounter<Timestamp>,
+    queue: Arc<RollupQueue>,
+    recirculating: ByCounter<Timestamp>,
     pacer: Pacer,
     /// Which of how many queues it is. They take turns within a coalescing time, so that they do not roll all at once.
     turn: (u32, u32),
     /// Since when the Set fills; none while there is nothing to roll.
-    filling: Option<Filling>,
+    filling: Option<FillWindow>,
 }
 
 /// A Set that fills for one coalescing time before it is drained.
 #[derive(Clone, Copy)]
-struct Filling {
+struct FillWindow {
     began: Duration,
     /// The least time it takes, after a failure.
     least: Duration,
 }
 
-impl QueueLoop {
+impl RollupQueueLoop {
     /// Makes the loop of a queue, one of so many.
-    pub fn new(core: Arc<Core>, scope: &Scope, queue: Arc<Queue>, turn: (u32, u32)) -> Self {
+    pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
             core,
-            queues: Arc::clone(&scope.queues),
+            queues: Arc::clone(&scope.rollup_queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
-            circulating: ByCounter::default(),
+            recirculating: ByCounter::default(),
             pacer: Pacer::default(),
             turn,
             filling: None,
@@ -153,7 +162,7 @@ impl QueueLoop {
     }
 
     /// Moves what was drained to what is parked; a counter that waits already keeps its place and its need.
-    fn take_set(&mut self) {
+    fn park_drained(&mut self) {
         let pending = &self.dataset.pending;
         let mut all_parked = self.queue.parked();
         for (counter, new) in self.queue.drain() {
@@ -173,7 +182,7 @@ impl QueueLoop {
     }
 
     /// Rolls those for whom the limit has passed a time of theirs. Answers whether a roll failed.
-    async fn roll_ready(&mut self, scope: &Scope, ready_at: impl Fn(&Waiting) -> Timestamp) -> bool {
+    async fn roll_ready(&mut self, scope: &NamespaceScope, ready_at: impl Fn(&PendingRoll) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
             .queue
@@ -193,16 +202,16 @@ impl QueueLoop {
             let answers = rolling.instrument(span).await;
             for (counter, answer) in batch.iter().zip(answers) {
                 match answer {
-                    Ok(as_of) => self.rolled(scope, counter, as_of),
+                    Ok(as_of) => self.finish_roll(scope, counter, as_of),
                     Err(error) => {
                         failed = true;
-                        self.core.stats.rolls_failed.one();
+                        self.core.stats.rolls_failed.increment();
                         tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed and will be tried again");
                     }
                 }
             }
             let took = self.core.clock.elapsed().saturating_sub(began);
-            self.core.stats.batches.one();
+            self.core.stats.batches.increment();
             self.core.stats.batch_micros.add_time(took);
             let pause = self.pacer.after_batch(&mut reads, took);
             if !pause.is_zero() {
@@ -214,7 +223,7 @@ impl QueueLoop {
     }
 
     /// Ends the wait of a counter, or begins the next one if newer events were signalled.
-    fn rolled(&mut self, scope: &Scope, counter: &Counter, as_of: Timestamp) {
+    fn finish_roll(&mut self, scope: &NamespaceScope, counter: &Counter, as_of: Timestamp) {
         let mut parked = self.queue.parked();
         let Some(waiting) = parked.get_mut(counter) else { return };
         let shard = counter.touch_shard();
@@ -222,24 +231,24 @@ impl QueueLoop {
             let oldest = as_of.just_after();
             scope.dataset.pending.begin(shard, oldest);
             scope.dataset.pending.end(shard, waiting.oldest);
-            *waiting = Waiting { oldest, need: waiting.newest, newest: waiting.newest };
+            *waiting = PendingRoll { oldest, min_limit: waiting.newest, newest: waiting.newest };
             return;
         }
         scope.dataset.pending.end(shard, waiting.oldest);
         parked.remove(counter);
         drop(parked);
         self.queue.release(cost_of(counter), &self.core.set_bytes);
-        if scope.namespace.spec.cardinality == Cardinality::Low && self.circulating.len() < ROLLUP_CIRCULATING_MAX {
-            self.circulating.insert(counter.clone(), as_of);
+        if scope.namespace.spec.cardinality == Cardinality::Low && self.recirculating.len() < ROLLUP_CIRCULATING_MAX {
+            self.recirculating.insert(counter.clone(), as_of);
         }
     }
 
     /// Low-cardinality counters circulate: one whose last write lies past its checkpoint is offered again.
-    async fn circulate(&mut self, scope: &Scope) {
+    async fn recirculate(&mut self, scope: &NamespaceScope) {
         if scope.namespace.spec.cardinality != Cardinality::Low {
-            self.circulating.clear();
+            self.recirculating.clear();
         }
-        for (counter, as_of) in &self.circulating {
+        for (counter, as_of) in &self.recirculating {
             if self.queue.parked().contains_key(counter) {
                 continue;
             }
@@ -251,8 +260,8 @@ impl QueueLoop {
     }
 
     /// Hands everything over to the queues that replaced this one.
-    fn hand_over(&mut self, scope: &Scope) {
-        self.take_set();
+    fn hand_over(&mut self, scope: &NamespaceScope) {
+        self.park_drained();
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             scope.offer(&self.core, &counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
@@ -270,42 +279,46 @@ impl QueueLoop {
 
     /// The latest time that a counter waits for and that the limit reaches in the time left; for those who wait for later
     /// ones, what can be closed at this moment.
-    fn reachable_limit(&self, scope: &Scope, left: Duration) -> Timestamp {
+    fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
         let now = self.core.now();
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
-        let wanted = |waiting: &Waiting| if waiting.need <= last { waiting.need } else { closable };
+        let wanted = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
         self.queue.parked().values().map(wanted).max().unwrap_or(closable)
     }
 
-    async fn step(&mut self, scope: &Scope) -> Next {
+    async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
         // The Set fills again from here on, while the rolls run: it is drained every coalescing time, not that much later.
         let drained = self.core.clock.elapsed();
-        self.take_set();
-        let failed = self.roll_ready(scope, |waiting| waiting.need).await;
-        self.circulate(scope).await;
+        self.park_drained();
+        let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;
+        self.recirculate(scope).await;
         if self.queue.parked().is_empty() && self.queue.is_empty() {
             self.filling = None;
-            return if self.circulating.is_empty() { Next::Woken } else { Next::AfterOrWoken(coalesce(scope)) };
+            return if self.recirculating.is_empty() {
+                NextActivation::Woken
+            } else {
+                NextActivation::AfterOrWoken(coalesce(scope))
+            };
         }
-        scope.dataset.want_limit();
+        scope.dataset.request_limit();
         let now = self.core.clock.elapsed();
         if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
     }
 
     /// Lets the Set fill for one coalescing time.
-    fn fill(&mut self, scope: &Scope, began: Duration, least: Duration) -> Next {
-        self.filling = Some(Filling { began, least });
-        Next::AfterOrWoken(self.left(scope, Filling { began, least }))
+    fn fill(&mut self, scope: &NamespaceScope, began: Duration, least: Duration) -> NextActivation {
+        self.filling = Some(FillWindow { began, least });
+        NextActivation::AfterOrWoken(self.left(scope, FillWindow { began, least }))
     }
 
-    fn left(&self, scope: &Scope, filling: Filling) -> Duration {
+    fn left(&self, scope: &NamespaceScope, filling: FillWindow) -> Duration {
         (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.core.clock.elapsed())
     }
 }
 
 #[async_trait]
-impl Activity for QueueLoop {
+impl BackgroundLoop for RollupQueueLoop {
     fn name(&self) -> &'static str {
         "rollup queue"
     }
@@ -317,22 +330,22 @@ impl Activity for QueueLoop {
         }
     }
 
-    async fn activate(&mut self) -> Next {
+    async fn activate(&mut self) -> NextActivation {
         let scope = match self.core.scope_by_id(self.queues.namespace()).await {
             Ok(Some(scope)) => scope,
             Ok(None) => {
                 self.queues.end(&self.core.set_bytes);
                 self.abandon();
-                return Next::Finished;
+                return NextActivation::Finished;
             }
             Err(error) => {
                 tracing::warn!(error = %error, "the rollup cannot read the catalog");
-                return Next::After(RETRY_PAUSE);
+                return NextActivation::After(RETRY_PAUSE);
             }
         };
         if self.queue.is_closed() {
             self.hand_over(&scope);
-            return Next::Finished;
+            return NextActivation::Finished;
         }
         let Some(filling) = self.filling else {
             let began = last_turn(self.core.clock.elapsed(), coalesce(&scope), self.turn);
@@ -341,26 +354,26 @@ impl Activity for QueueLoop {
         // The coalescing time may have changed since the Set began to fill.
         let left = self.left(&scope, filling);
         if !left.is_zero() {
-            return Next::AfterOrWoken(left);
+            return NextActivation::AfterOrWoken(left);
         }
         self.step(&scope).await
     }
 
-    fn stage(&self) -> Stage {
-        Stage::Rolls
+    fn stage(&self) -> DrainStage {
+        DrainStage::Rolls
     }
 
     async fn finish(&mut self, until: Duration) {
         // What stays above the limit stays in the touch index; the next start finds it there.
         let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
-        self.take_set();
+        self.park_drained();
         if self.queue.parked().is_empty() {
             return;
         }
         let left = until.saturating_sub(self.core.clock.elapsed());
         let wanted = self.reachable_limit(&scope, left);
         scope.dataset.limit_at_least(wanted, self.core.clock.as_ref(), left).await;
-        self.take_set();
+        self.park_drained();
         self.roll_ready(&scope, |waiting| waiting.oldest).await;
     }
 }

@@ -11,16 +11,16 @@ use tokio::sync::Notify;
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
-use crate::engine::rolling::pending::Pending;
+use crate::engine::rolling::pending::PendingRolls;
 
 /// Counters by the hash that they carry: the same order of them in every process, so that a simulation repeats itself.
-pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<OwnHash>>;
+pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<PrecomputedHasher>>;
 
 /// Takes the hash that a counter brings as it is.
 #[derive(Default)]
-pub struct OwnHash(u64);
+pub struct PrecomputedHasher(u64);
 
-impl Hasher for OwnHash {
+impl Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -38,20 +38,20 @@ impl Hasher for OwnHash {
 
 /// What a counter waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub struct PendingRoll {
     /// The oldest event that is not rolled up.
     pub oldest: Timestamp,
     /// The limit has to reach this before a roll is worth a read.
-    pub need: Timestamp,
+    pub min_limit: Timestamp,
     /// The newest event that was signalled.
     pub newest: Timestamp,
 }
 
 /// What became of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Offered {
+pub enum OfferOutcome {
     /// The counter waits in the Set.
-    Taken,
+    Accepted,
     /// There was no room; the touch index has to be read again.
     Lost,
     /// The queue was replaced: offer it to its successor.
@@ -60,18 +60,18 @@ pub enum Offered {
 
 /// One queue.
 #[derive(Default)]
-pub struct Queue {
-    set: Mutex<Set>,
+pub struct RollupQueue {
+    set: Mutex<RollupSet>,
     /// Counters that were drained and still wait, for the loop of the queue. Locked before the Set where both are.
-    parked: Mutex<ByCounter<Waiting>>,
+    parked: Mutex<ByCounter<PendingRoll>>,
     wake: Notify,
     changed: Notify,
     claimed: AtomicBool,
 }
 
 #[derive(Default)]
-struct Set {
-    waiting: ByCounter<Waiting>,
+struct RollupSet {
+    waiting: ByCounter<PendingRoll>,
     bytes: usize,
     /// Bytes of counters that were drained but still wait.
     parked_bytes: usize,
@@ -94,13 +94,19 @@ pub fn cost_of(counter: &Counter) -> usize {
     counter.name().as_str().len() + 112
 }
 
-impl Queue {
+impl RollupQueue {
     /// Offers a counter with events in [oldest, newest].
-    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, bounds: &Bounds<'_>) -> Offered {
+    pub fn offer(
+        &self,
+        counter: &Counter,
+        oldest: Timestamp,
+        newest: Timestamp,
+        bounds: &OfferLimits<'_>,
+    ) -> OfferOutcome {
         let shard = counter.touch_shard();
         let mut set = self.set.lock();
         if set.closed {
-            return Offered::Closed;
+            return OfferOutcome::Closed;
         }
         if let Some(waiting) = set.waiting.get_mut(counter) {
             if oldest < waiting.oldest {
@@ -109,30 +115,30 @@ impl Queue {
                 waiting.oldest = oldest;
             }
             waiting.newest = waiting.newest.max(newest);
-            waiting.need = waiting.newest;
-            return Offered::Taken;
+            waiting.min_limit = waiting.newest;
+            return OfferOutcome::Accepted;
         }
         let cost = cost_of(counter);
         let full = set.bytes + set.parked_bytes + cost > bounds.capacity_bytes
             || bounds.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
         if full {
-            bounds.pending.lost(shard, oldest);
-            return Offered::Lost;
+            bounds.pending.note_lost_signal(shard, oldest);
+            return OfferOutcome::Lost;
         }
         bounds.pending.begin(shard, oldest);
         set.bytes += cost;
         bounds.all.0.fetch_add(cost, Ordering::Relaxed);
         let was_empty = set.waiting.is_empty();
-        set.waiting.insert(counter.clone(), Waiting { oldest, need: newest, newest });
+        set.waiting.insert(counter.clone(), PendingRoll { oldest, min_limit: newest, newest });
         drop(set);
         if was_empty {
             self.wake.notify_one();
         }
-        Offered::Taken
+        OfferOutcome::Accepted
     }
 
     /// Takes the whole Set; its bytes count as parked until they are released.
-    pub fn drain(&self) -> ByCounter<Waiting> {
+    pub fn drain(&self) -> ByCounter<PendingRoll> {
         let mut set = self.set.lock();
         set.parked_bytes += set.bytes;
         set.bytes = 0;
@@ -140,18 +146,18 @@ impl Queue {
     }
 
     /// Counters that were drained and still wait. Only the loop of the queue changes them.
-    pub fn parked(&self) -> MutexGuard<'_, ByCounter<Waiting>> {
+    pub fn parked(&self) -> MutexGuard<'_, ByCounter<PendingRoll>> {
         self.parked.lock()
     }
 
     /// What a counter waits for, in the Set or drained from it; none if it does not wait.
-    pub fn waiting(&self, counter: &Counter) -> Option<Waiting> {
+    pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
         let parked = self.parked.lock();
         let in_set = self.set.lock().waiting.get(counter).copied();
         match (parked.get(counter).copied(), in_set) {
-            (Some(parked), Some(new)) => Some(Waiting {
+            (Some(parked), Some(new)) => Some(PendingRoll {
                 oldest: parked.oldest.min(new.oldest),
-                need: parked.need,
+                min_limit: parked.min_limit,
                 newest: parked.newest.max(new.newest),
             }),
             (parked, in_set) => parked.or(in_set),
@@ -208,13 +214,13 @@ impl Queue {
 }
 
 /// What bounds an offer.
-pub struct Bounds<'a> {
+pub struct OfferLimits<'a> {
     /// What this queue may hold.
     pub capacity_bytes: usize,
     /// The bytes of all Sets.
     pub all: &'a SetBytes,
     /// The waiting counters of the dataset.
-    pub pending: &'a Pending,
+    pub pending: &'a PendingRolls,
 }
 
 #[cfg(test)]
@@ -232,13 +238,13 @@ mod tests {
 
     #[test]
     fn a_counter_waits_once_for_all_its_signals() {
-        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
-        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
+        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         for seconds in [7, 5, 9] {
-            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), Offered::Taken);
+            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), OfferOutcome::Accepted);
         }
         let drained = queue.drain();
-        assert_eq!(drained[&counter("a")], Waiting { oldest: at(5), need: at(9), newest: at(9) });
+        assert_eq!(drained[&counter("a")], PendingRoll { oldest: at(5), min_limit: at(9), newest: at(9) });
         assert_eq!(pending.rolled_up_to(counter("a").touch_shard(), at(20)), at(5).just_before());
         queue.release(cost_of(&counter("a")), &all);
         assert_eq!(all.used(), 0);
@@ -246,35 +252,35 @@ mod tests {
 
     #[test]
     fn what_a_counter_waits_for_is_told_also_after_its_set_was_drained() {
-        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
-        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
+        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         assert_eq!(queue.waiting(&counter("a")), None);
         queue.offer(&counter("a"), at(5), at(6), &bounds);
-        let first = Waiting { oldest: at(5), need: at(6), newest: at(6) };
+        let first = PendingRoll { oldest: at(5), min_limit: at(6), newest: at(6) };
         assert_eq!(queue.waiting(&counter("a")), Some(first));
         let drained = queue.drain();
         queue.parked().extend(drained);
         assert_eq!(queue.waiting(&counter("a")), Some(first));
         queue.offer(&counter("a"), at(8), at(9), &bounds);
-        assert_eq!(queue.waiting(&counter("a")), Some(Waiting { newest: at(9), ..first }));
+        assert_eq!(queue.waiting(&counter("a")), Some(PendingRoll { newest: at(9), ..first }));
         assert_eq!(queue.waiting(&counter("b")), None);
     }
 
     #[test]
     fn a_full_set_loses_the_signal_and_keeps_the_watermark_below_it() {
-        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
-        let bounds = Bounds { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), Offered::Taken);
-        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), Offered::Lost);
+        let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
+        let bounds = OfferLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), OfferOutcome::Accepted);
+        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), OfferOutcome::Lost);
         assert_eq!(pending.rolled_up_to(counter("b").touch_shard(), at(20)), at(3).just_before());
     }
 
     #[test]
     fn a_closed_queue_sends_the_counter_on() {
-        let (queue, all, pending) = (Queue::default(), SetBytes::default(), Pending::default());
+        let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
         queue.close();
-        let bounds = Bounds { capacity_bytes: 10_000, all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), Offered::Closed);
+        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), OfferOutcome::Closed);
         assert!(pending.is_empty());
     }
 }

@@ -7,46 +7,46 @@ use futures_util::stream::{self, StreamExt};
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::rollup::Checkpoint;
-use crate::engine::core::{Core, Scope};
+use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::ports::{CacheLease, CachedCount, RollWrite, RollupRow, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
-struct Prepared {
+struct PreparedRoll {
     counter: Counter,
     lease: CacheLease,
     row: RollupRow,
     read_at: Timestamp,
     /// None if nothing is new.
     write: Option<RollWrite>,
-    took: Duration,
+    read_duration: Duration,
 }
 
 /// How far a counter is rolled up, or that it is not.
-pub type RolledTo = Result<Timestamp, StoreError>;
+pub type RollResult = Result<Timestamp, StoreError>;
 
-impl Core {
+impl EngineCore {
     /// Rolls counters of one namespace up to the limit, reading at most `permits` at once, and writes them together.
     ///
     /// Answers how far each is rolled up, in the order of the counters, and pushes the durations of the reads.
     pub async fn roll(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counters: &[Counter],
         permits: usize,
         reads: &mut Vec<Duration>,
-    ) -> Vec<RolledTo> {
+    ) -> Vec<RollResult> {
         let limit = scope.dataset.limit();
         // Boxed one by one: a batch in one piece is so large that the allocator asks the system for it each time, and
         // the pages that come back have to be cleared first. It was most of the time of a roll, in bursts of 3 to 6 ms.
         let reading: Vec<_> = counters.iter().map(|counter| Box::pin(self.prepare(scope, counter, limit))).collect();
-        let mut prepared: Vec<Result<Box<Prepared>, StoreError>> = Vec::with_capacity(counters.len());
+        let mut prepared: Vec<Result<Box<PreparedRoll>, StoreError>> = Vec::with_capacity(counters.len());
         let mut reading = stream::iter(reading).buffered(permits.max(1));
         while let Some(one) = reading.next().await {
             prepared.push(one);
         }
         let mut writes = Vec::with_capacity(prepared.len());
         for prepared in prepared.iter_mut().flatten() {
-            reads.push(prepared.took);
+            reads.push(prepared.read_duration);
             writes.extend(prepared.write.clone());
         }
         let written = if writes.is_empty() {
@@ -62,7 +62,12 @@ impl Core {
         answers
     }
 
-    async fn prepare(&self, scope: &Scope, counter: &Counter, limit: Timestamp) -> Result<Box<Prepared>, StoreError> {
+    async fn prepare(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+        limit: Timestamp,
+    ) -> Result<Box<PreparedRoll>, StoreError> {
         let began = self.clock.elapsed();
         // Watermark first and checkpoint second: everything acknowledged up to a watermark was in the checkpoint
         // before the watermark moved.
@@ -76,13 +81,13 @@ impl Core {
         let base = row.base(watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
         let took = self.clock.elapsed().saturating_sub(began);
-        Ok(Box::new(Prepared { counter: counter.clone(), lease, row, read_at, write, took }))
+        Ok(Box::new(PreparedRoll { counter: counter.clone(), lease, row, read_at, write, read_duration: took }))
     }
 
     /// Folds what the log holds in (base.as_of, limit]; none if it holds nothing there.
     async fn fold_log(
         &self,
-        scope: &Scope,
+        scope: &NamespaceScope,
         counter: &Counter,
         base: Checkpoint,
         limit: Timestamp,
@@ -93,14 +98,14 @@ impl Core {
         }
         let folded = self.fold_pages(scope, counter, base, limit, usize::MAX).await?;
         if folded.events == 0 {
-            self.stats.rolls_empty.one();
+            self.stats.rolls_empty.increment();
             return Ok(None);
         }
         self.stats.events_folded.add(folded.events);
         let rolled = folded.folder.finish(limit);
         Ok(Some(RollWrite {
             counter: counter.clone(),
-            checkpoint: self.signed(rolled.checkpoint),
+            checkpoint: self.with_roller(rolled.checkpoint),
             finished_buckets: rolled.finished_buckets,
             finished_steps: rolled.finished_steps,
         }))
@@ -109,11 +114,11 @@ impl Core {
     /// Fills the cache, ranks the counter and wakes its watchers, once the batch is written.
     async fn conclude(
         &self,
-        scope: &Scope,
-        prepared: Result<Box<Prepared>, StoreError>,
+        scope: &NamespaceScope,
+        prepared: Result<Box<PreparedRoll>, StoreError>,
         written: &Result<(), StoreError>,
         limit: Timestamp,
-    ) -> RolledTo {
+    ) -> RollResult {
         let prepared = prepared?;
         let Some(write) = prepared.write else { return Ok(limit) };
         if let Err(error) = written {
@@ -122,11 +127,11 @@ impl Core {
         let checkpoint = &write.checkpoint;
         let value = cached(&prepared.row, checkpoint, prepared.read_at);
         scope.cache.fill(&prepared.counter, value, prepared.lease).await;
-        if scope.remembers_told {
+        if scope.needs_as_of_floor {
             // A reader may have filled in what it read before; whoever is woken must not be shown that.
-            self.told.note(&prepared.counter, checkpoint.as_of);
+            self.as_of_floor.note(&prepared.counter, checkpoint.as_of);
         }
-        self.top.note(&prepared.counter, checkpoint);
+        self.rankings.note(&prepared.counter, checkpoint);
         self.watchers.wake(&prepared.counter);
         Ok(checkpoint.as_of)
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tallystone::domain::queue::command::{Completeness, Failure, MessageRef, Update, Verb};
+use tallystone::domain::queue::command::{Completeness, FailureReport, MessageRef, MessageUpdate, SettleAction};
 use tallystone::domain::queue::message::{Fence, LeaseToken, MessageKey};
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, State};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;
 
@@ -29,22 +29,22 @@ async fn items_25_and_38_whether_a_message_is_there_is_known_in_every_state() {
     on_every_queue_store(async |bench| {
         assert_eq!(bench.state("a").await, None);
         bench.one(SHARD, enqueue_later("a", secs(1))).await;
-        assert_eq!(bench.state("a").await, Some(State::Invisible));
+        assert_eq!(bench.state("a").await, Some(MessageState::Invisible));
         bench.clock.advance(secs(1));
         let token = bench.lease(SHARD).await;
-        assert_eq!(bench.state("a").await, Some(State::Running));
-        bench.all(SHARD, vec![settle(token, Verb::Complete)]).await;
-        assert_eq!(bench.state("a").await, Some(State::Completed));
+        assert_eq!(bench.state("a").await, Some(MessageState::Running));
+        bench.all(SHARD, vec![settle(token, SettleAction::Complete)]).await;
+        assert_eq!(bench.state("a").await, Some(MessageState::Completed));
         bench.one(SHARD, enqueue("b", 0, b"")).await;
-        assert_eq!(bench.state("b").await, Some(State::Pending));
+        assert_eq!(bench.state("b").await, Some(MessageState::Pending));
         bench.one(SHARD, cancel("b")).await;
-        assert_eq!(bench.state("b").await, Some(State::Canceled));
+        assert_eq!(bench.state("b").await, Some(MessageState::Canceled));
         bench.one(SHARD, enqueue("c", 0, b"")).await;
         for attempts_left in (0..settings().default_attempts).rev() {
             let token = bench.lease(SHARD).await;
-            let failure = Failure { delay: Some(secs(0)), ..Failure::default() };
-            bench.one(SHARD, ShardCommand::of(Command::Settle { token, verb: Verb::Fail, failure })).await;
-            let wanted = if attempts_left == 0 { State::Errored } else { State::Pending };
+            let failure = FailureReport { delay: Some(secs(0)), ..FailureReport::default() };
+            bench.one(SHARD, ShardCommand::of(Command::Settle { token, verb: SettleAction::Fail, failure })).await;
+            let wanted = if attempts_left == 0 { MessageState::Errored } else { MessageState::Pending };
             assert_eq!(bench.state("c").await, Some(wanted));
         }
         // Errored messages are kept for two hours, the others for one.
@@ -77,7 +77,7 @@ async fn item_27_a_lease_that_nobody_has_cannot_be_extended() {
             let token = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 } };
             assert_eq!(bench.one(SHARD, extend(token, secs(9))).await.reply, Err(Refusal::LeaseLost));
         }
-        assert_eq!(bench.state("a").await, Some(State::Pending));
+        assert_eq!(bench.state("a").await, Some(MessageState::Pending));
     })
     .await;
 }
@@ -88,14 +88,18 @@ async fn item_28_a_time_set_only_if_sooner_is_never_put_off() {
         let at = bench.one(SHARD, enqueue_later("a", secs(20))).await.at;
         let set = |seconds| {
             let visible_at = Some(at + secs(seconds));
-            update("a", Update { visible_at, only_if_sooner: true, ..Update::default() })
+            update("a", MessageUpdate { visible_at, only_if_sooner: true, ..MessageUpdate::default() })
         };
         for (seconds, wanted, rows) in [(30, 20, 0), (20, 20, 0), (10, 10, 1), (15, 10, 0)] {
             let answer = bench.one(SHARD, set(seconds)).await;
-            assert_eq!((settled(&answer.reply), answer.transitions.len()), (State::Invisible, rows), "{seconds} s");
+            assert_eq!(
+                (settled(&answer.reply), answer.transitions.len()),
+                (MessageState::Invisible, rows),
+                "{seconds} s"
+            );
             assert_eq!(bench.found("a").await.expect("it is there").head.visible_at, at + secs(wanted));
         }
-        let unknown = Update { visible_at: Some(at), only_if_sooner: true, ..Update::default() };
+        let unknown = MessageUpdate { visible_at: Some(at), only_if_sooner: true, ..MessageUpdate::default() };
         assert_eq!(bench.one(SHARD, update("b", unknown)).await.reply, Err(Refusal::NotFound));
     })
     .await;
@@ -109,7 +113,7 @@ async fn item_29_an_enqueue_that_comes_again_changes_nothing() {
         let again = bench.one(SHARD, enqueue_later("a", secs(5))).await;
         assert_eq!(again.transitions, []);
         assert_eq!(bench.found("a").await.expect("it is there").head.visible_at, at + secs(20));
-        let anew = Update { visible_at: Some(at + secs(5)), ..Update::default() };
+        let anew = MessageUpdate { visible_at: Some(at + secs(5)), ..MessageUpdate::default() };
         bench.all(SHARD, vec![update("a", anew)]).await;
         bench.clock.advance(secs(5));
         assert_eq!(bench.served(SHARD, 1).await, ["a"]);
@@ -145,13 +149,13 @@ async fn item_32_many_leases_are_settled_in_one_call_each_with_its_answer() {
         bench.all(SHARD, (0..5).map(|number| enqueue(&format!("m-{number}"), 0, b"")).collect()).await;
         let mut tokens: Vec<_> = bench.dequeue(SHARD, 5).await.into_iter().map(|(lease, _)| lease.token).collect();
         tokens[2].fence.serial += 100;
-        let settlements = tokens.into_iter().map(|token| settle(token, Verb::Complete)).collect();
+        let settlements = tokens.into_iter().map(|token| settle(token, SettleAction::Complete)).collect();
         let answers = bench.apply(SHARD, settlements).await.into_iter();
         let replies: Vec<_> = answers.map(|answer| answer.expect("the store takes it").reply).collect();
         for (number, reply) in replies.iter().enumerate() {
             match number {
                 2 => assert_eq!(*reply, Err(Refusal::LeaseLost)),
-                _ => assert_eq!(settled(reply), State::Completed), // the others
+                _ => assert_eq!(settled(reply), MessageState::Completed), // the others
             }
         }
     })
@@ -164,12 +168,17 @@ async fn item_33_a_message_is_removed_while_it_waits_and_asked_for_while_it_runs
         bench.all(SHARD, vec![enqueue("runs", 0, b"")]).await;
         let token = bench.lease(SHARD).await;
         bench.all(SHARD, vec![enqueue("waits", 0, b""), enqueue_later("later", secs(9))]).await;
-        for (id, state) in [("waits", State::Canceled), ("later", State::Canceled), ("runs", State::Running)] {
+        for (id, state) in
+            [("waits", MessageState::Canceled), ("later", MessageState::Canceled), ("runs", MessageState::Running)]
+        {
             assert_eq!(settled(&bench.one(SHARD, cancel(id)).await.reply), state, "{id}");
         }
         let told = bench.one(SHARD, extend(token, secs(30))).await.reply;
         assert!(matches!(told, Ok(Reply::Extended { cancel_requested: true, .. })), "its worker is told: {told:?}");
-        assert_eq!(settled(&bench.one(SHARD, settle(token, Verb::Release)).await.reply), State::Canceled);
+        assert_eq!(
+            settled(&bench.one(SHARD, settle(token, SettleAction::Release)).await.reply),
+            MessageState::Canceled
+        );
     })
     .await;
 }
@@ -227,9 +236,11 @@ async fn item_35_ten_thousand_messages_are_drained_in_big_batches() {
                 break;
             }
             drained += leases.len();
-            bench.all(shard, leases.iter().map(|(lease, _)| settle(lease.token, Verb::Complete)).collect()).await;
+            bench
+                .all(shard, leases.iter().map(|(lease, _)| settle(lease.token, SettleAction::Complete)).collect())
+                .await;
         }
-        assert_eq!((drained, bench.count(shard, State::Completed).await), (10_000, 10_000));
+        assert_eq!((drained, bench.count(shard, MessageState::Completed).await), (10_000, 10_000));
     })
     .await;
 }
@@ -286,11 +297,11 @@ async fn item_39_expired_leases_return_by_a_sweep_of_their_own_queue() {
         bench.clock.advance(secs(30));
         let swept = Reply::Touched { count: 3, completeness: Completeness::Complete };
         assert_eq!(bench.one(SHARD, sweep()).await.reply, Ok(swept.clone()));
-        assert_eq!(bench.count(SHARD, State::Pending).await, 3);
-        assert_eq!(bench.count(other, State::Running).await, 3, "the other queue waits for its own");
+        assert_eq!(bench.count(SHARD, MessageState::Pending).await, 3);
+        assert_eq!(bench.count(other, MessageState::Running).await, 3, "the other queue waits for its own");
         for shard in [OTHER_SHARD, other] {
             assert_eq!(bench.one(shard, sweep()).await.reply, Ok(swept.clone()));
-            assert_eq!(bench.count(shard, State::Pending).await, 3);
+            assert_eq!(bench.count(shard, MessageState::Pending).await, 3);
         }
     })
     .await;
@@ -300,13 +311,13 @@ async fn item_39_expired_leases_return_by_a_sweep_of_their_own_queue() {
 async fn item_40_a_message_is_postponed_by_whoever_has_it_or_while_nobody_does() {
     on_every_queue_store(async |bench| {
         let at = bench.one(SHARD, enqueue("a", 0, b"")).await.at;
-        let later = Update { visible_at: Some(at + secs(10)), ..Update::default() };
-        assert_eq!(settled(&bench.one(SHARD, update("a", later)).await.reply), State::Invisible);
+        let later = MessageUpdate { visible_at: Some(at + secs(10)), ..MessageUpdate::default() };
+        assert_eq!(settled(&bench.one(SHARD, update("a", later)).await.reply), MessageState::Invisible);
         bench.clock.advance(secs(10));
         let token = bench.lease(SHARD).await;
-        let failure = Failure { delay: Some(secs(5)), ..Failure::default() };
-        let fail = ShardCommand::of(Command::Settle { token, verb: Verb::Fail, failure });
-        assert_eq!(settled(&bench.one(SHARD, fail).await.reply), State::Invisible);
+        let failure = FailureReport { delay: Some(secs(5)), ..FailureReport::default() };
+        let fail = ShardCommand::of(Command::Settle { token, verb: SettleAction::Fail, failure });
+        assert_eq!(settled(&bench.one(SHARD, fail).await.reply), MessageState::Invisible);
         bench.clock.advance(ms(4_999));
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(ms(1));
@@ -319,8 +330,8 @@ async fn item_40_a_message_is_postponed_by_whoever_has_it_or_while_nobody_does()
 async fn item_41_a_time_in_the_past_means_now() {
     on_every_queue_store(async |bench| {
         let at = bench.one(SHARD, enqueue_later("a", secs(3_600))).await.at;
-        let now = Update { visible_at: Some(at - secs(60)), ..Update::default() };
-        assert_eq!(settled(&bench.one(SHARD, update("a", now)).await.reply), State::Pending);
+        let now = MessageUpdate { visible_at: Some(at - secs(60)), ..MessageUpdate::default() };
+        assert_eq!(settled(&bench.one(SHARD, update("a", now)).await.reply), MessageState::Pending);
         assert_eq!(bench.served(SHARD, 1).await, ["a"]);
     })
     .await;
@@ -331,7 +342,8 @@ async fn item_42_what_waits_is_listed_whether_due_or_not() {
     on_every_queue_store(async |bench| {
         let commands = vec![enqueue("due", 0, b""), enqueue_later("later", secs(60)), enqueue("due too", 0, b"")];
         bench.all(SHARD, commands).await;
-        for (state, wanted) in [(State::Pending, &["due", "due too"][..]), (State::Invisible, &["later"])] {
+        for (state, wanted) in [(MessageState::Pending, &["due", "due too"][..]), (MessageState::Invisible, &["later"])]
+        {
             let read = bench.stores.shards.list(SHARD, state, 0, 9).await.expect("a read").messages;
             let ids: Vec<_> = read.iter().map(|message| message.head.id.to_string()).collect();
             assert_eq!(ids, wanted);
@@ -350,7 +362,8 @@ async fn item_43_each_queue_and_shard_tells_its_own_sizes() {
             bench.lease(shard).await;
         }
         for (shard, count) in [(SHARD, 1), (OTHER_SHARD, 2), (other, 3)] {
-            let sizes = (bench.count(shard, State::Pending).await, bench.count(shard, State::Running).await);
+            let sizes =
+                (bench.count(shard, MessageState::Pending).await, bench.count(shard, MessageState::Running).await);
             assert_eq!(sizes, (count - 1, 1), "{shard:?}");
         }
         let absent = ShardId { queue: QueueId(77), number: 0 };

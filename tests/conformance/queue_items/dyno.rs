@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::queue::command::{Bulk, Completeness, Dequeue, Update, Verb};
-use tallystone::domain::queue::message::{MessageId, Metadata, Routing};
-use tallystone::domain::queue::route::route;
-use tallystone::domain::queue::{Command, Refusal, Reply, Settings, ShardId, State};
+use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate, SettleAction};
+use tallystone::domain::queue::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::shard_routing::route;
+use tallystone::domain::queue::{Command, MessageState, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;
 
@@ -75,7 +75,10 @@ async fn item_05_an_extended_lease_holds_past_its_first_end() {
         bench.all(SHARD, vec![extend(token, secs(10))]).await;
         bench.clock.advance(ms(9_999));
         assert!(bench.served(SHARD, 1).await.is_empty());
-        assert_eq!(settled(&bench.one(SHARD, settle(token, Verb::Complete)).await.reply), State::Completed);
+        assert_eq!(
+            settled(&bench.one(SHARD, settle(token, SettleAction::Complete)).await.reply),
+            MessageState::Completed
+        );
     })
     .await;
 }
@@ -96,9 +99,12 @@ async fn item_07_a_completed_message_leaves_nothing_once_its_retention_is_over()
     on_every_queue_store(async |bench| {
         bench.one(SHARD, enqueue("a", 0, b"work")).await;
         let token = bench.lease(SHARD).await;
-        bench.all(SHARD, vec![settle(token, Verb::Complete)]).await;
-        assert_eq!((bench.count(SHARD, State::Pending).await, bench.count(SHARD, State::Running).await), (0, 0));
-        assert_eq!(bench.state("a").await, Some(State::Completed), "it is kept for a while");
+        bench.all(SHARD, vec![settle(token, SettleAction::Complete)]).await;
+        assert_eq!(
+            (bench.count(SHARD, MessageState::Pending).await, bench.count(SHARD, MessageState::Running).await),
+            (0, 0)
+        );
+        assert_eq!(bench.state("a").await, Some(MessageState::Completed), "it is kept for a while");
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
         let left = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
@@ -113,8 +119,8 @@ async fn item_08_a_second_completion_answers_as_the_first() {
     on_every_queue_store(async |bench| {
         bench.one(SHARD, enqueue("a", 0, b"")).await;
         let token = bench.lease(SHARD).await;
-        let first = bench.one(SHARD, settle(token, Verb::Complete)).await;
-        let again = bench.one(SHARD, settle(token, Verb::Complete)).await;
+        let first = bench.one(SHARD, settle(token, SettleAction::Complete)).await;
+        let again = bench.one(SHARD, settle(token, SettleAction::Complete)).await;
         assert_eq!((first.reply, again.transitions), (again.reply, vec![]));
     })
     .await;
@@ -142,9 +148,10 @@ async fn item_09_of_many_publishers_and_consumers_no_message_is_lost_or_doubled(
             let bench = Arc::clone(&bench);
             consumers.spawn(async move {
                 let mut done = Vec::new();
-                while bench.count(shard, State::Completed).await < (PUBLISHERS * PAGES * 100) as u64 {
+                while bench.count(shard, MessageState::Completed).await < (PUBLISHERS * PAGES * 100) as u64 {
                     let leases = bench.dequeue(shard, 100).await;
-                    let settlements = leases.iter().map(|(lease, _)| settle(lease.token, Verb::Complete)).collect();
+                    let settlements =
+                        leases.iter().map(|(lease, _)| settle(lease.token, SettleAction::Complete)).collect();
                     bench.all(shard, settlements).await;
                     done.extend(leases.into_iter().map(|(_, message)| message.head.id.to_string()));
                 }
@@ -175,13 +182,13 @@ async fn item_10_an_empty_queue_serves_nothing_and_says_that_this_is_all() {
 async fn item_11_a_waiting_message_is_timed_anew_and_a_leased_one_is_not() {
     on_every_queue_store(async |bench| {
         let at = bench.one(SHARD, enqueue_later("a", secs(20))).await.at;
-        let sooner = Update { visible_at: Some(at + ms(1)), ..Update::default() };
+        let sooner = MessageUpdate { visible_at: Some(at + ms(1)), ..MessageUpdate::default() };
         bench.all(SHARD, vec![update("a", sooner.clone())]).await;
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(ms(1));
         assert_eq!(bench.served(SHARD, 1).await, ["a"]);
         let refused = bench.one(SHARD, update("a", sooner)).await.reply;
-        assert_eq!(refused, Err(Refusal::WrongState(State::Running)));
+        assert_eq!(refused, Err(Refusal::WrongState(MessageState::Running)));
     })
     .await;
 }
@@ -190,9 +197,11 @@ async fn item_11_a_waiting_message_is_timed_anew_and_a_leased_one_is_not() {
 async fn item_12_a_message_that_was_timed_anew_tells_its_new_time() {
     on_every_queue_store(async |bench| {
         let at = bench.one(SHARD, enqueue_later("a", secs(20))).await.at;
-        bench.all(SHARD, vec![update("a", Update { visible_at: Some(at + secs(5)), ..Update::default() })]).await;
+        bench
+            .all(SHARD, vec![update("a", MessageUpdate { visible_at: Some(at + secs(5)), ..MessageUpdate::default() })])
+            .await;
         let found = bench.found("a").await.expect("it is there").head;
-        assert_eq!((found.state, found.visible_at), (State::Invisible, at + secs(5)));
+        assert_eq!((found.state, found.visible_at), (MessageState::Invisible, at + secs(5)));
     })
     .await;
 }
@@ -205,7 +214,7 @@ async fn item_13_a_peek_shows_the_next_messages_and_moves_none() {
         }
         assert_eq!(bench.peeked(SHARD, 2).await, ["a", "b"]);
         assert_eq!(bench.peeked(SHARD, 2).await, ["a", "b"]);
-        assert_eq!(bench.count(SHARD, State::Pending).await, 3);
+        assert_eq!(bench.count(SHARD, MessageState::Pending).await, 3);
     })
     .await;
 }
@@ -239,7 +248,7 @@ async fn item_15_messages_whose_leases_are_over_return_all_and_in_their_order() 
 async fn item_16_a_message_is_read_by_its_id_with_all_its_fields() {
     on_every_queue_store(async |bench| {
         let metadata = Metadata::new([("team", "red")]).expect("a valid pair");
-        let routing = Some(Routing::new("eu").expect("a valid routing value"));
+        let routing = Some(RoutingValue::new("eu").expect("a valid routing value"));
         let (kept, routed) = (metadata.clone(), routing.clone());
         let command = sent("a", |message| {
             message.priority = Some(-7);
@@ -255,7 +264,7 @@ async fn item_16_a_message_is_read_by_its_id_with_all_its_fields() {
         assert_eq!(found.body, body(b"work"));
         let head = found.head;
         assert_eq!((&*head.id.to_string(), head.metadata, head.routing), ("a", metadata, routing));
-        assert_eq!((head.priority, head.payload_bytes, head.state), (-7, 4, State::Invisible));
+        assert_eq!((head.priority, head.payload_bytes, head.state), (-7, 4, MessageState::Invisible));
         assert_eq!((head.max_attempts, head.attempts_left), (5, 5));
         assert_eq!((head.enqueued_at, head.visible_at, head.ttl_at.get()), (at, at + secs(2), Some(at + secs(100))));
         assert_eq!(bench.found("unknown").await, None);
@@ -274,7 +283,7 @@ async fn item_17_the_payloads_kept_are_those_of_the_messages_there_are() {
         let all = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
         assert_eq!((all.messages, all.bytes), (3, 11));
         let token = bench.lease(SHARD).await;
-        bench.all(SHARD, vec![settle(token, Verb::Complete)]).await;
+        bench.all(SHARD, vec![settle(token, SettleAction::Complete)]).await;
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
         let all = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
@@ -287,7 +296,7 @@ async fn item_17_the_payloads_kept_are_those_of_the_messages_there_are() {
 async fn item_18_a_removed_message_is_not_served_and_frees_its_payload() {
     on_every_queue_store(async |bench| {
         bench.one(SHARD, enqueue("a", 0, b"work")).await;
-        assert_eq!(settled(&bench.one(SHARD, cancel("a")).await.reply), State::Canceled);
+        assert_eq!(settled(&bench.one(SHARD, cancel("a")).await.reply), MessageState::Canceled);
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
@@ -304,11 +313,14 @@ async fn item_19_clearing_a_queue_takes_what_waits_and_deleting_it_takes_all() {
         let token = bench.lease(SHARD).await;
         bench.all(SHARD, vec![enqueue("waits", 0, b""), enqueue_later("later", secs(60))]).await;
         let through = bench.stores.shards.totals(SHARD).await.expect("a read").sequence;
-        let purge = Command::Purge(Bulk { through, max: 256, ..Bulk::default() });
+        let purge = Command::Purge(BulkRequest { through, max: 256, ..BulkRequest::default() });
         let purged = bench.one(SHARD, ShardCommand::of(purge)).await.reply;
         assert_eq!(purged, Ok(Reply::Walked { count: 2, next: None }));
-        assert_eq!(bench.count(SHARD, State::Canceled).await, 2);
-        assert_eq!(settled(&bench.one(SHARD, settle(token, Verb::Complete)).await.reply), State::Completed);
+        assert_eq!(bench.count(SHARD, MessageState::Canceled).await, 2);
+        assert_eq!(
+            settled(&bench.one(SHARD, settle(token, SettleAction::Complete)).await.reply),
+            MessageState::Completed
+        );
         let deleted = bench.one(SHARD, ShardCommand::of(Command::Delete)).await.reply;
         assert_eq!(deleted, Ok(Reply::Deleted { messages: 3 }));
         assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::Deleted));
@@ -326,7 +338,7 @@ async fn item_20_an_id_that_comes_again_is_the_message_that_is_there() {
             let again = bench.one(SHARD, enqueue("a", 0, b"")).await.reply;
             assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{again:?}");
         }
-        assert_eq!(bench.count(SHARD, State::Pending).await, 1);
+        assert_eq!(bench.count(SHARD, MessageState::Pending).await, 1);
         for shard in [SHARD, OTHER_SHARD] {
             let elsewhere = sent("a", |message| message.routing = Some(routing("eu")));
             assert_eq!(bench.one(shard, elsewhere).await.reply, Err(Refusal::TokenReused), "another shard key");

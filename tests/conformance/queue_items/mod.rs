@@ -11,10 +11,10 @@ mod timestone;
 
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{MessageRef, NewMessage, Update};
-use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, Routing};
+use tallystone::domain::queue::command::{MessageRef, MessageUpdate, NewMessage};
+use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata, RoutingValue};
 use tallystone::domain::queue::settings::Exclusivity;
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, State};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::{ShardCommand, StoredMessage};
 
 use crate::queue_given::{QueueBench, SHARD, enqueue, settings};
@@ -31,8 +31,8 @@ fn by_id(id: &str) -> MessageRef {
     MessageRef::Id(MessageId::new(id).expect("a valid id"), None)
 }
 
-fn routing(value: &str) -> Routing {
-    Routing::new(value).expect("a valid value")
+fn routing(value: &str) -> RoutingValue {
+    RoutingValue::new(value).expect("a valid value")
 }
 
 /// An enqueue of a message of priority 0 that is changed so.
@@ -56,7 +56,7 @@ fn extend(token: LeaseToken, lease: Duration) -> ShardCommand {
     ShardCommand::of(Command::Extend { token, lease })
 }
 
-fn update(id: &str, update: Update) -> ShardCommand {
+fn update(id: &str, update: MessageUpdate) -> ShardCommand {
     ShardCommand::of(Command::Update { message: by_id(id), update })
 }
 
@@ -75,7 +75,7 @@ fn exclusive() -> Settings {
 }
 
 /// The state that a settlement or another change answered.
-fn settled(reply: &Result<Reply, Refusal>) -> State {
+fn settled(reply: &Result<Reply, Refusal>) -> MessageState {
     match reply {
         Ok(Reply::Settled(answer)) => answer.state,
         other => panic!("not a change of a message: {other:?}"),
@@ -116,12 +116,12 @@ impl QueueBench {
         self.stores.shards.get(SHARD, by_id(id)).await.expect("a read").map(|(message, _)| message)
     }
 
-    async fn state(&self, id: &str) -> Option<State> {
+    async fn state(&self, id: &str) -> Option<MessageState> {
         self.found(id).await.map(|message| message.head.state)
     }
 
     /// How many messages a shard has in a state.
-    async fn count(&self, shard: ShardId, state: State) -> u64 {
+    async fn count(&self, shard: ShardId, state: MessageState) -> u64 {
         self.stores.shards.totals(shard).await.expect("a read").totals.of(state).messages
     }
 

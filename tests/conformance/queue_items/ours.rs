@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{Bulk, Full, Verb};
+use tallystone::domain::queue::command::{BulkRequest, SettleAction, ShardCapacity};
 use tallystone::domain::queue::message::{MessageId, Metadata};
-use tallystone::domain::queue::ranges::faults_of_queue;
-use tallystone::domain::queue::route::{route, shard_of};
-use tallystone::domain::queue::{Command, QueueSpec, Refusal, Reply, Settings, State};
+use tallystone::domain::queue::setting_ranges::faults_of_queue;
+use tallystone::domain::queue::shard_routing::{route, shard_of};
+use tallystone::domain::queue::{Command, MessageState, QueueSpec, Refusal, Reply, Settings};
 use tallystone::ports::{Clock, ShardCommand};
 
 use super::{extend, secs, sent, settled, sweep};
@@ -62,8 +62,8 @@ async fn item_63_a_message_is_tried_sixteen_times_and_then_is_dead() {
             bench.clock.advance(secs(30));
         }
         assert!(bench.served(shard, 1).await.is_empty());
-        assert_eq!(bench.count(shard, State::Errored).await, 1, "it waits among the dead letters");
-        let redrive = Command::RedriveAll(Bulk { through: 1, max: 1, ..Bulk::default() });
+        assert_eq!(bench.count(shard, MessageState::Errored).await, 1, "it waits among the dead letters");
+        let redrive = Command::RedriveAll(BulkRequest { through: 1, max: 1, ..BulkRequest::default() });
         assert_eq!(bench.one(shard, ShardCommand::of(redrive)).await.reply, Ok(Reply::Walked { count: 1, next: None }));
         assert_eq!(bench.dequeue(shard, 1).await[0].0.attempt_number, 1);
     })
@@ -77,12 +77,15 @@ async fn item_65_the_token_of_a_lease_that_is_over_changes_nothing() {
         let stale = bench.lease(SHARD).await;
         bench.clock.advance(secs(30));
         let held = bench.lease(SHARD).await;
-        for verb in [Verb::Complete, Verb::Cancel, Verb::Fail, Verb::Release] {
+        for verb in [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail, SettleAction::Release] {
             let answer = bench.one(SHARD, settle(stale, verb)).await;
             assert_eq!((answer.reply, answer.transitions), (Err(Refusal::LeaseLost), vec![]), "{verb:?}");
         }
         assert_eq!(bench.one(SHARD, extend(stale, secs(60))).await.reply, Err(Refusal::LeaseLost));
-        assert_eq!(settled(&bench.one(SHARD, settle(held, Verb::Complete)).await.reply), State::Completed);
+        assert_eq!(
+            settled(&bench.one(SHARD, settle(held, SettleAction::Complete)).await.reply),
+            MessageState::Completed
+        );
     })
     .await;
 }
@@ -96,17 +99,21 @@ async fn item_66_a_late_completion_counts_while_nobody_else_has_had_the_message(
         let dead = bench.lease(SHARD).await;
         bench.clock.advance(secs(30));
         bench.all(SHARD, vec![sweep()]).await;
-        assert_eq!(bench.state("errored").await, Some(State::Errored));
+        assert_eq!(bench.state("errored").await, Some(MessageState::Errored));
         for (id, token) in [("pending", late), ("errored", dead)] {
-            assert_eq!(bench.one(SHARD, settle(token, Verb::Fail)).await.reply, Err(Refusal::LeaseLost));
-            assert_eq!(settled(&bench.one(SHARD, settle(token, Verb::Complete)).await.reply), State::Completed, "{id}");
+            assert_eq!(bench.one(SHARD, settle(token, SettleAction::Fail)).await.reply, Err(Refusal::LeaseLost));
+            assert_eq!(
+                settled(&bench.one(SHARD, settle(token, SettleAction::Complete)).await.reply),
+                MessageState::Completed,
+                "{id}"
+            );
         }
         bench.one(SHARD, enqueue("taken", 0, b"")).await;
         let late = bench.lease(SHARD).await;
         bench.clock.advance(secs(30));
         let held = bench.lease(SHARD).await;
-        bench.all(SHARD, vec![settle(held, Verb::Release)]).await;
-        assert_eq!(bench.one(SHARD, settle(late, Verb::Complete)).await.reply, Err(Refusal::LeaseLost));
+        bench.all(SHARD, vec![settle(held, SettleAction::Release)]).await;
+        assert_eq!(bench.one(SHARD, settle(late, SettleAction::Complete)).await.reply, Err(Refusal::LeaseLost));
     })
     .await;
 }
@@ -115,7 +122,7 @@ async fn item_66_a_late_completion_counts_while_nobody_else_has_had_the_message(
 async fn item_67_a_message_keeps_its_priority_however_it_returns() {
     on_every_queue_store(async |bench| {
         bench.all(SHARD, vec![enqueue("first", 1, b""), enqueue("second", 2, b"")]).await;
-        for verb in [None, Some(Verb::Release), Some(Verb::Fail)] {
+        for verb in [None, Some(SettleAction::Release), Some(SettleAction::Fail)] {
             let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
             assert_eq!(message.head.id.to_string(), "first", "{verb:?}");
             if let Some(verb) = verb {
@@ -134,7 +141,7 @@ async fn item_68_equal_priorities_are_served_in_the_order_of_arrival() {
         let ids: Vec<String> = (0..50).map(|number| format!("{}-{number}", 99 - number)).collect();
         bench.all(SHARD, ids.iter().map(|id| enqueue(id, 5, b"")).collect()).await;
         let half = bench.dequeue(SHARD, 25).await;
-        bench.all(SHARD, half.iter().map(|(lease, _)| settle(lease.token, Verb::Release)).collect()).await;
+        bench.all(SHARD, half.iter().map(|(lease, _)| settle(lease.token, SettleAction::Release)).collect()).await;
         assert_eq!(bench.served(SHARD, 50).await, ids, "also what was given back");
     })
     .await;
@@ -159,8 +166,8 @@ async fn item_69_a_step_of_the_wall_clock_ends_and_freezes_no_lease() {
             assert_eq!(message.head.id.to_string(), later, "nor is a window frozen");
             for lease in [again, after] {
                 assert_eq!(
-                    settled(&bench.one(SHARD, settle(lease.token, Verb::Complete)).await.reply),
-                    State::Completed
+                    settled(&bench.one(SHARD, settle(lease.token, SettleAction::Complete)).await.reply),
+                    MessageState::Completed
                 );
             }
         }
@@ -173,9 +180,12 @@ async fn item_70_a_full_shard_refuses_messages_and_serves_those_it_has() {
     on_every_queue_store(async |bench| {
         let shard = bench.queue_of(Settings { quota_messages: 3, ..settings() }).await;
         bench.all(shard, (0..3).map(|number| enqueue(&format!("m-{number}"), 0, b"")).collect()).await;
-        assert_eq!(bench.one(shard, enqueue("m-3", 0, b"")).await.reply, Err(Refusal::Full(Full::Messages)));
+        assert_eq!(bench.one(shard, enqueue("m-3", 0, b"")).await.reply, Err(Refusal::Full(ShardCapacity::Messages)));
         let token = bench.lease(shard).await;
-        assert_eq!(settled(&bench.one(shard, settle(token, Verb::Complete)).await.reply), State::Completed);
+        assert_eq!(
+            settled(&bench.one(shard, settle(token, SettleAction::Complete)).await.reply),
+            MessageState::Completed
+        );
         assert_eq!(bench.served(shard, 9).await.len(), 2);
         bench.clock.advance(secs(3_600));
         bench.all(shard, vec![sweep()]).await;
@@ -211,11 +221,16 @@ async fn item_74_a_message_that_always_fails_keeps_no_other_from_being_served() 
             for (lease, message) in bench.dequeue(SHARD, 1).await {
                 let is_poison = message.head.id.to_string() == "poison";
                 (failures, done) = if is_poison { (failures + 1, done) } else { (failures, done + 1) };
-                bench.all(SHARD, vec![settle(lease.token, if is_poison { Verb::Fail } else { Verb::Complete })]).await;
+                bench
+                    .all(
+                        SHARD,
+                        vec![settle(lease.token, if is_poison { SettleAction::Fail } else { SettleAction::Complete })],
+                    )
+                    .await;
             }
             bench.clock.advance(secs(1));
         }
-        assert_eq!((failures, done, bench.state("poison").await), (3, 20, Some(State::Errored)));
+        assert_eq!((failures, done, bench.state("poison").await), (3, 20, Some(MessageState::Errored)));
     })
     .await;
 }

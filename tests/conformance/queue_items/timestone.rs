@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tallystone::domain::queue::command::{Bulk, Completeness, Dequeue, Failure, Invalid, Update, Verb};
+use tallystone::domain::queue::command::{
+    BulkRequest, Completeness, Dequeue, FailureReport, InvalidCommandPart, MessageUpdate, SettleAction,
+};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::message::{Fence, LeaseToken, Metadata};
-use tallystone::domain::queue::session::{SessionCall, SessionId};
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, State};
+use tallystone::domain::queue::session_records::{SessionCall, SessionId};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 
 use super::{by_id, cancel, exclusive, extend, of_value, secs, sent, settled, sweep, update};
@@ -35,7 +37,7 @@ async fn item_44_every_command_meets_every_state_as_the_table_says() {
     on_every_queue_store(async |bench| {
         let mut number = 0;
         for (name, row) in TABLE {
-            for (state, wanted) in State::ALL.into_iter().zip(row.split(' ')) {
+            for (state, wanted) in MessageState::ALL.into_iter().zip(row.split(' ')) {
                 number += 1;
                 let id = format!("m-{number}");
                 let token = bring(&bench, &id, state).await;
@@ -55,23 +57,25 @@ async fn item_44_every_command_meets_every_state_as_the_table_says() {
 }
 
 /// Makes a message of a state; answers its lease, or one that nobody ever had.
-async fn bring(bench: &QueueBench, id: &str, state: State) -> LeaseToken {
+async fn bring(bench: &QueueBench, id: &str, state: MessageState) -> LeaseToken {
     let command = match state {
-        State::Invisible => enqueue_later(id, secs(3_600)),
-        State::Errored => sent(id, |message| message.max_attempts = Some(1)),
-        State::Pending | State::Running | State::Completed | State::Canceled => enqueue(id, 0, b""),
+        MessageState::Invisible => enqueue_later(id, secs(3_600)),
+        MessageState::Errored => sent(id, |message| message.max_attempts = Some(1)),
+        MessageState::Pending | MessageState::Running | MessageState::Completed | MessageState::Canceled => {
+            enqueue(id, 0, b"")
+        }
     };
     let Ok(Reply::Enqueued { key, .. }) = bench.one(SHARD, command).await.reply else { panic!("a new message") };
     let nobody = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 << 30 } };
     let verb = match state {
-        State::Invisible | State::Pending => return nobody,
-        State::Canceled => {
+        MessageState::Invisible | MessageState::Pending => return nobody,
+        MessageState::Canceled => {
             assert_eq!(settled(&bench.one(SHARD, cancel(id)).await.reply), state);
             return nobody;
         }
-        State::Running => None,
-        State::Completed => Some(Verb::Complete),
-        State::Errored => Some(Verb::Fail),
+        MessageState::Running => None,
+        MessageState::Completed => Some(SettleAction::Complete),
+        MessageState::Errored => Some(SettleAction::Fail),
     };
     let this = Dequeue { max: 1, message: Some(by_id(id)), ..Dequeue::default() };
     let Ok(Reply::Leases { leases, .. }) = bench.one(SHARD, ShardCommand::of(Command::Dequeue(this))).await.reply
@@ -85,19 +89,19 @@ async fn bring(bench: &QueueBench, id: &str, state: State) -> LeaseToken {
 }
 
 fn purge(after: u64, through: u64) -> ShardCommand {
-    ShardCommand::of(Command::Purge(Bulk { after, through, max: 256, ..Bulk::default() }))
+    ShardCommand::of(Command::Purge(BulkRequest { after, through, max: 256, ..BulkRequest::default() }))
 }
 
 fn asked(name: &str, id: &str, token: LeaseToken, sequence: u64) -> ShardCommand {
-    let fail = Failure { delay: Some(secs(0)), ..Failure::default() };
+    let fail = FailureReport { delay: Some(secs(0)), ..FailureReport::default() };
     match name {
-        "complete" => settle(token, Verb::Complete),
-        "cancel" => settle(token, Verb::Cancel),
-        "fail" => ShardCommand::of(Command::Settle { token, verb: Verb::Fail, failure: fail }),
-        "release" => settle(token, Verb::Release),
+        "complete" => settle(token, SettleAction::Complete),
+        "cancel" => settle(token, SettleAction::Cancel),
+        "fail" => ShardCommand::of(Command::Settle { token, verb: SettleAction::Fail, failure: fail }),
+        "release" => settle(token, SettleAction::Release),
         "extend" => extend(token, secs(60)),
         "cancel message" => cancel(id),
-        "update" => update(id, Update { priority: Some(1), ..Update::default() }),
+        "update" => update(id, MessageUpdate { priority: Some(1), ..MessageUpdate::default() }),
         "redrive" => ShardCommand::of(Command::Redrive { message: by_id(id) }),
         "dequeue" => {
             let this = Dequeue { max: 1, message: Some(by_id(id)), ..Dequeue::default() };
@@ -119,7 +123,7 @@ async fn item_45_a_message_without_attempts_left_is_errored() {
             bench.clock.advance(secs(30));
             bench.all(SHARD, vec![sweep()]).await;
         }
-        assert_eq!(bench.state("a").await, Some(State::Errored));
+        assert_eq!(bench.state("a").await, Some(MessageState::Errored));
         assert!(bench.served(SHARD, 1).await.is_empty());
     })
     .await;
@@ -134,7 +138,7 @@ async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
         let (first, message) = bench.dequeue(shard, 1).await.remove(0);
         assert_eq!(message.head.id.to_string(), "x1");
         assert_eq!(bench.served(shard, 9).await, ["y1"], "the best of any other value, and nothing waits behind x");
-        bench.all(shard, vec![settle(first.token, Verb::Complete)]).await;
+        bench.all(shard, vec![settle(first.token, SettleAction::Complete)]).await;
         assert_eq!(bench.served(shard, 9).await, ["x2"]);
     })
     .await;
@@ -145,7 +149,7 @@ async fn item_47_an_exclusive_queue_refuses_a_message_without_its_key() {
     on_every_queue_store(async |bench| {
         let shard = bench.queue_of(exclusive()).await;
         let refused = bench.one(shard, enqueue("a", 0, b"")).await.reply;
-        assert_eq!(refused, Err(Refusal::Invalid(Invalid::ExclusivityValue)));
+        assert_eq!(refused, Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue)));
         assert!(is_new(&bench.one(shard, of_value("a", 0, "x")).await.reply));
     })
     .await;
@@ -191,7 +195,7 @@ async fn item_49_a_block_keeps_messages_out_or_in_and_says_why() {
         assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::DequeueBlocked("repair".into())));
         let again = bench.one(SHARD, enqueue("a", 0, b"")).await.reply;
         assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "a repeat is answered: {again:?}");
-        assert_eq!(settled(&bench.one(SHARD, settle(token, Verb::Release)).await.reply), State::Pending);
+        assert_eq!(settled(&bench.one(SHARD, settle(token, SettleAction::Release)).await.reply), MessageState::Pending);
         bench.all(SHARD, vec![block(None, None), enqueue("b", 0, b"")]).await;
         assert_eq!(bench.served(SHARD, 9).await, ["a", "b"]);
     })
@@ -203,7 +207,7 @@ async fn item_51_a_dequeue_takes_up_to_a_hundred() {
     on_every_queue_store(async |bench| {
         bench.all(SHARD, (0..130).map(|number| enqueue(&format!("m-{number}"), 0, b"")).collect()).await;
         for wrong in [0, 101] {
-            assert_eq!(bench.one(SHARD, dequeue(wrong)).await.reply, Err(Refusal::Invalid(Invalid::Count)));
+            assert_eq!(bench.one(SHARD, dequeue(wrong)).await.reply, Err(Refusal::Invalid(InvalidCommandPart::Count)));
         }
         assert_eq!(bench.served(SHARD, 100).await.len(), 100);
         assert_eq!(bench.served(SHARD, 100).await.len(), 30);
@@ -229,11 +233,11 @@ async fn item_52_a_message_may_have_its_own_lease_delay_attempts_and_ttl() {
             bench.clock.advance(secs(2));
         }
         bench.all(SHARD, vec![sweep()]).await;
-        assert_eq!(bench.state("a").await, Some(State::Errored));
+        assert_eq!(bench.state("a").await, Some(MessageState::Errored));
         bench.one(SHARD, sent("b", |message| message.ttl = Some(secs(3)))).await;
         bench.clock.advance(secs(3));
         assert!(bench.served(SHARD, 1).await.is_empty());
-        assert_eq!(bench.state("b").await, Some(State::Canceled));
+        assert_eq!(bench.state("b").await, Some(MessageState::Canceled));
     })
     .await;
 }
@@ -241,7 +245,7 @@ async fn item_52_a_message_may_have_its_own_lease_delay_attempts_and_ttl() {
 #[tokio::test]
 async fn item_53_every_change_that_is_repeated_answers_as_the_first_and_changes_nothing() {
     on_every_queue_store(async |bench| {
-        for verb in [Verb::Complete, Verb::Cancel, Verb::Fail, Verb::Release] {
+        for verb in [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail, SettleAction::Release] {
             let id = format!("{verb:?}");
             let first = bench.one(SHARD, enqueue(&id, 0, b"")).await.reply;
             let again = bench.one(SHARD, enqueue(&id, 0, b"")).await;
@@ -308,7 +312,8 @@ async fn item_55_versions_of_a_message_grow_by_one_and_order_its_history() {
             if let Ok(Reply::Leases { leases, .. }) = answer.reply
                 && let Some(lease) = leases.first()
             {
-                let verb = [Verb::Release, Verb::Fail, Verb::Release, Verb::Complete][step % 4];
+                let verb = [SettleAction::Release, SettleAction::Fail, SettleAction::Release, SettleAction::Complete]
+                    [step % 4];
                 note(bench.one(SHARD, settle(lease.token, verb)).await.transitions);
             }
         }
@@ -330,7 +335,7 @@ async fn item_57_a_payload_has_at_most_32_kib() {
         for (bytes, wanted) in [(0, true), (32_768, true), (32_769, false)] {
             let reply = bench.one(shard, enqueue(&format!("of-{bytes}"), 0, &vec![7; bytes])).await.reply;
             assert_eq!(is_new(&reply), wanted, "{bytes}: {reply:?}");
-            assert!(wanted || reply == Err(Refusal::Invalid(Invalid::Payload)));
+            assert!(wanted || reply == Err(Refusal::Invalid(InvalidCommandPart::Payload)));
         }
     })
     .await;
@@ -350,16 +355,19 @@ async fn item_58_what_is_enqueued_or_falls_due_is_served_by_the_next_dequeue() {
 #[tokio::test]
 async fn item_59_messages_that_are_over_are_kept_for_their_retention_and_then_gone() {
     on_every_queue_store(async |bench| {
-        for state in [State::Completed, State::Canceled, State::Errored] {
+        for state in [MessageState::Completed, MessageState::Canceled, MessageState::Errored] {
             bring(&bench, &format!("{state}"), state).await;
         }
         bench.clock.advance(secs(3_599));
         bench.all(SHARD, vec![sweep()]).await;
-        assert_eq!(bench.count(SHARD, State::Completed).await + bench.count(SHARD, State::Canceled).await, 2);
+        assert_eq!(
+            bench.count(SHARD, MessageState::Completed).await + bench.count(SHARD, MessageState::Canceled).await,
+            2
+        );
         bench.clock.advance(secs(1));
         let swept = bench.one(SHARD, sweep()).await.reply;
         assert_eq!(swept, Ok(Reply::Touched { count: 2, completeness: Completeness::Complete }));
-        assert_eq!(bench.state("errored").await, Some(State::Errored), "it is kept for longer");
+        assert_eq!(bench.state("errored").await, Some(MessageState::Errored), "it is kept for longer");
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
         assert_eq!(bench.stores.shards.totals(SHARD).await.expect("a read").totals.all().messages, 0);

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use prost::Message as _;
-use tallystone::api::serve::Bounds;
+use tallystone::api::serve::ServeLimits;
 use tallystone::domain::Reason;
 use tallystone::domain::limits::{
     ANSWER_LIST_BYTES, BATCH_ITEMS_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_REQUEST_BYTES_MAX, MAP_ENTRIES_MAX,
@@ -179,7 +179,7 @@ async fn take_nothing(address: SocketAddr, connections: usize, tasks: &mut JoinS
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_takes_are_bounded_and_reset() {
-    let server = Wire::bounded(Bounds { untaken_max: Duration::from_millis(500), ..Bounds::default() }).await;
+    let server = Wire::bounded(ServeLimits { stall_max: Duration::from_millis(500), ..ServeLimits::default() }).await;
     let _queues = with_large_messages(server.address).await;
     for connections in [1, 4] {
         let before = metric(&server, "tallystone_answers_reset_total").await;
@@ -205,7 +205,7 @@ async fn answers_that_nobody_takes_are_bounded_and_reset() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_falls_silent_in_the_middle_of_a_message_is_ended_and_one_between_messages_is_not() {
-    let server = Wire::bounded(Bounds { untaken_max: Duration::from_millis(300), ..Bounds::default() }).await;
+    let server = Wire::bounded(ServeLimits { stall_max: Duration::from_millis(300), ..ServeLimits::default() }).await;
     let mut tasks = JoinSet::new();
     let mut calls = raw(server.address, 1 << 20, &mut tasks).await;
     let message = |name: &str| {

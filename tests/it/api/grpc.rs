@@ -246,7 +246,7 @@ async fn health_is_told_for_each_service() {
         assert_eq!(health(&server, service).await.expect("known"), ServingStatus::Serving, "{service}");
     }
     assert_eq!(health(&server, "nobody.v1.Nothing").await.expect_err("unknown").code(), Code::NotFound);
-    server.gateway.set_phase(tallystone::api::http::Phase::Draining).await;
+    server.gateway.set_phase(tallystone::api::http::ServerPhase::Draining).await;
     for service in ["", "tallystone.counter.v1.CounterService", "tallystone.admin.v1.NamespaceService"] {
         assert_eq!(health(&server, service).await.expect("known"), ServingStatus::NotServing, "{service}");
     }

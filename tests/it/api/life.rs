@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tallystone::adapters::memory;
-use tallystone::api::http::Phase;
+use tallystone::api::http::ServerPhase;
 use tallystone::domain::counter::{CounterName, NamespaceName};
 use tallystone::engine::counting::ReadOptions;
 use tallystone::proto::counter::v1 as wire;
@@ -22,7 +22,7 @@ async fn the_port_is_open_before_the_stores_are() {
     server.open().await;
     assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 200);
     assert_eq!(server.post("AddCount", body).await.0, 200);
-    server.gateway.set_phase(Phase::Draining).await;
+    server.gateway.set_phase(ServerPhase::Draining).await;
     assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 503);
 }
 
@@ -42,7 +42,7 @@ async fn the_health_of_the_whole_server_is_that_of_its_services() {
     check(NotServing).await;
     server.open().await;
     check(Serving).await;
-    server.gateway.set_phase(Phase::Draining).await;
+    server.gateway.set_phase(ServerPhase::Draining).await;
     check(NotServing).await;
 }
 

@@ -20,13 +20,13 @@ use serde_json::Value;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
-use tallystone::api::http::{Gateway, Phase};
-use tallystone::api::serve::{Bounds, Ended, serve};
+use tallystone::api::http::{Gateway, ServerPhase};
+use tallystone::api::serve::{ConnectionDrainSummary, ServeLimits, serve};
 use tallystone::domain::counter::NamespaceName;
-use tallystone::domain::fleet::Rules;
+use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
-use tallystone::engine::namespaces::{Author, Namespaces};
-use tallystone::engine::{Engine, Parts, Profile};
+use tallystone::engine::namespaces::{Author, NamespaceCatalog};
+use tallystone::engine::{Engine, EngineParts, MemberProfile};
 use tallystone::ports::{Clock, QueueStores, Stores};
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
@@ -51,7 +51,7 @@ struct Wire {
     engine: Arc<Engine>,
     gate: Gate,
     stop: CancellationToken,
-    serving: JoinHandle<Ended>,
+    serving: JoinHandle<ConnectionDrainSummary>,
 }
 
 impl Wire {
@@ -60,7 +60,7 @@ impl Wire {
     }
 
     /// A server whose connections are bounded as the test says.
-    async fn bounded(bounds: Bounds) -> Self {
+    async fn bounded(bounds: ServeLimits) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let queue_stores = memory::queue_stores(Arc::clone(&clock));
         let mut wire = Self::bind_within(memory::stores(), queue_stores, DRAIN_DEADLINE, clock, bounds).await;
@@ -92,7 +92,7 @@ impl Wire {
     }
 
     async fn bind_to(stores: Stores, queue_stores: QueueStores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
-        Self::bind_within(stores, queue_stores, deadline, clock, Bounds::default()).await
+        Self::bind_within(stores, queue_stores, deadline, clock, ServeLimits::default()).await
     }
 
     async fn bind_within(
@@ -100,22 +100,23 @@ impl Wire {
         queue_stores: QueueStores,
         deadline: Duration,
         clock: Arc<dyn Clock>,
-        bounds: Bounds,
+        bounds: ServeLimits,
     ) -> Self {
         let (stores, gate) = gated(stores);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let stop = CancellationToken::new();
         let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
-        gateway.set_phase(Phase::Starting).await;
+        gateway.set_phase(ServerPhase::Starting).await;
         let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), deadline, bounds));
-        let namespaces = Namespaces::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("memory opens");
+        let namespaces =
+            NamespaceCatalog::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("memory opens");
         for spec in specs() {
             namespaces.create(spec, Author::default()).await.expect("a valid namespace");
         }
         let entropy = Arc::new(SystemEntropy);
-        let (profile, rules) = (Profile::default(), Rules::default());
-        let parts = Parts {
+        let (profile, rules) = (MemberProfile::default(), ProtocolRules::default());
+        let parts = EngineParts {
             stores,
             queue_stores,
             clock,
@@ -134,7 +135,7 @@ impl Wire {
 
     async fn open(&mut self) {
         self.gateway.open(&self.engine);
-        self.gateway.set_phase(Phase::Ready).await;
+        self.gateway.set_phase(ServerPhase::Ready).await;
     }
 
     async fn channel(&self) -> Channel {

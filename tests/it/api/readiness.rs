@@ -7,7 +7,7 @@ use tallystone::adapters::cassandra::{Cassandra, Options};
 use tallystone::adapters::embedded;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
-use tallystone::app::readiness::{Asked, Keeps, Readiness};
+use tallystone::app::readiness::{ProbedStore, Readiness, ServicesOfStore};
 use tallystone::ports::Clock;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
@@ -16,8 +16,8 @@ use crate::cassandra::{patience, run, settings};
 use crate::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
 use crate::servers::cassandra;
 
-const COUNTERS_ALONE: Keeps = Keeps { counters: true, queues: false };
-const QUEUES_ALONE: Keeps = Keeps { counters: false, queues: true };
+const COUNTERS_ALONE: ServicesOfStore = ServicesOfStore { counters: true, queues: false };
+const QUEUES_ALONE: ServicesOfStore = ServicesOfStore { counters: false, queues: true };
 
 async fn keyspace(node: &str, clock: &Arc<dyn Clock>) -> Arc<Cassandra> {
     let options = Options {
@@ -49,12 +49,12 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     let mut server = Wire::bind_to(stores, queue_stores, DRAIN_DEADLINE, Arc::clone(&clock)).await;
     server.open().await;
     let asked = [
-        (Asked::Keyspace(Arc::clone(&keyspace)), COUNTERS_ALONE),
-        (Asked::Embedded(Arc::clone(&embedded)), QUEUES_ALONE),
+        (ProbedStore::Keyspace(Arc::clone(&keyspace)), COUNTERS_ALONE),
+        (ProbedStore::Embedded(Arc::clone(&embedded)), QUEUES_ALONE),
     ];
     let readiness = Readiness::new(asked, Arc::clone(&server.engine), clock);
     let gateway = Arc::clone(&server.gateway);
-    let judging = tokio::spawn(async move { readiness.keep_judging(&gateway).await });
+    let judging = tokio::spawn(async move { readiness.run(&gateway).await });
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
     let mut counters = Watched::of(server.address, COUNTERS).await;
     let mut queues = Watched::of(server.address, QUEUES).await;

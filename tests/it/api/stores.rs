@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
 use tallystone::ports::{
-    Appended, CacheLease, CachedCount, CountCache, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled,
-    SliceRow, StoreError, Stores, Tail,
+    AppendGuard, AppendOutcome, CacheLease, CachedCount, CountCache, EventLog, LogCapabilities, NewEvent, ScanRange,
+    SliceRow, StoreError, Stores, TailLookup, VerdictOutcome,
 };
 use tokio::sync::watch;
 
@@ -69,7 +69,12 @@ impl EventLog for GatedLog {
         self.inner.capabilities()
     }
 
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
+    async fn append(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        held: AppendGuard,
+    ) -> Vec<Result<AppendOutcome, StoreError>> {
         // A log goes on with a write whose caller went away.
         let (inner, gate) = (Arc::clone(&self.inner), self.gate.clone());
         let write = tokio::spawn(async move {
@@ -79,7 +84,12 @@ impl EventLog for GatedLog {
         write.await.expect("an append does not panic")
     }
 
-    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+    async fn settle(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<VerdictOutcome, StoreError> {
         self.inner.settle(dataset, counter, key).await
     }
 
@@ -91,7 +101,7 @@ impl EventLog for GatedLog {
         self.inner.scan(dataset, counter, range).await
     }
 
-    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail {
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup {
         self.inner.tail(dataset, counter, after)
     }
 

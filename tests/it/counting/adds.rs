@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::Reason;
-use tallystone::domain::counter::{Counter, Provenance, Source};
+use tallystone::domain::counter::{Counter, Provenance, ReportSource};
 use tallystone::domain::namespace::CounterType;
 use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, Report, WriteOutcome};
 use tallystone::engine::namespaces::Author;
@@ -182,7 +182,7 @@ async fn namespaces_of_the_service_take_no_writes_of_users() {
     let dataset = house.engine.namespaces().get(&own.name).expect("it is there").dataset_id;
     let found = house.stores.log.find(dataset, &stands, &late.key).await.expect("a look that works");
     assert_eq!(found, None, "no void was written");
-    let report = Report { source: Source::new("web-1").expect("a valid source"), epoch: 1, serial: 1 };
+    let report = Report { source: ReportSource::new("web-1").expect("a valid source"), epoch: 1, serial: 1 };
     let totals = vec![Ok((counter("views"), 1))];
     let refused = house.counting.report_totals(&own.name, report, totals).await.expect_err("read only");
     assert_eq!(refused.reason(), Reason::NamespaceReadOnly);

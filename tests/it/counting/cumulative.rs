@@ -6,7 +6,7 @@ use std::time::Duration;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::Reason;
-use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, Provenance, Source};
+use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, Provenance, ReportSource};
 use tallystone::domain::namespace::{NamespaceSpec, Temporality};
 use tallystone::engine::counting::{CountingError, Report, WriteOutcome, Written};
 use tallystone::ports::NewEvent;
@@ -25,7 +25,7 @@ async fn house() -> House {
 }
 
 async fn report(house: &House, source: &str, epoch: u64, serial: u64, total: i64) -> Result<Written, CountingError> {
-    let report = Report { source: Source::new(source).expect("a valid source"), epoch, serial };
+    let report = Report { source: ReportSource::new(source).expect("a valid source"), epoch, serial };
     let items = vec![Ok((counter("depth"), total))];
     let answers = house.drive(house.counting.report_totals(&house.shop, report, items)).await?;
     answers.into_iter().next().expect("an answer for the item")
@@ -100,7 +100,7 @@ async fn two_reports_of_one_source_at_once_are_judged_one_after_the_other() {
     log.shut();
     let in_flight = |serial: u64, total: i64| {
         let (counting, shop) = (house.counting.clone(), house.shop.clone());
-        let report = Report { source: Source::new("a").expect("a valid source"), epoch: 1, serial };
+        let report = Report { source: ReportSource::new("a").expect("a valid source"), epoch: 1, serial };
         tokio::spawn(async move {
             let answers = counting.report_totals(&shop, report, vec![Ok((counter("depth"), total))]).await;
             answers.expect("the namespace is there").pop().expect("an answer for the item")

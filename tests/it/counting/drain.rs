@@ -10,7 +10,7 @@ use tallystone::domain::counter::{Counter, Provenance};
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::Checkpoint;
 use tallystone::engine::counting::Add;
-use tallystone::engine::namespaces::{Author, Namespaces};
+use tallystone::engine::namespaces::{Author, NamespaceCatalog};
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec, token};
@@ -95,7 +95,7 @@ async fn a_drain_without_the_time_for_all_rolls_as_far_as_the_limit_goes() {
     assert_eq!(house.engine.waiting(), 2, "two counters are left to the next start");
     let mut quick = patient();
     quick.rollup.coalesce_ms = 1_000;
-    let catalog = Namespaces::open(house.stores.catalog.clone(), Arc::new(house.clock.clone())).await;
+    let catalog = NamespaceCatalog::open(house.stores.catalog.clone(), Arc::new(house.clock.clone())).await;
     let changed = catalog.expect("memory opens").update(quick.clone(), None, Author::default()).await;
     changed.expect("a valid change");
     let next = House::on(quick, house.clock.clone(), house.stores.clone(), None).await;

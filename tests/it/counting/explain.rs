@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tallystone::domain::counter::{Change, Source};
+use tallystone::domain::counter::{Change, ReportSource};
 use tallystone::domain::limits::{FOLD_EVENTS_AT_ONCE_MAX, RECOUNTS_AT_ONCE_MAX};
 use tallystone::domain::namespace::{CounterType, Temporality};
-use tallystone::engine::counting::{CountParts, Explanation, Report, Restart, RolledWhere, RowStage};
+use tallystone::engine::counting::{CountParts, CountRestart, CounterExplanation, Report, RollerLocation, RowStage};
 
 use super::long_folds::{house_with_events, turns_of};
 use super::{House, SECOND, counter, spec};
 
-async fn explain(house: &House, name: &str) -> Explanation {
+async fn explain(house: &House, name: &str) -> CounterExplanation {
     let call = house.counting.explain(&house.shop, counter(name), 10);
     house.drive(call).await.expect("an explanation")
 }
@@ -36,7 +36,7 @@ async fn the_parts_of_a_count_add_up_before_and_after_it_is_rolled_up() {
     assert_eq!((new.waiting.rows_above_limit, new.waiting.rows_ready, new.waiting.touched_steps), (2, 0, 1));
     let signalled = new.waiting.signalled.expect("the adds signalled the rollup");
     assert_eq!((Some(signalled.oldest), Some(signalled.newest)), (new.tail.first, new.tail.last));
-    assert_eq!(new.waiting.roller, RolledWhere::Here);
+    assert_eq!(new.waiting.roller, RollerLocation::Here);
     assert!(new.rows.iter().all(|row| row.stage == RowStage::AboveLimit), "{new:?}");
 
     let before_roll = house.now();
@@ -69,12 +69,12 @@ async fn a_clear_that_is_not_rolled_up_leaves_nothing_of_the_checkpoint() {
     house.pass(Duration::from_millis(10)).await;
     house.add("views", 2, None).await.expect("an add");
     let explained = parts(&house, "views").await;
-    assert_eq!(explained.restart, Restart::Clear(cleared.token.key.time));
+    assert_eq!(explained.restart, CountRestart::Clear(cleared.token.key.time));
     assert_eq!((explained.rolled_up.counts, explained.tail.counts), (0, 2));
     assert_eq!((explained.tail.adds, explained.tail.sum, explained.tail.clears), (2, 3, 1));
     house.pass(SECOND * 20).await;
     let rolled = parts(&house, "views").await;
-    assert_eq!((rolled.restart, rolled.rolled_up.counts), (Restart::None, 2));
+    assert_eq!((rolled.restart, rolled.rolled_up.counts), (CountRestart::None, 2));
     let clear = rolled.rolled_up.checkpoint.and_then(|checkpoint| checkpoint.clear);
     assert_eq!(clear, Some(cleared.token.key));
 }
@@ -86,13 +86,13 @@ async fn a_silence_longer_than_the_ttl_is_told_while_it_lasts_and_when_it_has_en
     let house = House::with(spec).await;
     let first = house.add("views", 40, None).await.expect("an add").token.key.time;
     house.pass(SECOND * 20).await;
-    assert_eq!(parts(&house, "views").await.restart, Restart::None);
+    assert_eq!(parts(&house, "views").await.restart, CountRestart::None);
     house.pass(SECOND * 60).await;
     let silent = parts(&house, "views").await;
-    assert_eq!((silent.restart, silent.count, silent.rolled_up.counts), (Restart::Silent(first), 0, 0));
+    assert_eq!((silent.restart, silent.count, silent.rolled_up.counts), (CountRestart::Silent(first), 0, 0));
     let second = house.add("views", 2, None).await.expect("an add").token.key.time;
     let ended = parts(&house, "views").await;
-    assert_eq!((ended.restart, ended.count, ended.tail.counts), (Restart::Silence(second), 2, 2));
+    assert_eq!((ended.restart, ended.count, ended.tail.counts), (CountRestart::Silence(second), 2, 2));
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_cumulative_count_is_explained_by_the_totals_of_its_sources() {
     spec.temporality = Temporality::Cumulative;
     let house = House::with(spec).await;
     let report = async |source: &str, serial: u64, total: i64| {
-        let report = Report { source: Source::new(source).expect("a valid source"), epoch: 1, serial };
+        let report = Report { source: ReportSource::new(source).expect("a valid source"), epoch: 1, serial };
         let call = house.counting.report_totals(&house.shop, report, vec![Ok((counter("depth"), total))]);
         house.drive(call).await.expect("a report");
     };

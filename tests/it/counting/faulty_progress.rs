@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::DatasetId;
-use tallystone::ports::{Progress, StoreError, Stores};
+use tallystone::ports::{LimitPublisher, StoreError, Stores};
 use tokio::sync::watch;
 
 /// What goes wrong.
@@ -21,7 +21,7 @@ pub enum Fault {
 
 /// The store; without a fault, the one behind it.
 pub struct FaultyProgress {
-    inner: Arc<dyn Progress>,
+    inner: Arc<dyn LimitPublisher>,
     fault: watch::Sender<Fault>,
 }
 
@@ -40,7 +40,7 @@ impl FaultyProgress {
 }
 
 #[async_trait]
-impl Progress for FaultyProgress {
+impl LimitPublisher for FaultyProgress {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
         let mut fault = self.fault.subscribe();
         let fault = *fault.wait_for(|fault| *fault != Fault::Hangs).await.expect("the sender is ours");

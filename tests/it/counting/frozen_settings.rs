@@ -5,7 +5,7 @@ use std::time::Duration;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::Counter;
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings};
-use tallystone::engine::counting::{ReadOptions, Repair, SeriesQuestion};
+use tallystone::engine::counting::{ReadOptions, Repair, SeriesQuery};
 use tallystone::engine::namespaces::Author;
 
 use super::{House, SECOND, counter, spec};
@@ -154,7 +154,7 @@ async fn a_quiet_step_of_a_series_shows_what_its_own_slice_says() {
     house.add("views", 5, None).await.expect("an add that works");
     update(&house, kept(Some(30 * SECOND))).await;
     until(&house, began, 230_000).await;
-    let question = SeriesQuestion { from: began, to: began + 220 * SECOND, step: None };
+    let question = SeriesQuery { from: began, to: began + 220 * SECOND, step: None };
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
     let values: Vec<_> = answer.rows.iter().map(|row| row.value).collect();
     assert_eq!(values[..18], [5; 18], "three slices were made without a TTL");

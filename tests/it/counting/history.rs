@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
-use tallystone::domain::counter::{Change, Counter, NamespaceId, Provenance, Token};
+use tallystone::domain::counter::{Change, Counter, IdempotencyToken, NamespaceId, Provenance};
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::SliceStatus;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{
-    Add, Clear, CountingError, Exactness, Freshness, ReadOptions, Reading, TokenVerdict, Written,
+    Add, Clear, CountReading, CountingError, Exactness, Freshness, ReadOptions, TokenVerdict, Written,
 };
 use tallystone::ports::Entropy;
 use tokio::task::JoinHandle;
@@ -44,7 +44,7 @@ enum Fate {
 
 struct Known {
     counter: String,
-    token: Token,
+    token: IdempotencyToken,
     change: Change,
     fate: Fate,
 }
@@ -52,7 +52,7 @@ struct Known {
 /// A reading, and which clears it had to show, and which it may have shown.
 struct Seen {
     counter: String,
-    reading: Reading,
+    reading: CountReading,
     cleared: Option<Timestamp>,
     perhaps_cleared: Option<Timestamp>,
 }
@@ -290,7 +290,7 @@ impl History {
         self.note(name, reading, cleared, perhaps);
     }
 
-    fn note(&mut self, name: String, reading: Reading, cleared: Option<Timestamp>, perhaps: Option<Timestamp>) {
+    fn note(&mut self, name: String, reading: CountReading, cleared: Option<Timestamp>, perhaps: Option<Timestamp>) {
         let newest = self.newest_as_of.entry(name.clone()).or_insert(Timestamp::MIN);
         assert!(reading.as_of >= *newest, "as_of went back from {newest:?} to {:?}", reading.as_of);
         *newest = reading.as_of;

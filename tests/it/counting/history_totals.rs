@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
-use tallystone::domain::counter::{Change, Counter, EventKey, Source};
+use tallystone::domain::counter::{Change, Counter, EventKey, ReportSource};
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings, Temporality};
 use tallystone::domain::rollup::SliceStatus;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{
-    CountingError, Exactness, Freshness, ReadOptions, Reading, Report, SeriesQuestion, WriteOutcome, Written,
+    CountReading, CountingError, Exactness, Freshness, ReadOptions, Report, SeriesQuery, WriteOutcome, Written,
 };
-use tallystone::ports::{Entropy, Order, ScanRange};
+use tallystone::ports::{Entropy, ScanOrder, ScanRange};
 use tokio::task::JoinHandle;
 
 use super::slow_log::SlowLog;
@@ -54,7 +54,7 @@ struct History {
     sent: Vec<Total>,
     /// What the log was ever seen to hold, with its time; slices may have been dropped since.
     held: BTreeMap<Total, Timestamp>,
-    seen: Vec<(&'static str, Reading)>,
+    seen: Vec<(&'static str, CountReading)>,
     newest_as_of: BTreeMap<&'static str, Timestamp>,
 }
 
@@ -129,7 +129,7 @@ impl History {
         let (counting, shop) = (self.house.counting.clone(), self.house.shop.clone());
         let Total { counter: name, source, epoch, serial, total } = total;
         tokio::spawn(async move {
-            let report = Report { source: Source::new(source).expect("a valid source"), epoch, serial };
+            let report = Report { source: ReportSource::new(source).expect("a valid source"), epoch, serial };
             let answers = counting.report_totals(&shop, report, vec![Ok((counter(name), total))]).await?;
             answers.into_iter().next().expect("an answer for the item")
         })
@@ -223,7 +223,7 @@ impl History {
         let range = ScanRange {
             after: Timestamp::MIN,
             to: Timestamp::MAX,
-            order: Order::OldestFirst,
+            order: ScanOrder::OldestFirst,
             beyond: None,
             limit: usize::MAX,
         };
@@ -268,7 +268,7 @@ impl History {
         self.note(name, reading);
     }
 
-    fn note(&mut self, name: &'static str, reading: Reading) {
+    fn note(&mut self, name: &'static str, reading: CountReading) {
         let newest = self.newest_as_of.entry(name).or_insert(Timestamp::MIN);
         assert!(reading.as_of >= *newest, "as_of went back from {newest:?} to {:?}", reading.as_of);
         *newest = reading.as_of;
@@ -314,7 +314,7 @@ impl History {
     }
 
     async fn judge_series(&self, name: &str, began: Timestamp) {
-        let question = SeriesQuestion { from: began, to: self.house.now(), step: None };
+        let question = SeriesQuery { from: began, to: self.house.now(), step: None };
         let call = self.house.counting.series(&self.house.shop, counter(name), question);
         let answer = self.house.drive(call).await.expect("a series");
         let mut before = self.value(name, answer.rows[0].start.just_before());

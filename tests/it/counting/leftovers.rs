@@ -8,7 +8,7 @@ use tallystone::adapters::memory::FastTable;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, NamespaceId, Provenance};
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings};
-use tallystone::engine::namespaces::{Author, Namespaces};
+use tallystone::engine::namespaces::{Author, NamespaceCatalog};
 use tallystone::ports::NewEvent;
 
 use super::{House, SECOND, START, counter, spec};
@@ -61,7 +61,7 @@ async fn a_namespace_whose_deletion_was_cut_off_by_a_crash_leaves_nothing() {
     house.pass(10 * SECOND).await;
     house.engine.abandon().await;
     // The deletion is in the catalog, and the process ends before it has forgotten anything.
-    let catalog = Namespaces::open(house.stores.catalog.clone(), Arc::new(house.clock.clone()));
+    let catalog = NamespaceCatalog::open(house.stores.catalog.clone(), Arc::new(house.clock.clone()));
     let catalog = catalog.await.expect("memory opens");
     catalog.delete(&house.shop, None, Author::default()).await.expect("deleted");
     assert_eq!(kept_namespaces(&house).await, [doomed]);

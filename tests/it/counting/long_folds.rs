@@ -10,7 +10,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::limits::{FOLD_EVENTS_AT_ONCE_MAX, RECOUNTS_AT_ONCE_MAX, TAIL_EVENTS_MAX};
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{CountingError, Exactness, Freshness, ReadOptions, Reading, Recount, Repair};
+use tallystone::engine::counting::{CountReading, CountingError, Exactness, Freshness, ReadOptions, Recount, Repair};
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec};
@@ -107,7 +107,7 @@ async fn a_read_that_adds_up_the_tail_event_by_event_gives_others_a_turn_too() {
     log.forget_tail();
     let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
     let (reading, turns) = turns_of(house.counting.get(&house.shop, counter("views"), options)).await;
-    let Reading { count, exactness, .. } = reading.expect("a read");
+    let CountReading { count, exactness, .. } = reading.expect("a read");
     assert_eq!((count, exactness), (EVENTS as i64, Exactness::UpToDate));
     assert!(turns >= EVENTS / FOLD_EVENTS_AT_ONCE_MAX, "{turns} turns in {EVENTS} events");
     const { assert!(EVENTS <= TAIL_EVENTS_MAX, "a longer tail is rolled up first") };

@@ -34,14 +34,14 @@ use std::time::Duration;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
-use tallystone::domain::counter::{ClientToken, CounterName, NamespaceName, Provenance, Token};
-use tallystone::domain::fleet::Rules;
+use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
+use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec};
 use tallystone::engine::counting::{
-    Add, Clear, Counting, CountingError, Freshness, ReadOptions, Reading, WriteOutcome, Written,
+    Add, Clear, CountReading, Counting, CountingError, Freshness, ReadOptions, WriteOutcome, Written,
 };
-use tallystone::engine::namespaces::{Author, Namespaces};
-use tallystone::engine::{Engine, Parts, Profile};
+use tallystone::engine::namespaces::{Author, NamespaceCatalog};
+use tallystone::engine::{Engine, EngineParts, MemberProfile};
 use tallystone::ports::{Clock, ExportSink, Stores};
 
 /// 2026-11-20T00:00:00Z, the beginning of a slice.
@@ -82,20 +82,20 @@ impl House {
 
     async fn on(spec: NamespaceSpec, clock: ManualClock, stores: Stores, export: Option<Arc<dyn ExportSink>>) -> Self {
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-        let namespaces = Namespaces::open(stores.catalog.clone(), shared.clone()).await.expect("memory opens");
+        let namespaces = NamespaceCatalog::open(stores.catalog.clone(), shared.clone()).await.expect("memory opens");
         let shop = spec.name.clone();
         namespaces.create(spec, Author::default()).await.expect("a valid namespace");
-        let parts = Parts {
+        let parts = EngineParts {
             stores: stores.clone(),
             queue_stores: memory::queue_stores(Arc::clone(&shared)),
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,
             namespaces,
-            profile: Profile::default(),
+            profile: MemberProfile::default(),
             signals: None,
             seal_delay: None,
-            rules: Rules::default(),
+            rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
@@ -140,25 +140,25 @@ impl House {
         self.clock.now()
     }
 
-    async fn add(&self, name: &str, delta: i64, token: Option<Token>) -> Result<Written, CountingError> {
+    async fn add(&self, name: &str, delta: i64, token: Option<IdempotencyToken>) -> Result<Written, CountingError> {
         let add = Add { name: counter(name), delta, token, provenance: Provenance::default() };
         self.drive(self.counting.add(&self.shop, add)).await
     }
 
-    async fn clear(&self, name: &str, token: Option<Token>) -> Result<Written, CountingError> {
+    async fn clear(&self, name: &str, token: Option<IdempotencyToken>) -> Result<Written, CountingError> {
         let clear = Clear { name: counter(name), token, provenance: Provenance::default() };
         self.drive(self.counting.clear(&self.shop, clear)).await
     }
 
-    async fn get(&self, name: &str) -> Reading {
+    async fn get(&self, name: &str) -> CountReading {
         self.read(name, ReadOptions::default()).await
     }
 
-    async fn fresh(&self, name: &str) -> Reading {
+    async fn fresh(&self, name: &str) -> CountReading {
         self.read(name, ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() }).await
     }
 
-    async fn read(&self, name: &str, options: ReadOptions) -> Reading {
+    async fn read(&self, name: &str, options: ReadOptions) -> CountReading {
         self.drive(self.counting.get(&self.shop, counter(name), options)).await.expect("a read that works")
     }
 }
@@ -168,8 +168,9 @@ fn counter(name: &str) -> CounterName {
 }
 
 /// A caller's token with its own time.
-fn token(text: &str, time: Timestamp) -> Token {
-    Token::parse(&ClientToken { token: text.to_owned(), generation_time: Some(time) }).expect("a valid token")
+fn token(text: &str, time: Timestamp) -> IdempotencyToken {
+    IdempotencyToken::parse(&ClientToken { token: text.to_owned(), generation_time: Some(time) })
+        .expect("a valid token")
 }
 
 fn applied(answer: &Result<Written, CountingError>) -> Option<WriteOutcome> {

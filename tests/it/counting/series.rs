@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{CounterSummary, EventsQuestion, Repair, SeriesQuestion};
+use tallystone::engine::caller_quota::CallerId;
+use tallystone::engine::counting::{CounterSummary, EventsQuery, Repair, SeriesQuery};
 use tallystone::engine::namespaces::Author;
-use tallystone::engine::shares::CallerId;
 
 use super::{House, SECOND, counter, spec, token};
 
@@ -21,7 +21,7 @@ async fn a_series_has_a_row_for_each_step_and_says_which_is_open() {
         house.add("views", delta, None).await.expect("an add that works");
         house.pass(20 * SECOND).await;
     }
-    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let question = SeriesQuery { from, to: house.now(), step: None };
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
     let rows: Vec<_> = answer.rows.iter().map(|row| (row.sum, row.value)).collect();
     assert_eq!(rows[..5], [(1, 1), (0, 1), (2, 3), (0, 3), (4, 7)]);
@@ -37,7 +37,7 @@ async fn an_open_step_shows_what_a_read_of_a_silent_counter_shows() {
     let from = house.now();
     house.add("views", 5, None).await.expect("an add that works");
     house.pass(20 * SECOND).await;
-    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let question = SeriesQuery { from, to: house.now(), step: None };
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
     assert_eq!((answer.rows[0].sum, answer.rows[0].value, answer.rows[0].open), (5, 5, true));
     house.pass(100 * SECOND).await;
@@ -122,7 +122,7 @@ async fn events_are_listed_newest_first_by_pages() {
         house.add("views", delta, None).await.expect("an add that works");
         house.pass(SECOND).await;
     }
-    let mut question = EventsQuestion { from: Timestamp::MIN, to: Timestamp::MAX, older_than: None, limit: 2 };
+    let mut question = EventsQuery { from: Timestamp::MIN, to: Timestamp::MAX, older_than: None, limit: 2 };
     let mut deltas = Vec::new();
     loop {
         let page = house.counting.events(&house.shop, counter("views"), question.clone()).await.expect("a page");
@@ -161,10 +161,10 @@ async fn a_series_that_begins_after_the_last_event_carries_its_value() {
     }
     let from = house.now();
     house.pass(60 * SECOND).await;
-    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let question = SeriesQuery { from, to: house.now(), step: None };
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
     assert!(answer.rows.len() >= 4 && answer.rows.iter().all(|row| (row.sum, row.value) == (0, 3)), "{answer:?}");
-    let question = SeriesQuestion { from: from - 3_000 * SECOND, to: from - 2_000 * SECOND, step: None };
+    let question = SeriesQuery { from: from - 3_000 * SECOND, to: from - 2_000 * SECOND, step: None };
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
     assert!(answer.rows.len() == 100 && answer.rows.iter().all(|row| row.value == 0), "before the first event");
 }
@@ -178,7 +178,7 @@ async fn a_silent_counter_sinks_in_the_ranking() {
     house.pass(40 * SECOND).await;
     house.add("late", 2, None).await.expect("an add that works");
     house.pass(10 * SECOND).await;
-    let counts = |top: tallystone::engine::counting::TopAnswer| {
+    let counts = |top: tallystone::engine::counting::TopCountersResult| {
         top.counters.iter().map(|one| (one.name.as_str().to_owned(), one.count)).collect::<Vec<_>>()
     };
     let top = house.drive(house.counting.top(&house.shop, 2)).await.expect("a ranking");
@@ -314,7 +314,7 @@ async fn every_answer_with_a_count_keeps_and_says_what_lies_beyond_64_bits() {
     top.sort();
     assert_eq!(top, expected);
     let whole = 2 * i128::from(i64::MAX);
-    let question = SeriesQuestion { from, to: house.now(), step: None };
+    let question = SeriesQuery { from, to: house.now(), step: None };
     let series = house.drive(house.counting.series(&house.shop, counter("high"), question)).await.expect("a series");
     assert_eq!((series.rows[0].sum, series.rows[1].value), (whole, whole));
     let recount =
@@ -336,7 +336,7 @@ async fn a_row_ends_with_what_a_read_showed_at_its_end() {
     for _ in 0..40 {
         house.pass(5 * SECOND).await;
         let reading = house.get("views").await;
-        let question = SeriesQuestion { from, to: reading.as_of, step: Some(120 * SECOND) };
+        let question = SeriesQuery { from, to: reading.as_of, step: Some(120 * SECOND) };
         let answer = house.drive(house.counting.series(&house.shop, counter("views"), question)).await;
         let rows = answer.expect("a series").rows;
         shown.push(rows.last().expect("a row").value);
@@ -359,7 +359,7 @@ async fn a_series_that_is_kept_from_later_on_tells_nothing_of_before_and_never_c
     kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(86_400) }];
     house.engine.namespaces().update(kept, None, Author::default()).await.expect("a valid change");
     let rows = |name: &'static str, to: Timestamp| {
-        let question = SeriesQuestion { from, to, step: None };
+        let question = SeriesQuery { from, to, step: None };
         let house = &house;
         async move {
             let answer = house.drive(house.counting.series(&house.shop, counter(name), question)).await;

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
 use tallystone::ports::{
-    Appended, EventLog, Held, LogCapabilities, NewEvent, ScanRange, Settled, SliceRow, StoreError, StoreErrorKind,
-    Stores, Tail,
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, StoreErrorKind,
+    Stores, TailLookup, VerdictOutcome,
 };
 use tokio::sync::Semaphore;
 
@@ -100,7 +100,12 @@ impl EventLog for SlowLog {
         self.inner.capabilities()
     }
 
-    async fn append(&self, dataset: DatasetId, events: Vec<NewEvent>, held: Held) -> Vec<Result<Appended, StoreError>> {
+    async fn append(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        held: AppendGuard,
+    ) -> Vec<Result<AppendOutcome, StoreError>> {
         let (inner, gate) = (Arc::clone(&self.inner), Arc::clone(&self.gate));
         // On a task of its own, because a caller that goes away leaves the write running.
         let write = tokio::spawn(async move {
@@ -110,7 +115,12 @@ impl EventLog for SlowLog {
         write.await.expect("the log does not panic")
     }
 
-    async fn settle(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Settled, StoreError> {
+    async fn settle(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<VerdictOutcome, StoreError> {
         self.take_a_while().await;
         self.inner.settle(dataset, counter, key).await
     }
@@ -128,8 +138,8 @@ impl EventLog for SlowLog {
         self.inner.scan(dataset, counter, range).await
     }
 
-    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> Tail {
-        if self.tail.load(Ordering::Relaxed) { self.inner.tail(dataset, counter, after) } else { Tail::Unknown }
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup {
+        if self.tail.load(Ordering::Relaxed) { self.inner.tail(dataset, counter, after) } else { TailLookup::Unknown }
     }
 
     async fn scan_slice(

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tallystone::domain::Reason;
-use tallystone::domain::counter::{Change, Token};
+use tallystone::domain::counter::{Change, IdempotencyToken};
 use tallystone::engine::counting::{TokenVerdict, WriteOutcome};
 
 use super::{House, SECOND, applied, counter, token};
 
-async fn check(house: &House, token: Token) -> TokenVerdict {
+async fn check(house: &House, token: IdempotencyToken) -> TokenVerdict {
     house.drive(house.counting.check_token(&house.shop, counter("views"), token)).await.expect("a check that works")
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tallystone::adapters::embedded::Embedded;
 use tallystone::adapters::manual::ManualClock;
-use tallystone::domain::queue::command::{Dequeue, Failure, NewMessage, Verb};
+use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage, SettleAction};
 use tallystone::domain::queue::message::{LeaseToken, MessageId, Metadata};
-use tallystone::domain::queue::settings::{Retention, RetryPolicy};
-use tallystone::domain::queue::{Command, Queue, QueueId, QueueName, QueueSpec, Settings, ShardId, State};
+use tallystone::domain::queue::settings::{MessageRetryPolicy, Retention};
+use tallystone::domain::queue::{
+    CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Settings, ShardId,
+};
 use tallystone::domain::time::Timestamp;
 use tallystone::ports::{MessageBody, QueueChange, QueueRecord, QueueStores, ShardCommand, StoredMessage};
 
@@ -20,7 +22,7 @@ pub async fn fill(store: &Embedded) {
     let queues = stores_of(store);
     let spec = spec();
     let (time, version) = (Timestamp::from_secs(1), 1);
-    let queue = Queue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time };
+    let queue = CatalogQueue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time };
     let change = QueueChange {
         deletion: None,
         queue: QUEUE,
@@ -55,7 +57,7 @@ pub async fn content(store: &Embedded) -> Vec<(&'static str, String)> {
     let shards = queues.shards.queues().await.expect("readable");
     parts.push(("shards", format!("{shards:?}")));
     if !shards.is_empty() {
-        for state in State::ALL {
+        for state in MessageState::ALL {
             let listed = queues.shards.list(SHARD, state, 0, usize::MAX).await.expect("readable").messages;
             let texts: Vec<_> = listed.iter().map(|message| (&message.head.id, &message.head, &message.body)).collect();
             parts.push(("messages", format!("{texts:?}")));
@@ -81,7 +83,7 @@ fn spec() -> QueueSpec {
             max_run_time: hour,
             default_invisibility: Duration::ZERO,
             default_attempts: 3,
-            retry: RetryPolicy { initial: hour, factor_percent: 100, max: hour, jitter_percent: 0 },
+            retry: MessageRetryPolicy { initial: hour, factor_percent: 100, max: hour, jitter_percent: 0 },
             default_ttl: None,
             retention: Retention { completed: hour, canceled: hour, errored: hour },
             dedupe_window: hour,
@@ -126,5 +128,5 @@ fn dequeue(max: usize) -> ShardCommand {
 fn complete(message: &StoredMessage) -> ShardCommand {
     let fence = message.head.lease.expect("it runs").fence;
     let token = LeaseToken { key: message.head.key, fence };
-    ShardCommand::of(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() })
+    ShardCommand::of(Command::Settle { token, verb: SettleAction::Complete, failure: FailureReport::default() })
 }

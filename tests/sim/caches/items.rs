@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memcache::exp::{MutationStatus, Op, SetMode, Ttl};
-use tallystone::adapters::memcached::wire::Answer;
+use tallystone::adapters::memcached::wire::CommandResponse;
 
 /// The longest TTL that is sent, in seconds.
 const TTL_MAX: u32 = 60;
@@ -29,7 +29,7 @@ impl Items {
     ///
     /// # Panics
     /// Panics at options that the count cache does not use.
-    pub fn take(&mut self, command: &Op, second: u64) -> Answer {
+    pub fn take(&mut self, command: &Op, second: u64) -> CommandResponse {
         self.kept.retain(|_, item| second < item.ends);
         match command {
             Op::Get(get) => {
@@ -39,7 +39,7 @@ impl Items {
                 }
                 let item = self.kept.get(&get.key);
                 let cas = item.filter(|_| get.meta.cas || get.lease_ttl.is_some()).map(|item| item.cas);
-                Answer::Read { value: item.map(|item| item.value.clone()), cas }
+                CommandResponse::Read { value: item.map(|item| item.value.clone()), cas }
             }
             Op::Set(set) => {
                 assert!(set.mode == SetMode::Set && set.force_cas.is_none() && set.vivify_ttl.is_none(), "{set:?}");
@@ -53,24 +53,24 @@ impl Items {
                         MutationStatus::Applied
                     }
                 };
-                Answer::Changed(status)
+                CommandResponse::Changed(status)
             }
             Op::Delete(delete) => {
                 assert!(delete.compare_cas.is_none() && !delete.invalidate, "{delete:?}");
                 let removed = self.kept.remove(&delete.key);
-                Answer::Changed(removed.map_or(MutationStatus::NotFound, |_| MutationStatus::Applied))
+                CommandResponse::Changed(removed.map_or(MutationStatus::NotFound, |_| MutationStatus::Applied))
             }
             Op::Arithmetic(sum) => {
                 assert!(sum.initial.is_none() && sum.ttl.is_none() && sum.compare_cas.is_none(), "{sum:?}");
                 let Some(item) = self.kept.get_mut(&sum.key) else {
-                    return Answer::Summed { status: MutationStatus::NotFound, value: None };
+                    return CommandResponse::Summed { status: MutationStatus::NotFound, value: None };
                 };
                 let text = std::str::from_utf8(&item.value).expect("digits");
                 let value = text.parse::<u64>().expect("a number").wrapping_add(sum.delta);
                 item.value = value.to_string().into_bytes();
                 self.cas += 1;
                 item.cas = self.cas;
-                Answer::Summed { status: MutationStatus::Applied, value: Some(value) }
+                CommandResponse::Summed { status: MutationStatus::Applied, value: Some(value) }
             }
             _ => panic!("{command:?} is no command of the count cache"), // the client's list may grow
         }

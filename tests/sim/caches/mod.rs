@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use memcache::exp::{Error, Op};
 use parking_lot::Mutex;
 use tallystone::adapters::memcached::Options;
-use tallystone::adapters::memcached::wire::{Answer, Answers, Network, Wire};
+use tallystone::adapters::memcached::wire::{BatchResponse, CommandResponse, Network, ServerConnection};
 use tokio::sync::oneshot;
 
 use crate::chance::Chance;
@@ -143,7 +143,7 @@ impl Caches {
     }
 
     /// Does commands that have arrived; none if the start that they were sent to is over.
-    async fn serve(&self, at: usize, start: u64, commands: &[Op]) -> Option<Vec<Answer>> {
+    async fn serve(&self, at: usize, start: u64, commands: &[Op]) -> Option<Vec<CommandResponse>> {
         loop {
             let stopped_until = self.servers[at].lock().stopped_until;
             if stopped_until <= self.world.now() {
@@ -178,7 +178,7 @@ struct SimWire {
 
 #[async_trait]
 impl Network for SimNetwork {
-    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn Wire>, Error> {
+    async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn ServerConnection>, Error> {
         let server = address.parse().expect("the address of a server is its number");
         let (caches, stops) = (self.caches.clone(), Arc::clone(&self.stops));
         Ok(Arc::new(SimWire { caches, machine: self.machine, stops, server, timeout }))
@@ -186,8 +186,8 @@ impl Network for SimNetwork {
 }
 
 #[async_trait]
-impl Wire for SimWire {
-    async fn send(&self, commands: Vec<Op>) -> Answers {
+impl ServerConnection for SimWire {
+    async fn send(&self, commands: Vec<Op>) -> BatchResponse {
         self.stops.step().await;
         let (world, server) = (&self.caches.world, self.server);
         let begun = world.now();

@@ -4,7 +4,7 @@
 //! is overwritten or dropped later. Its rows are read in the order of their keys and written as blocks (`format`); a
 //! restore (`restore`) puts them into a new store. Invariant: a backup is one commit, whole, or is refused.
 
-mod format;
+mod backup_format;
 mod restore;
 #[cfg(test)]
 mod tests;
@@ -15,27 +15,27 @@ use async_trait::async_trait;
 use fjall::{Iter, Keyspace, Readable, Snapshot};
 
 use super::blocking;
-use super::command::Command;
-use super::core::Core;
+use super::command::StoreCommand;
 use super::error::ReadError;
+use super::event_log::EmbeddedStore;
 use super::library::Library;
-use super::log::Store;
+use super::store_core::StoreCore;
 use crate::domain::limits::BACKUP_PIECE_BYTES_MAX;
 use crate::ports::{BackupPieces, Backups, Clock, StoreError};
-use format::Encoder;
+use backup_format::BackupEncoder;
 
-pub use format::{Fault, Header};
-pub use restore::{RestoreError, Summary, check, header_of, is_unfinished, restore};
+pub use backup_format::{BackupError, BackupHeader};
+pub use restore::{BackupSummary, RestoreError, check, header_of, is_unfinished, restore};
 
 /// The state after one commit.
-pub struct Frozen {
+pub struct BackupSnapshot {
     snapshot: Snapshot,
     keyspaces: Vec<(String, Keyspace)>,
     commit: u64,
     disk_bytes: u64,
 }
 
-impl Frozen {
+impl BackupSnapshot {
     /// Fixes the present state. Only the committer may, between two commits.
     pub fn take(library: &Library, commit: u64) -> Result<Self, fjall::Error> {
         let (keyspaces, disk_bytes) = (library.all()?, library.db.disk_space()?);
@@ -44,41 +44,44 @@ impl Frozen {
 }
 
 /// Backs an open store up.
-pub struct Source {
-    store: Store,
+pub struct EmbeddedBackups {
+    store: EmbeddedStore,
     clock: Arc<dyn Clock>,
 }
 
-impl Source {
+impl EmbeddedBackups {
     /// Backs this store up, by this clock.
-    pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: EmbeddedStore, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
 }
 
 #[async_trait]
-impl Backups for Source {
+impl Backups for EmbeddedBackups {
     async fn begin(&self) -> Result<Box<dyn BackupPieces>, StoreError> {
-        let frozen = self.store.ask("back up", Command::Snapshot).await?;
-        let header = Header {
+        let frozen = self.store.request("back up", StoreCommand::Snapshot).await?;
+        let header = BackupHeader {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             commit: frozen.commit,
             time: self.clock.now(),
             disk_bytes: frozen.disk_bytes,
         };
-        Ok(Box::new(Pieces { core: Arc::clone(&self.store.core), reading: Some(Reading::new(frozen, header)) }))
+        Ok(Box::new(BackupStream {
+            core: Arc::clone(&self.store.core),
+            reading: Some(SnapshotReader::new(frozen, header)),
+        }))
     }
 }
 
 /// The pieces of one backup.
-struct Pieces {
-    core: Arc<Core>,
+struct BackupStream {
+    core: Arc<StoreCore>,
     /// Nothing once the last piece was read, or a read failed.
-    reading: Option<Reading>,
+    reading: Option<SnapshotReader>,
 }
 
 #[async_trait]
-impl BackupPieces for Pieces {
+impl BackupPieces for BackupStream {
     async fn next(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(mut reading) = self.reading.take() else { return Ok(None) };
         let read = blocking::read(&self.core, "back up", move |core| {
@@ -95,16 +98,16 @@ impl BackupPieces for Pieces {
 }
 
 /// How far a backup has been read.
-struct Reading {
-    frozen: Frozen,
-    encoder: Encoder,
-    at: At,
+struct SnapshotReader {
+    frozen: BackupSnapshot,
+    encoder: BackupEncoder,
+    at: ReadPosition,
     keyspaces: u64,
     rows: u64,
 }
 
-enum At {
-    Header(Header),
+enum ReadPosition {
+    Header(BackupHeader),
     /// Before the keyspace of this number.
     Before(usize),
     /// Inside it, after so many rows.
@@ -112,45 +115,45 @@ enum At {
     Ended,
 }
 
-impl Reading {
-    fn new(frozen: Frozen, header: Header) -> Self {
-        Self { frozen, encoder: Encoder::default(), at: At::Header(header), keyspaces: 0, rows: 0 }
+impl SnapshotReader {
+    fn new(frozen: BackupSnapshot, header: BackupHeader) -> Self {
+        Self { frozen, encoder: BackupEncoder::default(), at: ReadPosition::Header(header), keyspaces: 0, rows: 0 }
     }
 
     /// The next block.
     fn next(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
-        match std::mem::replace(&mut self.at, At::Ended) {
-            At::Header(header) => {
-                self.at = At::Before(0);
+        match std::mem::replace(&mut self.at, ReadPosition::Ended) {
+            ReadPosition::Header(header) => {
+                self.at = ReadPosition::Before(0);
                 Ok(Some(self.encoder.header(&header)))
             }
-            At::Before(number) => match self.frozen.keyspaces.get(number) {
+            ReadPosition::Before(number) => match self.frozen.keyspaces.get(number) {
                 Some((name, keyspace)) => {
                     self.keyspaces += 1;
-                    self.at = At::Inside(number, self.frozen.snapshot.iter(keyspace), 0);
+                    self.at = ReadPosition::Inside(number, self.frozen.snapshot.iter(keyspace), 0);
                     Ok(Some(self.encoder.keyspace(name)))
                 }
                 None => Ok(Some(self.encoder.end(self.keyspaces, self.rows))),
             },
-            At::Inside(number, iter, rows) => self.go_on(number, iter, rows).map(Some),
-            At::Ended => Ok(None),
+            ReadPosition::Inside(number, iter, rows) => self.next_rows(number, iter, rows).map(Some),
+            ReadPosition::Ended => Ok(None),
         }
     }
 
-    fn go_on(&mut self, number: usize, mut iter: Iter, before: u64) -> Result<Vec<u8>, ReadError> {
+    fn next_rows(&mut self, number: usize, mut iter: Iter, before: u64) -> Result<Vec<u8>, ReadError> {
         let (mut payload, mut rows) = (Vec::with_capacity(BACKUP_PIECE_BYTES_MAX), before);
         while payload.len() < BACKUP_PIECE_BYTES_MAX {
             let Some(row) = iter.next() else { break };
             let (key, value) = row.into_inner()?;
-            format::push_row(&mut payload, &key, &value);
+            backup_format::push_row(&mut payload, &key, &value);
             rows += 1;
         }
         if payload.is_empty() {
-            self.at = At::Before(number + 1);
+            self.at = ReadPosition::Before(number + 1);
             self.rows += rows;
             return Ok(self.encoder.keyspace_end(rows));
         }
-        self.at = At::Inside(number, iter, rows);
+        self.at = ReadPosition::Inside(number, iter, rows);
         Ok(self.encoder.rows(&payload))
     }
 }

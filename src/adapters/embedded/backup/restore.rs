@@ -13,24 +13,24 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::format::{Block, Decoder, Fault, Header};
+use super::backup_format::{BackupBlock, BackupDecoder, BackupError, BackupHeader};
+use crate::adapters::codec::queues::settings::{decode_header, encode_header};
+use crate::adapters::embedded::acknowledged_file::AcknowledgedFile;
+use crate::adapters::embedded::disk_space::DiskSpaceMonitor;
 use crate::adapters::embedded::error::{OpenError, ReadError};
-use crate::adapters::embedded::library::{KeyspaceError, Kind, Library};
+use crate::adapters::embedded::library::{KeyspaceError, KeyspaceKind, Library};
 use crate::adapters::embedded::manifest::{Manifest, sync_folder};
-use crate::adapters::embedded::mark::Mark;
-use crate::adapters::embedded::retired::Retired;
-use crate::adapters::embedded::space::Space;
-use crate::adapters::embedded::writer::{Sync, Writer};
+use crate::adapters::embedded::memtable_reclaimer::MemtableReclaimer;
+use crate::adapters::embedded::writer::{SyncMode, Writer};
 use crate::adapters::embedded::{Options, library, lock, meta, open_locked};
-use crate::adapters::stored::queues::settings::{decode_header, encode_header};
 use crate::domain::Timestamp;
 use crate::domain::limits::COMMIT_BYTES_MAX;
 
 /// What a backup holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Summary {
+pub struct BackupSummary {
     /// What it says of itself.
-    pub header: Header,
+    pub header: BackupHeader,
     /// Its keyspaces.
     pub keyspaces: u64,
     /// Their rows.
@@ -48,7 +48,7 @@ pub enum RestoreError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        fault: Fault,
+        fault: BackupError,
     },
     /// The directory is in use for something.
     #[error("{0} is not empty; name a directory that is not there yet")]
@@ -74,31 +74,31 @@ pub enum RestoreError {
 }
 
 /// Reads a backup to its end and holds it to its checksums and counts.
-pub fn check(path: &Path) -> Result<Summary, RestoreError> {
+pub fn check(path: &Path) -> Result<BackupSummary, RestoreError> {
     let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
     let mut decoder = begin(path)?;
     let mut found = None;
     while let Some(block) = decoder.next().map_err(of)? {
-        if let Block::Header(header) = block {
+        if let BackupBlock::Header(header) = block {
             found = Some(header);
         }
     }
-    let header = found.ok_or_else(|| of(Fault::Damaged("it has no header".to_owned())))?;
-    Ok(Summary { header, keyspaces: decoder.keyspaces, rows: decoder.rows, bytes: decoder.bytes })
+    let header = found.ok_or_else(|| of(BackupError::Damaged("it has no header".to_owned())))?;
+    Ok(BackupSummary { header, keyspaces: decoder.keyspaces, rows: decoder.rows, bytes: decoder.bytes })
 }
 
 /// What the first piece of a backup says of the whole.
-pub fn header_of(piece: &[u8]) -> Option<Header> {
-    match Decoder::begin(piece).and_then(|mut decoder| decoder.next()) {
-        Ok(Some(Block::Header(header))) => Some(header),
+pub fn header_of(piece: &[u8]) -> Option<BackupHeader> {
+    match BackupDecoder::begin(piece).and_then(|mut decoder| decoder.next()) {
+        Ok(Some(BackupBlock::Header(header))) => Some(header),
         Ok(_) | Err(_) => None,
     }
 }
 
-fn begin(path: &Path) -> Result<Decoder<BufReader<File>>, RestoreError> {
+fn begin(path: &Path) -> Result<BackupDecoder<BufReader<File>>, RestoreError> {
     let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
     let file = File::open(path).map_err(|error| of(error.into()))?;
-    Decoder::begin(BufReader::with_capacity(1 << 20, file)).map_err(of)
+    BackupDecoder::begin(BufReader::with_capacity(1 << 20, file)).map_err(of)
 }
 
 /// Whether a restore into the directory was not finished.
@@ -111,23 +111,24 @@ fn marker(dir: &Path) -> PathBuf {
 }
 
 /// Restores a backup into a directory that is empty or not there. `now` becomes the epoch of the queues.
-pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<Summary, RestoreError> {
+pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<BackupSummary, RestoreError> {
     let summary = check(path)?;
     let dir = options.dir.as_path();
     let lock = claim(dir)?;
-    let free = Space::of(dir, 0).free_bytes().map_err(OpenError::io(dir))?;
+    let free = DiskSpaceMonitor::of(dir, 0).free_bytes().map_err(OpenError::io(dir))?;
     let wanted = summary.bytes.saturating_add(options.journal_bytes);
     if free < wanted {
-        give_back(dir).map_err(OpenError::io(dir))?;
+        remove_leftovers(dir).map_err(OpenError::io(dir))?;
         return Err(RestoreError::NoRoom { path: dir.to_owned(), free, wanted });
     }
     let manifest = Manifest::default();
     manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
-    let mark = Mark::create(dir).map_err(OpenError::io(Mark::path(dir)))?;
+    let mark = AcknowledgedFile::create(dir).map_err(OpenError::io(AcknowledgedFile::path(dir)))?;
     let library = Arc::new(Library::open(manifest, options)?);
     // The numbers go on, because rows of queues name commits.
-    let writer = Writer::new(dir, Arc::clone(&library), mark, summary.header.commit, Retired::start()?);
-    let mut loading = Loading { writer: writer.map_err(OpenError::library(library::folder(dir)))?, library, dir, now };
+    let writer = Writer::new(dir, Arc::clone(&library), mark, summary.header.commit, MemtableReclaimer::start()?);
+    let mut loading =
+        RestoreLoader { writer: writer.map_err(OpenError::library(library::folder(dir)))?, library, dir, now };
     loading.load(path)?;
     loading.writer.finish().map_err(OpenError::library(library::folder(dir)))?;
     drop(loading);
@@ -155,20 +156,20 @@ fn claim(dir: &Path) -> Result<File, RestoreError> {
 }
 
 /// Leaves an empty directory, as it was found.
-fn give_back(dir: &Path) -> io::Result<()> {
+fn remove_leftovers(dir: &Path) -> io::Result<()> {
     fs::remove_file(dir.join("lock"))?;
     fs::remove_file(marker(dir))
 }
 
 /// Rows on their way into a new store.
-struct Loading<'a> {
+struct RestoreLoader<'a> {
     writer: Writer,
     library: Arc<Library>,
     dir: &'a Path,
     now: Timestamp,
 }
 
-impl Loading<'_> {
+impl RestoreLoader<'_> {
     fn load(&mut self, path: &Path) -> Result<(), RestoreError> {
         let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
         let mut decoder = begin(path)?;
@@ -176,12 +177,12 @@ impl Loading<'_> {
         let mut batch = self.writer.batch(0);
         while let Some(block) = decoder.next().map_err(of)? {
             match block {
-                Block::Keyspace(name) => {
+                BackupBlock::Keyspace(name) => {
                     let kind = kind_of(&name).ok_or_else(|| RestoreError::Unknown(name.clone()))?;
                     let made = self.library.make(&name, kind).map_err(|error| self.failed(error))?;
                     keyspace = Some((name, made));
                 }
-                Block::Rows(rows) => {
+                BackupBlock::Rows(rows) => {
                     let (name, keyspace) = keyspace.as_ref().expect("the decoder lets rows follow a keyspace only");
                     for (key, value) in rows {
                         if let Some(value) = self.as_restored(name, &key, value)? {
@@ -189,15 +190,15 @@ impl Loading<'_> {
                         }
                     }
                 }
-                Block::Header(_) | Block::KeyspaceEnd | Block::End => {}
+                BackupBlock::Header(_) | BackupBlock::KeyspaceEnd | BackupBlock::End => {}
             }
             if batch.bytes() >= COMMIT_BYTES_MAX {
                 let full = std::mem::replace(&mut batch, self.writer.batch(0));
-                self.writer.commit(full, Sync::No).map_err(OpenError::library(library::folder(self.dir)))?;
+                self.writer.commit(full, SyncMode::No).map_err(OpenError::library(library::folder(self.dir)))?;
             }
         }
         // Also an empty one, which carries the number.
-        Ok(self.writer.commit(batch, Sync::Yes).map_err(OpenError::library(library::folder(self.dir)))?)
+        Ok(self.writer.commit(batch, SyncMode::Yes).map_err(OpenError::library(library::folder(self.dir)))?)
     }
 
     /// What becomes of a row; nothing where the new store has one of its own.
@@ -206,7 +207,7 @@ impl Loading<'_> {
             ("meta", _) if key == meta::COMMIT || key == meta::NEWEST_ROWS => Ok(None),
             ("queue.shards", Some(b'h')) => {
                 // The number of the shard is in the key and not in the value.
-                let damaged = |error: crate::adapters::stored::Damaged| {
+                let damaged = |error: crate::adapters::codec::CorruptValue| {
                     crate::adapters::embedded::recover::unreadable(self.dir, ReadError::from(error))
                 };
                 let mut header = decode_header(0, &value).map_err(damaged)?;
@@ -235,16 +236,16 @@ fn epoch_after(epoch: u32, now: Timestamp) -> u32 {
 }
 
 /// The settings of a keyspace, by its name.
-fn kind_of(name: &str) -> Option<Kind> {
+fn kind_of(name: &str) -> Option<KeyspaceKind> {
     let begins = |start: &str| name.starts_with(start);
     Some(match name {
-        "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" => Kind::Small,
-        "names" | "rollups" => Kind::Rows,
-        "queue.heads" | "queue.outbox" => Kind::QueueRanges,
-        "queue.bodies" => Kind::QueueRows,
-        _ if begins("queue.answers.") => Kind::QueueRanges,
-        _ if begins("events.") => Kind::Events,
-        _ if begins("touches.") || begins("buckets.") || begins("series.") => Kind::Ranges,
+        "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" => KeyspaceKind::Small,
+        "names" | "rollups" => KeyspaceKind::Rows,
+        "queue.heads" | "queue.outbox" => KeyspaceKind::QueueRanges,
+        "queue.bodies" => KeyspaceKind::QueueRows,
+        _ if begins("queue.answers.") => KeyspaceKind::QueueRanges,
+        _ if begins("events.") => KeyspaceKind::Events,
+        _ if begins("touches.") || begins("buckets.") || begins("series.") => KeyspaceKind::Ranges,
         _ => return None, // of a newer release
     })
 }

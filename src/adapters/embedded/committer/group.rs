@@ -2,26 +2,26 @@
 
 use hashbrown::{HashMap, HashSet, HashTable};
 
-use crate::adapters::embedded::command::{Answer, AppendAnswer, Prepared, Weight};
-use crate::adapters::embedded::queues::staged::{Staged, Waiting};
-use crate::adapters::embedded::slices::Place;
-use crate::adapters::embedded::writer::{Batch, Sync, Writer};
+use crate::adapters::embedded::command::{AppendReplySender, CommandBytes, EncodedEvent, ReplySender};
+use crate::adapters::embedded::queues::staged_changes::{PendingQueueReply, StagedShards};
+use crate::adapters::embedded::slices::WritableSlice;
+use crate::adapters::embedded::writer::{CommitBatch, SyncMode, Writer};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
 use crate::domain::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
 use crate::domain::rollup::{Checkpoint, TimeSlice};
-use crate::ports::{Appended, Held, Settled, StoreError, StoreErrorKind};
+use crate::ports::{AppendGuard, AppendOutcome, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// One batch and the commands in it.
-pub struct Group {
+pub struct CommitGroup {
     /// The rows.
-    pub batch: Batch,
+    pub batch: CommitBatch,
     /// Whether anybody waits for the disk.
-    pub sync: Sync,
+    pub sync: SyncMode,
     /// The commands, in the order of their arrival.
-    pub work: Vec<Work>,
+    pub commands: Vec<StagedCommand>,
     /// The bytes of the commands while they waited.
-    pub bytes_waited: Weight,
+    pub bytes_waited: CommandBytes,
     /// How many events are staged.
     pub events: usize,
     /// Where the staged events stand in `work`: (command, event).
@@ -37,61 +37,66 @@ pub struct Group {
     /// The staged rows of slices.
     pub slices: HashMap<(DatasetId, Timestamp), TimeSlice>,
     /// The slice that the last event went to.
-    pub place: Option<Place>,
+    pub last_slice: Option<WritableSlice>,
     /// What changed in shards of queues.
-    pub queues: Staged,
+    pub queues: StagedShards,
 }
 
 /// One staged command.
-pub enum Work {
+pub enum StagedCommand {
     /// Events, with the outcome of each.
     Append {
         dataset: DatasetId,
-        events: Vec<Prepared>,
-        outcomes: Vec<Result<Appended, StoreError>>,
-        held: Held,
-        answer: AppendAnswer,
+        events: Vec<EncodedEvent>,
+        outcomes: Vec<Result<AppendOutcome, StoreError>>,
+        held: AppendGuard,
+        answer: AppendReplySender,
     },
     /// A settlement, with the void that it inserts, if it does.
-    Settle { dataset: DatasetId, void: Vec<Prepared>, settled: Result<Settled, StoreError>, answer: Answer<Settled> },
+    Settle {
+        dataset: DatasetId,
+        void: Vec<EncodedEvent>,
+        settled: Result<VerdictOutcome, StoreError>,
+        answer: ReplySender<VerdictOutcome>,
+    },
     /// A frontier.
-    Publish { dataset: DatasetId, to: Timestamp, answer: Answer<Timestamp> },
+    Publish { dataset: DatasetId, to: Timestamp, answer: ReplySender<Timestamp> },
     /// Checkpoints that win.
-    Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: Answer<()> },
+    Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: ReplySender<()> },
     /// Whatever was asked of queues.
-    Queue(Waiting),
+    Queue(PendingQueueReply),
     /// Watermarks.
-    Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: Answer<()> },
+    Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: ReplySender<()> },
     /// A slice that was made or moved on, as it is then.
-    Slice { row: TimeSlice, answer: SliceAnswer },
+    Slice { row: TimeSlice, answer: SliceReplySender },
 }
 
 /// The way to the caller of a change of a slice.
-pub enum SliceAnswer {
+pub enum SliceReplySender {
     /// It was to be made.
-    Created(Answer<TimeSlice>),
+    Created(ReplySender<TimeSlice>),
     /// It was to move on.
-    Moved(Answer<()>),
+    Moved(ReplySender<()>),
 }
 
 /// An answer whose effects are durable and readable.
-pub enum Ready {
-    Append(AppendAnswer, Vec<Result<Appended, StoreError>>),
-    Settle(Answer<Settled>, Result<Settled, StoreError>),
-    Publish(Answer<Timestamp>, Timestamp),
-    Queue(Waiting),
-    Created(Answer<TimeSlice>, TimeSlice),
-    Done(Answer<()>),
+pub enum CommittedReply {
+    Append(AppendReplySender, Vec<Result<AppendOutcome, StoreError>>),
+    Settle(ReplySender<VerdictOutcome>, Result<VerdictOutcome, StoreError>),
+    Publish(ReplySender<Timestamp>, Timestamp),
+    Queue(PendingQueueReply),
+    Created(ReplySender<TimeSlice>, TimeSlice),
+    Done(ReplySender<()>),
 }
 
-impl Group {
+impl CommitGroup {
     /// An empty group for about so many commands.
     pub fn new(writer: &Writer, commands: usize) -> Self {
         Self {
             batch: writer.batch(commands),
-            sync: Sync::No,
-            work: Vec::with_capacity(commands),
-            bytes_waited: Weight::default(),
+            sync: SyncMode::No,
+            commands: Vec::with_capacity(commands),
+            bytes_waited: CommandBytes::default(),
             events: 0,
             staged: HashTable::new(),
             as_of: HashMap::new(),
@@ -99,8 +104,8 @@ impl Group {
             names: HashSet::new(),
             frontiers: HashMap::new(),
             slices: HashMap::new(),
-            place: None,
-            queues: Staged::default(),
+            last_slice: None,
+            queues: StagedShards::default(),
         }
     }
 
@@ -112,15 +117,15 @@ impl Group {
     /// The event that was staged under a key in this group; `events` are those of the command at work.
     pub fn staged_event(
         &self,
-        events: &[Prepared],
+        events: &[EncodedEvent],
         dataset: DatasetId,
         counter: &Counter,
         key: &EventKey,
     ) -> Option<Event> {
-        let at = |(command, event): &(u32, u32)| match self.work.get(*command as usize) {
-            Some(Work::Append { dataset, events, .. } | Work::Settle { dataset, void: events, .. }) => {
-                (*dataset, &events[*event as usize])
-            }
+        let at = |(command, event): &(u32, u32)| match self.commands.get(*command as usize) {
+            Some(
+                StagedCommand::Append { dataset, events, .. } | StagedCommand::Settle { dataset, void: events, .. },
+            ) => (*dataset, &events[*event as usize]),
             // The command at work is not in the list yet.
             Some(_) | None => (dataset, &events[*event as usize]),
         };
@@ -132,11 +137,11 @@ impl Group {
     }
 
     /// Notes that an event of the command at work is staged.
-    pub fn note_staged(&mut self, events: &[Prepared], index: usize) {
-        let command = self.work.len() as u32;
-        let work = &self.work;
+    pub fn note_staged(&mut self, events: &[EncodedEvent], index: usize) {
+        let command = self.commands.len() as u32;
+        let work = &self.commands;
         let hash_at = |(of, event): &(u32, u32)| match work.get(*of as usize) {
-            Some(Work::Append { events, .. } | Work::Settle { void: events, .. }) => {
+            Some(StagedCommand::Append { events, .. } | StagedCommand::Settle { void: events, .. }) => {
                 hash_of_event(&events[*event as usize])
             }
             // The command at work is not in the list yet.
@@ -148,11 +153,11 @@ impl Group {
 }
 
 /// Whether an outcome means that the event is new.
-pub fn is_inserted(outcome: &Result<Appended, StoreError>) -> bool {
-    matches!(outcome, Ok(Appended::Inserted))
+pub fn is_inserted(outcome: &Result<AppendOutcome, StoreError>) -> bool {
+    matches!(outcome, Ok(AppendOutcome::Inserted))
 }
 
-fn hash_of_event(event: &Prepared) -> u64 {
+fn hash_of_event(event: &EncodedEvent) -> u64 {
     hash_of(&event.counter, &event.event.key)
 }
 
@@ -165,26 +170,26 @@ fn hash_of(counter: &Counter, key: &EventKey) -> u64 {
     counter.hash() ^ id.rotate_left(23) ^ (key.time.micros() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-impl Work {
+impl StagedCommand {
     /// The answer, once all is durable and readable. Ends the hold of an append.
-    pub fn ready(self) -> Ready {
+    pub fn into_reply(self) -> CommittedReply {
         match self {
             Self::Append { outcomes, held, answer, .. } => {
                 drop(held);
-                Ready::Append(answer, outcomes)
+                CommittedReply::Append(answer, outcomes)
             }
-            Self::Settle { settled, answer, .. } => Ready::Settle(answer, settled),
-            Self::Publish { to, answer, .. } => Ready::Publish(answer, to),
-            Self::Queue(waiting) => Ready::Queue(waiting),
+            Self::Settle { settled, answer, .. } => CommittedReply::Settle(answer, settled),
+            Self::Publish { to, answer, .. } => CommittedReply::Publish(answer, to),
+            Self::Queue(waiting) => CommittedReply::Queue(waiting),
             Self::Roll { answer, .. }
             | Self::Watermarks { answer, .. }
-            | Self::Slice { answer: SliceAnswer::Moved(answer), .. } => Ready::Done(answer),
-            Self::Slice { row, answer: SliceAnswer::Created(answer) } => Ready::Created(answer, row),
+            | Self::Slice { answer: SliceReplySender::Moved(answer), .. } => CommittedReply::Done(answer),
+            Self::Slice { row, answer: SliceReplySender::Created(answer) } => CommittedReply::Created(answer, row),
         }
     }
 
     /// Answers that nobody knows what happened; hands back what must stay held.
-    pub fn fail(self) -> Option<Held> {
+    pub fn fail(self) -> Option<AppendGuard> {
         let unknown = |op| StoreError::unknown(StoreErrorKind::Unavailable, op);
         // A caller that stopped waiting has nobody to tell.
         match self {
@@ -201,10 +206,10 @@ impl Work {
             Self::Roll { answer, .. } => drop(answer.send(Err(unknown("put")))),
             Self::Queue(waiting) => waiting.fail(),
             Self::Watermarks { answer, .. } => drop(answer.send(Err(unknown("put watermarks")))),
-            Self::Slice { answer: SliceAnswer::Created(answer), .. } => {
+            Self::Slice { answer: SliceReplySender::Created(answer), .. } => {
                 drop(answer.send(Err(unknown("create slice"))));
             }
-            Self::Slice { answer: SliceAnswer::Moved(answer), .. } => {
+            Self::Slice { answer: SliceReplySender::Moved(answer), .. } => {
                 drop(answer.send(Err(unknown("set slice status"))));
             }
         }
@@ -212,7 +217,7 @@ impl Work {
     }
 }
 
-impl Ready {
+impl CommittedReply {
     /// Sends the answer. A caller that stopped waiting has nobody to tell.
     pub fn send(self) {
         match self {

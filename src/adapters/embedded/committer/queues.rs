@@ -1,140 +1,141 @@
 //! How commands of queues are applied and staged, and what changes the shape of the queues: new ones, dropped ones, the
 //! catalog.
 
-use super::group::{Group, Work};
-use super::{Committer, Sync};
-use crate::adapters::embedded::command::Command;
+use super::group::{CommitGroup, StagedCommand};
+use super::{Committer, SyncMode};
+use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::queues::encode_body;
+use crate::adapters::codec::queues::settings::{encode_header, encode_queue, encode_settings};
+use crate::adapters::embedded::command::StoreCommand;
+use crate::adapters::embedded::disk_space::DiskSpaceLevel;
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::key::TIDIED;
 use crate::adapters::embedded::library::KeyspaceError;
 use crate::adapters::embedded::meta;
-use crate::adapters::embedded::queues::command::{Apply, Ask, is_intake};
-use crate::adapters::embedded::queues::recover::Recovered;
-use crate::adapters::embedded::queues::spaces::Spaces;
-use crate::adapters::embedded::queues::staged::{Listeners, Waiting};
-use crate::adapters::embedded::queues::table::{EPOCH, Kept, Table};
-use crate::adapters::embedded::queues::time::Moment;
+use crate::adapters::embedded::queues::command::{ApplyCommands, QueueStoreCommand, is_intake};
+use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
+use crate::adapters::embedded::queues::recover::RecoveredQueues;
+use crate::adapters::embedded::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
+use crate::adapters::embedded::queues::staged_changes::{ListenerSet, PendingQueueReply};
+use crate::adapters::embedded::queues::store_time::Moment;
 use crate::adapters::embedded::queues::{catalog, key};
 use crate::adapters::embedded::read::rows;
-use crate::adapters::embedded::space::Room;
-use crate::adapters::stored::Damaged;
-use crate::adapters::stored::queues::encode_body;
-use crate::adapters::stored::queues::settings::{encode_header, encode_queue, encode_settings};
 use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
-use crate::domain::queue::command::arrivals;
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::seal::LeaseKey;
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::count_pending_arrivals;
+use crate::domain::queue::lease_seal::LeaseKey;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    MessageBody, Order, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError, StoreErrorKind, StoredMessage,
+    MessageBody, QueueRecord, QueueRequest, ScanOrder, ShardAnswer, ShardCommand, StoreError, StoreErrorKind,
+    StoredMessage,
 };
 
 /// The committer's own of queues.
-pub struct Queues {
-    pub(super) table: Table,
-    pub(super) spaces: Option<Spaces>,
-    pub(super) listeners: Listeners,
+pub struct CommitterQueues {
+    pub(super) table: ShardTable,
+    pub(super) spaces: Option<QueueKeyspaces>,
+    pub(super) listeners: ListenerSet,
     /// The latest moment of any command.
     moment: Option<Moment>,
     /// Whether kept answers may have outlived every window.
-    trim: bool,
+    trim_due: bool,
 }
 
 const APPLY: &str = "apply to queue";
 
-impl Queues {
+impl CommitterQueues {
     /// Goes on with what was found.
-    pub fn new(recovered: Recovered) -> Self {
-        let Recovered { spaces, table, moment } = recovered;
-        Self { table, spaces, listeners: Listeners::default(), moment, trim: true }
+    pub fn new(recovered: RecoveredQueues) -> Self {
+        let RecoveredQueues { spaces, table, moment } = recovered;
+        Self { table, spaces, listeners: ListenerSet::default(), moment, trim_due: true }
     }
 
     /// The time of a command: it never goes back.
     fn at(&mut self, moment: Moment) -> Moment {
-        let step = self.moment.map_or(moment.step, |last| moment.step.after(last.step));
+        let step = self.moment.map_or(moment.step, |last| moment.step.clamped_after(last.step));
         *self.moment.insert(Moment { step, ..moment })
     }
 }
 
 impl Committer {
     /// Stages what is asked of queues, or does it at once where it stands alone.
-    pub(super) fn stage_queue(&mut self, group: &mut Group, ask: Ask) {
+    pub(super) fn stage_queue(&mut self, group: &mut CommitGroup, ask: QueueStoreCommand) {
         match ask {
-            Ask::Apply(apply) => self.stage_apply(group, apply),
-            Ask::Read(shard, moment, read, answer) => {
+            QueueStoreCommand::Apply(apply) => self.stage_apply(group, apply),
+            QueueStoreCommand::Read(shard, moment, read, answer) => {
                 let at = self.queues.at(moment).step.now;
                 match self.queues.table.shards.get(&shard) {
                     Some(kept) => {
                         let seen = Box::new(kept.read(&read, at));
-                        group.work.push(Work::Queue(Waiting::Read(answer, seen)));
+                        group.commands.push(StagedCommand::Queue(PendingQueueReply::Read(answer, seen)));
                     }
                     // A caller that stopped waiting has nobody to tell.
-                    None => drop(answer.send(Err(absent("read queue")))),
+                    None => drop(answer.send(Err(no_such_shard("read queue")))),
                 }
             }
-            Ask::List(answer) => {
+            QueueStoreCommand::List(answer) => {
                 let queues = self.queues.table.live();
-                group.work.push(Work::Queue(Waiting::List(answer, queues)));
+                group.commands.push(StagedCommand::Queue(PendingQueueReply::List(answer, queues)));
             }
-            Ask::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
-            Ask::Look => {
+            QueueStoreCommand::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
+            QueueStoreCommand::AttachListeners => {
                 self.flush(group);
                 self.admit_listeners();
             }
-            alone @ (Ask::Create(..)
-            | Ask::Drop(..)
-            | Ask::Catalog(..)
-            | Ask::Keep(..)
-            | Ask::LeaseKey(..)
-            | Ask::ResetClock(..)
-            | Ask::Tidy) => {
+            alone @ (QueueStoreCommand::Create(..)
+            | QueueStoreCommand::Drop(..)
+            | QueueStoreCommand::Catalog(..)
+            | QueueStoreCommand::SaveRequest(..)
+            | QueueStoreCommand::LeaseKey(..)
+            | QueueStoreCommand::ResetClock(..)
+            | QueueStoreCommand::PurgeDropped) => {
                 self.flush(group);
-                self.do_queue_alone(alone);
+                self.run_queue_alone(alone);
             }
         }
     }
 
-    fn stage_apply(&mut self, group: &mut Group, apply: Apply) {
-        let Apply { shard, moment, commands, answer } = apply;
+    fn stage_apply(&mut self, group: &mut CommitGroup, apply: ApplyCommands) {
+        let ApplyCommands { shard, moment, commands, answer } = apply;
         let moment = self.queues.at(moment);
-        let room = self.room();
+        let room = self.disk_space_level();
         let stage = |sent| self.stage_command(group, shard, moment, sent, room);
         let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
         if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
-            let arrived = answers.iter().flatten().map(|answer| arrivals(&answer.transitions)).sum();
-            kept.look(arrived, moment.step.now);
+            let arrived = answers.iter().flatten().map(|answer| count_pending_arrivals(&answer.transitions)).sum();
+            kept.refresh_view(arrived, moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
-        group.work.push(Work::Queue(Waiting::Apply(answer, answers)));
+        group.commands.push(StagedCommand::Queue(PendingQueueReply::Apply(answer, answers)));
     }
 
     fn stage_command(
         &mut self,
-        group: &mut Group,
+        group: &mut CommitGroup,
         shard: ShardId,
         moment: Moment,
         sent: ShardCommand,
-        room: Room,
+        room: DiskSpaceLevel,
     ) -> Result<ShardAnswer, StoreError> {
         let is_intake = is_intake(&sent.command);
-        if room < room_for(&sent.command) {
+        if room < disk_space_needed(&sent.command) {
             return Err(StoreError::not_applied(StoreErrorKind::Full, APPLY));
         }
         if !self.queues.table.shards.contains_key(&shard) {
-            return Err(absent(APPLY));
+            return Err(no_such_shard(APPLY));
         }
         if let QueueCommand::Enqueue(message) = &sent.command
-            && let Some(view) = self.queues.table.taken_elsewhere(shard, message)
+            && let Some(view) = self.queues.table.duplicate_in_other_shard(shard, message)
         {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
         // From here on nothing fails, so that a refused command leaves nothing behind.
-        let answers = self.space_of_answer(shard, &sent.command, moment.step)?;
+        let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
-        let mut applied = kept.core.apply(sent.command, moment.step);
+        let mut applied = kept.shard.apply(sent.command, moment.step);
         let view = kept.view;
         let messages = match &applied.reply {
             Ok(Reply::Leases { leases, .. }) => {
@@ -151,7 +152,7 @@ impl Committer {
         };
         if !left.is_empty() {
             self.queues.table.leftovers.push((shard, left, Vec::new()));
-            self.core.queue.push(Command::Queue(Ask::Tidy));
+            self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
         group.queues.note(shard, moment, &mut applied, body, answers);
         group.events += applied.transitions.len();
@@ -160,7 +161,7 @@ impl Committer {
     }
 
     /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
-    fn space_of_answer(
+    fn dedupe_keyspace(
         &mut self,
         shard: ShardId,
         command: &QueueCommand,
@@ -168,43 +169,48 @@ impl Committer {
     ) -> Result<Option<fjall::Keyspace>, StoreError> {
         let QueueCommand::Enqueue(message) = command else { return Ok(None) };
         let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(None) };
-        let kept = (step.earlier - at.core.settings().dedupe_window)..=(step.later + TOKEN_AHEAD_MAX);
+        let kept =
+            (step.token_age_clock - at.shard.settings().dedupe_window)..=(step.token_ahead_clock + TOKEN_AHEAD_MAX);
         let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
         let made = self.queues.table.answers.make(self.writer.library(), time);
-        let (keyspace, is_new) = made.map_err(|error| cannot_make(error, APPLY))?;
-        self.queues.trim |= is_new;
+        let (keyspace, is_new) = made.map_err(|error| keyspace_error(error, APPLY))?;
+        self.queues.trim_due |= is_new;
         Ok(Some(keyspace))
     }
 
     /// The room there is for commands of queues.
-    fn room(&self) -> Room {
-        if self.core.is_full() { self.space.room() } else { Room::Plenty }
+    fn disk_space_level(&self) -> DiskSpaceLevel {
+        if self.core.is_full() { self.space.level() } else { DiskSpaceLevel::Plenty }
     }
 
-    fn do_queue_alone(&mut self, ask: Ask) {
+    fn run_queue_alone(&mut self, ask: QueueStoreCommand) {
         // A caller that stopped waiting has nobody to tell.
         match ask {
-            Ask::Create(queue, shards, settings, answer) => {
+            QueueStoreCommand::Create(queue, shards, settings, answer) => {
                 drop(answer.send(self.create_queue(queue, shards, &settings)));
             }
-            Ask::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
-            Ask::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
-            Ask::Keep(request, now, answer) => drop(answer.send(self.keep_request(*request, now))),
-            Ask::LeaseKey(made, answer) => drop(answer.send(self.lease_key(made))),
-            Ask::ResetClock(moment, answer) => drop(answer.send(self.reset_queue_clock(moment))),
-            Ask::Tidy => self.tidy_queues(),
-            Ask::Apply(_) | Ask::Read(..) | Ask::List(_) | Ask::Clock(..) | Ask::Look => {
+            QueueStoreCommand::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
+            QueueStoreCommand::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
+            QueueStoreCommand::SaveRequest(request, now, answer) => drop(answer.send(self.save_request(*request, now))),
+            QueueStoreCommand::LeaseKey(made, answer) => drop(answer.send(self.lease_key(made))),
+            QueueStoreCommand::ResetClock(moment, answer) => drop(answer.send(self.reset_queue_clock(moment))),
+            QueueStoreCommand::PurgeDropped => self.purge_dropped_queues(),
+            QueueStoreCommand::Apply(_)
+            | QueueStoreCommand::Read(..)
+            | QueueStoreCommand::List(_)
+            | QueueStoreCommand::Clock(..)
+            | QueueStoreCommand::AttachListeners => {
                 unreachable!("this is staged with others")
             }
         }
     }
 
     /// The keyspaces of queues, made with the first one.
-    fn queue_spaces(&mut self, op: &'static str) -> Result<Spaces, StoreError> {
+    fn queue_spaces(&mut self, op: &'static str) -> Result<QueueKeyspaces, StoreError> {
         if let Some(spaces) = &self.queues.spaces {
             return Ok(spaces.clone());
         }
-        let spaces = Spaces::make(self.writer.library()).map_err(|error| cannot_make(error, op))?;
+        let spaces = QueueKeyspaces::make(self.writer.library()).map_err(|error| keyspace_error(error, op))?;
         self.queues.spaces = Some(spaces.clone());
         *self.core.queues.spaces.write() = Some(spaces.clone());
         Ok(spaces)
@@ -212,13 +218,13 @@ impl Committer {
 
     fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &Settings) -> Result<(), StoreError> {
         const OP: &str = "create queue";
-        let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why);
+        let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why);
         match self.queues.table.queues.get(&queue) {
             Some(Some(_)) => return Ok(()),
             Some(None) => return Err(refuse("a queue of this number was dropped")),
             None => {}
         }
-        if self.room() < Room::Plenty {
+        if self.disk_space_level() < DiskSpaceLevel::Plenty {
             return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
         }
         let spaces = self.queue_spaces(OP)?;
@@ -229,13 +235,13 @@ impl Committer {
             let shard = ShardId { queue, number };
             batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
             batch.put(&spaces.shards, key::of_settings(shard), encode_settings(settings));
-            made.push((shard, Kept::new(core)));
+            made.push((shard, LoadedShard::new(core)));
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
         self.commit_alone(batch, OP)?;
         self.queues.table.shards.extend(made);
         self.queues.table.queues.insert(queue, Some(shards));
-        self.queues.listeners.tell(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
+        self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
         Ok(())
     }
 
@@ -251,23 +257,23 @@ impl Committer {
             batch.remove(&spaces.shards, key::of_settings(shard));
         }
         for many in [key::value_limits(queue), key::sessions(queue)] {
-            for row in rows(&spaces.shards, many, Order::OldestFirst) {
-                let (key, _) = row.map_err(|error| error.during(OP))?;
+            for row in rows(&spaces.shards, many, ScanOrder::OldestFirst) {
+                let (key, _) = row.map_err(|error| error.into_store_error(OP))?;
                 batch.remove(&spaces.shards, key);
             }
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
         self.commit_alone(batch, OP)?;
         self.queues.table.drop_queue(queue);
-        self.core.queue.push(Command::Queue(Ask::Tidy));
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         Ok(())
     }
 
     fn change_queue_catalog(&mut self, record: QueueRecord) -> Result<(), StoreError> {
         const OP: &str = "commit queue";
         let checked = self.core.queues.catalog.check(&record);
-        checked.map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
-        if record.queue.is_some() && self.room() < Room::Reserve {
+        checked.map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
+        if record.queue.is_some() && self.disk_space_level() < DiskSpaceLevel::Reserve {
             return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
         }
         let spaces = self.queue_spaces(OP)?;
@@ -279,15 +285,15 @@ impl Committer {
     }
 
     /// What takes messages out goes on without room, so its request is kept from the reserve.
-    fn keep_request(&mut self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+    fn save_request(&mut self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
         const OP: &str = "keep request";
-        let gone = self.core.queues.catalog.giving_way(&request, now);
+        let gone = self.core.queues.catalog.evicted_for(&request, now);
         let gone = gone.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Busy, OP))?;
         let spaces = self.queue_spaces(OP)?;
         let mut batch = self.writer.batch(1 + gone.len());
         catalog::stage_request(&spaces, &mut batch, &request, &gone);
         self.commit_alone(batch, OP)?;
-        self.core.queues.catalog.keep(request, &gone);
+        self.core.queues.catalog.save_request(request, &gone);
         Ok(())
     }
 
@@ -295,10 +301,10 @@ impl Committer {
     fn lease_key(&mut self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
         const OP: &str = "lease key";
         let read = self.writer.library().meta.get(meta::LEASE_KEY).map_err(ReadError::from);
-        if let Some(row) = read.map_err(|error| error.during(OP))? {
+        if let Some(row) = read.map_err(|error| error.into_store_error(OP))? {
             let known = row.as_ref().try_into().map(LeaseKey);
-            let other_length = || Damaged::new("lease key", "a value of another length");
-            return known.map_err(|_| ReadError::from(other_length()).during(OP));
+            let other_length = || CorruptValue::new("lease key", "a value of another length");
+            return known.map_err(|_| ReadError::from(other_length()).into_store_error(OP));
         }
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
@@ -309,15 +315,16 @@ impl Committer {
     /// Judges the age of tokens by wall time again, in one commit with what is refused for it.
     fn reset_queue_clock(&mut self, moment: Moment) -> Result<Option<Timestamp>, StoreError> {
         const OP: &str = "reset queue clock";
-        let refused_before = self.queues.table.shards.values().filter_map(|kept| kept.core.refused_before()).max();
-        let Some(step) = self.queues.at(moment).step.reset(moment.step.earlier, refused_before) else {
+        let refused_before =
+            self.queues.table.shards.values().filter_map(|kept| kept.shard.tokens_refused_before()).max();
+        let Some(step) = self.queues.at(moment).step.reset(moment.step.token_age_clock, refused_before) else {
             return Ok(None);
         };
-        let from = step.tokens_from();
+        let from = step.accepts_tokens_from();
         if let Some(spaces) = &self.queues.spaces {
             let mut batch = self.writer.batch(1 + self.queues.table.shards.len());
             for (shard, kept) in &mut self.queues.table.shards {
-                kept.core.take_tokens_from(from);
+                kept.shard.accept_tokens_from(from);
                 kept.write_header(*shard, spaces, &mut batch);
             }
             batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
@@ -328,7 +335,7 @@ impl Committer {
     }
 
     /// Removes some of what dropped queues have left, and comes back for the rest. A failure is final, and noted.
-    fn tidy_queues(&mut self) {
+    fn purge_dropped_queues(&mut self) {
         let (Some(spaces), Some((shard, sequences, entries))) =
             (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
         else {
@@ -337,7 +344,7 @@ impl Committer {
         let mut batch = self.writer.batch(2 * TIDY_MESSAGES_MAX);
         let some = sequences.len().saturating_sub(TIDY_MESSAGES_MAX);
         for sequence in sequences.drain(some..) {
-            let place = key::of_place(*shard, sequence);
+            let place = key::of_message(*shard, sequence);
             batch.remove(&spaces.heads, place);
             batch.remove(&spaces.bodies, place);
         }
@@ -352,18 +359,18 @@ impl Committer {
         if sequences.is_empty() && entries.is_empty() {
             self.queues.table.leftovers.pop();
         }
-        if self.commit(batch, Sync::No) && !self.queues.table.leftovers.is_empty() {
-            self.core.queue.push(Command::Queue(Ask::Tidy));
+        if self.commit(batch, SyncMode::No) && !self.queues.table.leftovers.is_empty() {
+            self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
     }
 
     /// Drops kept answers that no window reaches any more.
     pub(super) fn trim_answers(&mut self) {
         const OP: &str = "drop answers";
-        let trim = std::mem::take(&mut self.queues.trim);
+        let trim = std::mem::take(&mut self.queues.trim_due);
         let (true, Some(spaces), Some(moment)) = (trim, &self.queues.spaces, self.queues.moment) else { return };
         let window = self.queues.table.longest_window();
-        let outlived = self.queues.table.answers.take_outlived(moment.step.earlier, window);
+        let outlived = self.queues.table.answers.take_outlived(moment.step.token_age_clock, window);
         if outlived.is_empty() {
             return;
         }
@@ -379,14 +386,14 @@ impl Committer {
     pub(super) fn admit_listeners(&mut self) {
         let new = std::mem::take(&mut *self.core.queues.new_listeners.lock());
         if !new.is_empty() {
-            self.queues.listeners.admit(new, &self.queues.table);
+            self.queues.listeners.add(new, &self.queues.table);
         }
     }
 }
 
 /// What room a command needs. What operators do about a shard as a whole is small and rare, and a server that starts
 /// does it again; it must not be kept from starting.
-fn room_for(command: &QueueCommand) -> Room {
+fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
     let of_whole_shard = matches!(
         command,
         QueueCommand::Block { .. }
@@ -395,16 +402,16 @@ fn room_for(command: &QueueCommand) -> Room {
             | QueueCommand::Delete
     );
     match (is_intake(command), of_whole_shard) {
-        (true, _) => Room::Plenty,
-        (false, true) => Room::Exhausted,
-        (false, false) => Room::Reserve,
+        (true, _) => DiskSpaceLevel::Plenty,
+        (false, true) => DiskSpaceLevel::Exhausted,
+        (false, false) => DiskSpaceLevel::Reserve,
     }
 }
 
-fn absent(op: &'static str) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Conflict, op).because("there is no such queue")
+fn no_such_shard(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).with_source("there is no such queue")
 }
 
-fn cannot_make(error: KeyspaceError, op: &'static str) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Unavailable, op).because(error)
+fn keyspace_error(error: KeyspaceError, op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(error)
 }

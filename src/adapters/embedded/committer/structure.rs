@@ -4,61 +4,63 @@
 use fjall::Keyspace;
 
 use super::slices::no_slice;
-use super::{Committer, Sync};
-use crate::adapters::embedded::backup::Frozen;
-use crate::adapters::embedded::command::{Answer, Command};
+use super::{Committer, SyncMode};
+use crate::adapters::codec::encode_slice;
+use crate::adapters::embedded::backup::BackupSnapshot;
+use crate::adapters::embedded::command::{ReplySender, StoreCommand};
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::key::{self, KeyRange};
 use crate::adapters::embedded::meta;
 use crate::adapters::embedded::read::rows;
-use crate::adapters::embedded::slices::Spaces;
-use crate::adapters::embedded::writer::Batch;
-use crate::adapters::stored::encode_slice;
+use crate::adapters::embedded::slices::SliceKeyspaces;
+use crate::adapters::embedded::writer::CommitBatch;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::{NamespaceRecord, Order, StoreError, StoreErrorKind};
+use crate::ports::{NamespaceRecord, ScanOrder, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Does a command that stands alone.
-    pub(super) fn do_alone(&mut self, command: Command) {
+    pub(super) fn run_alone(&mut self, command: StoreCommand) {
         match command {
-            Command::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
-            Command::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
-            Command::TrimSeries(step_seconds, before, answer) => reply(answer, self.trim_series(step_seconds, before)),
-            Command::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
-            Command::Tidy(namespace, rows_max, answer) => reply(answer, self.tidy(namespace, rows_max)),
-            Command::Snapshot(answer) => reply(answer, self.freeze()),
-            Command::Append(_)
-            | Command::Settle(_)
-            | Command::Publish(..)
-            | Command::Roll(..)
-            | Command::Watermarks(..)
-            | Command::CreateSlice(..)
-            | Command::SetStatus(..)
-            | Command::Queue(_) => {
+            StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
+            StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
+            StoreCommand::TrimSeries(step_seconds, before, answer) => {
+                reply(answer, self.trim_series(step_seconds, before))
+            }
+            StoreCommand::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
+            StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
+            StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
+            StoreCommand::Append(_)
+            | StoreCommand::Settle(_)
+            | StoreCommand::Publish(..)
+            | StoreCommand::Roll(..)
+            | StoreCommand::Watermarks(..)
+            | StoreCommand::CreateSlice(..)
+            | StoreCommand::SetStatus(..)
+            | StoreCommand::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
         }
     }
 
     /// The state between two commits, with whatever keyspaces there are; those that are dropped later stay readable.
-    fn freeze(&self) -> Result<Frozen, StoreError> {
-        let frozen = Frozen::take(self.writer.library(), self.writer.number());
-        frozen.map_err(|error| ReadError::from(error).during("back up"))
+    fn snapshot(&self) -> Result<BackupSnapshot, StoreError> {
+        let frozen = BackupSnapshot::take(self.writer.library(), self.writer.number());
+        frozen.map_err(|error| ReadError::from(error).into_store_error("back up"))
     }
 
     /// Drops a slice for good. The answer comes when its keyspaces were deleted, which is done elsewhere.
-    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp, answer: Answer<()>) {
-        match self.empty_slice(dataset, start) {
-            Ok(Some(keyspaces)) => self.core.jobs.delete(keyspaces, answer),
+    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp, answer: ReplySender<()>) {
+        match self.commit_slice_drop(dataset, start) {
+            Ok(Some(keyspaces)) => self.core.keyspace_jobs.delete(keyspaces, answer),
             Ok(None) => reply(answer, Ok(())),
             Err(error) => reply(answer, Err(error)),
         }
     }
 
     /// Drops a slice; hands out its keyspaces, if it has any.
-    fn empty_slice(&mut self, dataset: DatasetId, start: Timestamp) -> Result<Option<Vec<Keyspace>>, StoreError> {
+    fn commit_slice_drop(&mut self, dataset: DatasetId, start: Timestamp) -> Result<Option<Vec<Keyspace>>, StoreError> {
         const OP: &str = "drop slice";
         let Some(mut slice) = self.core.slices.row(dataset, start) else {
             return Err(no_slice(dataset, start, OP));
@@ -69,8 +71,8 @@ impl Committer {
             batch.put(&self.writer.library().meta, meta::slice(dataset, start), encode_slice(&slice));
             self.commit_alone(batch, OP)?;
         }
-        let Some(spaces) = self.core.slices.note_status(dataset, start, slice.status) else { return Ok(None) };
-        self.core.memory.forget_events(dataset, slice.start, slice.end.just_before());
+        let Some(spaces) = self.core.slices.advance_status(dataset, start, slice.status) else { return Ok(None) };
+        self.core.counters.forget_events(dataset, slice.start, slice.end.just_before());
         let keyspaces = spaces.into_list();
         self.writer.forget(&keyspaces);
         Ok(Some(keyspaces))
@@ -79,7 +81,7 @@ impl Committer {
     fn change_catalog(&mut self, record: &NamespaceRecord) -> Result<(), StoreError> {
         const OP: &str = "commit";
         let catalog = &self.core.catalog;
-        catalog.check(record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).because(why))?;
+        catalog.check(record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
         let mut batch = self.writer.batch(6);
         catalog.stage(self.writer.library(), &mut batch, record);
         self.commit_alone(batch, OP)?;
@@ -96,27 +98,27 @@ impl Committer {
     pub(super) fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
         self.writer.forget(&keyspaces);
         let deleted = self.writer.library().delete(keyspaces, || {});
-        deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).because(error))
+        deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).with_source(error))
     }
 
     fn forget(&mut self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::forgotten(namespace), &b""[..]);
         self.commit_alone(batch, "forget")?;
-        self.core.book.forget(namespace);
-        self.core.memory.forget_rows(namespace);
+        self.core.meta_state.forget(namespace);
+        self.core.counters.forget_rows(namespace);
         Ok(())
     }
 
     /// Removes rows of a forgotten namespace, at most so many. Answers whether there may be more.
-    fn tidy(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
+    fn purge_rows(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
         const OP: &str = "forget";
         let mut batch = self.writer.batch(rows_max);
         let mut removed = 0;
         for (keyspace, keys) in self.rows_of(namespace) {
             let before = removed;
-            for row in rows(&keyspace, keys, Order::OldestFirst).take(rows_max - removed) {
-                let (key, _) = row.map_err(|error: ReadError| error.during(OP))?;
+            for row in rows(&keyspace, keys, ScanOrder::OldestFirst).take(rows_max - removed) {
+                let (key, _) = row.map_err(|error: ReadError| error.into_store_error(OP))?;
                 batch.remove(&keyspace, key);
                 removed += 1;
             }
@@ -142,21 +144,21 @@ impl Committer {
             }
         }
         let mut keyspaces = self.core.series.all();
-        keyspaces.extend(self.core.slices.all_spaces().into_iter().map(|Spaces { buckets, .. }| buckets));
+        keyspaces.extend(self.core.slices.all_keyspaces().into_iter().map(|SliceKeyspaces { buckets, .. }| buckets));
         keyspaces.push(library.names.clone());
         places.extend(keyspaces.into_iter().map(|keyspace| (keyspace, key::of_names(namespace, ""))));
         places
     }
 
-    pub(super) fn commit_alone(&mut self, batch: Batch, op: &'static str) -> Result<(), StoreError> {
-        if self.commit(batch, Sync::Yes) {
+    pub(super) fn commit_alone(&mut self, batch: CommitBatch, op: &'static str) -> Result<(), StoreError> {
+        if self.commit(batch, SyncMode::Yes) {
             return Ok(());
         }
         Err(StoreError::unknown(StoreErrorKind::Unavailable, op))
     }
 }
 
-fn reply<T>(answer: Answer<T>, result: Result<T, StoreError>) {
+fn reply<T>(answer: ReplySender<T>, result: Result<T, StoreError>) {
     // A caller that stopped waiting has nobody to tell.
     let _ = answer.send(result);
 }

@@ -13,60 +13,60 @@ use std::ops::Bound;
 use parking_lot::RwLock;
 
 use super::key;
-use super::spaces::Spaces;
-use crate::adapters::embedded::error::{ReadError, foreign_key};
-use crate::adapters::embedded::key::flipped;
-use crate::adapters::embedded::read::rows;
-use crate::adapters::embedded::writer::Batch;
-use crate::adapters::stored::queues::catalog::{
+use super::keyspaces::QueueKeyspaces;
+use crate::adapters::codec::queues::catalog::{
     decode_change, decode_queue, decode_request, encode_change, encode_queue, encode_request,
 };
+use crate::adapters::embedded::error::{ReadError, malformed_key};
+use crate::adapters::embedded::key::to_sortable;
+use crate::adapters::embedded::read::rows;
+use crate::adapters::embedded::writer::CommitBatch;
 use crate::domain::limits::{BULK_MESSAGES_MAX, QUEUE_REQUESTS_KEPT_MAX};
-use crate::domain::queue::{Queue, QueueId, QueueName};
+use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
 use crate::domain::time::Timestamp;
-use crate::ports::{Order, QueueChange, QueueRecord, QueueRequest};
+use crate::ports::{QueueChange, QueueRecord, QueueRequest, ScanOrder};
 
 /// What lives in the catalog, as it was last committed.
 #[derive(Default)]
-pub struct Catalog {
-    state: RwLock<State>,
+pub struct QueueCatalogIndex {
+    state: RwLock<QueueCatalogIndexState>,
 }
 
 #[derive(Default)]
-struct State {
-    queues: BTreeMap<QueueName, Queue>,
+struct QueueCatalogIndexState {
+    queues: BTreeMap<QueueName, CatalogQueue>,
     numbers: BTreeSet<QueueId>,
-    requests: BTreeMap<Place, QueueRequest>,
+    requests: BTreeMap<RequestKey, QueueRequest>,
     /// When each of them is over.
-    ends: BTreeSet<(Timestamp, Place)>,
+    ends: BTreeSet<(Timestamp, RequestKey)>,
 }
 
 /// What a request is found by.
-type Place = (QueueId, Box<str>);
+type RequestKey = (QueueId, Box<str>);
 
-impl Catalog {
+impl QueueCatalogIndex {
     /// Reads what was committed.
-    pub fn open(spaces: &Spaces) -> Result<Self, ReadError> {
-        let mut state = State::default();
-        for row in rows(&spaces.catalog, key::all(b'q'), Order::OldestFirst) {
+    pub fn open(spaces: &QueueKeyspaces) -> Result<Self, ReadError> {
+        let mut state = QueueCatalogIndexState::default();
+        for row in rows(&spaces.catalog, key::all(b'q'), ScanOrder::OldestFirst) {
             let queue = decode_queue(&row?.1)?;
             state.queues.insert(queue.spec.name.clone(), queue);
         }
-        for row in rows(&spaces.catalog, key::all(b'n'), Order::OldestFirst) {
+        for row in rows(&spaces.catalog, key::all(b'n'), ScanOrder::OldestFirst) {
             let (key, _) = row?;
-            state.numbers.insert(key::to_queue(&key).ok_or_else(|| foreign_key("number of a queue", &key))?);
+            state.numbers.insert(key::to_queue(&key).ok_or_else(|| malformed_key("number of a queue", &key))?);
         }
-        for row in rows(&spaces.catalog, key::all(b'r'), Order::OldestFirst) {
+        for row in rows(&spaces.catalog, key::all(b'r'), ScanOrder::OldestFirst) {
             let (key, value) = row?;
-            let (queue, token) = to_request(&key).ok_or_else(|| foreign_key("request of a queue", &key))?;
+            let (queue, token) = to_request(&key).ok_or_else(|| malformed_key("request of a queue", &key))?;
             let request = decode_request(queue, &token, &value)?;
-            state.keep(request);
+            state.insert_request(request);
         }
         Ok(Self { state: RwLock::new(state) })
     }
 
     /// Every live queue, by name.
-    pub fn load(&self) -> Vec<Queue> {
+    pub fn load(&self) -> Vec<CatalogQueue> {
         self.state.read().queues.values().cloned().collect()
     }
 
@@ -87,26 +87,26 @@ impl Catalog {
     }
 
     /// The request of a queue and token.
-    pub fn kept(&self, queue: QueueId, token: &str) -> Option<QueueRequest> {
+    pub fn find_request(&self, queue: QueueId, token: &str) -> Option<QueueRequest> {
         self.state.read().requests.get(&(queue, token.into())).cloned()
     }
 
     /// What gives way to a request at a time; none if there is no room for it. O(what gives way).
-    pub fn giving_way(&self, request: &QueueRequest, now: Timestamp) -> Option<Vec<Place>> {
+    pub fn evicted_for(&self, request: &QueueRequest, now: Timestamp) -> Option<Vec<RequestKey>> {
         let state = self.state.read();
         let own = (request.queue, request.token.clone());
         let over = state.ends.iter().take_while(|(until, _)| *until <= now).filter(|(_, place)| *place != own);
-        let over: Vec<Place> = over.take(BULK_MESSAGES_MAX).map(|(_, place)| place.clone()).collect();
+        let over: Vec<RequestKey> = over.take(BULK_MESSAGES_MAX).map(|(_, place)| place.clone()).collect();
         let kept = &state.requests;
         let has_room = kept.contains_key(&own) || kept.len() - over.len() < QUEUE_REQUESTS_KEPT_MAX;
         has_room.then_some(over)
     }
 
     /// Takes in a committed request, and forgets what gave way to it.
-    pub fn keep(&self, request: QueueRequest, gone: &[Place]) {
+    pub fn save_request(&self, request: QueueRequest, gone: &[RequestKey]) {
         let mut state = self.state.write();
         gone.iter().for_each(|place| state.forget(place));
-        state.keep(request);
+        state.insert_request(request);
     }
 
     /// Takes in a committed record.
@@ -120,15 +120,15 @@ impl Catalog {
     }
 }
 
-impl State {
-    fn keep(&mut self, request: QueueRequest) {
+impl QueueCatalogIndexState {
+    fn insert_request(&mut self, request: QueueRequest) {
         let place = (request.queue, request.token.clone());
         self.forget(&place);
         self.ends.insert((request.until, place.clone()));
         self.requests.insert(place, request);
     }
 
-    fn forget(&mut self, place: &Place) {
+    fn forget(&mut self, place: &RequestKey) {
         if let Some(request) = self.requests.remove(place) {
             self.ends.remove(&(request.until, place.clone()));
         }
@@ -136,7 +136,7 @@ impl State {
 }
 
 /// Writes the rows of a record.
-pub fn stage(spaces: &Spaces, batch: &mut Batch, record: &QueueRecord) {
+pub fn stage(spaces: &QueueKeyspaces, batch: &mut CommitBatch, record: &QueueRecord) {
     let change = &record.change;
     let live = [b"q", change.name.as_str().as_bytes()].concat();
     match &record.queue {
@@ -148,7 +148,7 @@ pub fn stage(spaces: &Spaces, batch: &mut Batch, record: &QueueRecord) {
 }
 
 /// Writes the row of a request, and removes those that give way to it.
-pub fn stage_request(spaces: &Spaces, batch: &mut Batch, request: &QueueRequest, gone: &[Place]) {
+pub fn stage_request(spaces: &QueueKeyspaces, batch: &mut CommitBatch, request: &QueueRequest, gone: &[RequestKey]) {
     for (queue, token) in gone {
         batch.remove(&spaces.catalog, of_request(*queue, token));
     }
@@ -159,24 +159,29 @@ fn of_request(queue: QueueId, token: &str) -> Vec<u8> {
     [&b"r"[..], &queue.0.to_be_bytes(), token.as_bytes()].concat()
 }
 
-fn to_request(key: &[u8]) -> Option<Place> {
+fn to_request(key: &[u8]) -> Option<RequestKey> {
     let (queue, token) = key.get(1..)?.split_first_chunk::<16>()?;
     Some((QueueId(u128::from_be_bytes(*queue)), std::str::from_utf8(token).ok()?.into()))
 }
 
 /// The changes of a name, newest first.
-pub fn history(spaces: &Spaces, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, ReadError> {
+pub fn history(
+    spaces: &QueueKeyspaces,
+    name: &QueueName,
+    skip: usize,
+    limit: usize,
+) -> Result<Vec<QueueChange>, ReadError> {
     let mut end = of_name(name);
     // The 0 behind the name, raised by one.
     *end.last_mut().expect("a key is not empty") = 1;
     let range = (Bound::Included(of_name(name)), Bound::Excluded(end));
-    let changes = rows(&spaces.catalog, range, Order::NewestFirst).skip(skip).take(limit);
+    let changes = rows(&spaces.catalog, range, ScanOrder::NewestFirst).skip(skip).take(limit);
     changes.map(|row| Ok(decode_change(&row?.1)?)).collect()
 }
 
 fn change_key(change: &QueueChange) -> Vec<u8> {
     let (version, queue) = (change.version.to_be_bytes(), change.queue.0.to_be_bytes());
-    [&of_name(&change.name)[..], &flipped(change.time), &version, &queue].concat()
+    [&of_name(&change.name)[..], &to_sortable(change.time), &version, &queue].concat()
 }
 
 /// 0 ends the name, because no name holds it.
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many_requests_until_their_time_is_over() {
-        let catalog = Catalog::default();
+        let catalog = QueueCatalogIndex::default();
         let time = Timestamp::from_secs;
         let request = |queue: usize, until: i64| QueueRequest {
             queue: QueueId(queue as u128),
@@ -200,13 +205,16 @@ mod tests {
             ended_by: None,
             until: time(until),
         };
-        (0..QUEUE_REQUESTS_KEPT_MAX).for_each(|queue| catalog.keep(request(queue, 10), &[]));
+        (0..QUEUE_REQUESTS_KEPT_MAX).for_each(|queue| catalog.save_request(request(queue, 10), &[]));
         let (other, same) = (request(QUEUE_REQUESTS_KEPT_MAX, 20), request(0, 20));
-        assert_eq!(catalog.giving_way(&other, time(9)), None, "no room");
-        assert_eq!(catalog.giving_way(&same, time(9)), Some(Vec::new()), "it takes its own place");
-        let gone = catalog.giving_way(&other, time(10)).expect("their time is over");
+        assert_eq!(catalog.evicted_for(&other, time(9)), None, "no room");
+        assert_eq!(catalog.evicted_for(&same, time(9)), Some(Vec::new()), "it takes its own place");
+        let gone = catalog.evicted_for(&other, time(10)).expect("their time is over");
         assert_eq!(gone.len(), BULK_MESSAGES_MAX, "some at a time");
-        catalog.keep(other.clone(), &gone);
-        assert_eq!((catalog.kept(gone[0].0, "once"), catalog.kept(other.queue, "once")), (None, Some(other)));
+        catalog.save_request(other.clone(), &gone);
+        assert_eq!(
+            (catalog.find_request(gone[0].0, "once"), catalog.find_request(other.queue, "once")),
+            (None, Some(other))
+        );
     }
 }

@@ -2,50 +2,50 @@
 
 use tokio::sync::oneshot;
 
-use super::time::Moment;
-use crate::adapters::embedded::command::{Answer, Class, Lane};
+use super::store_time::Moment;
+use crate::adapters::embedded::command::{AdmissionClass, CommitLane, ReplySender};
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, Prospect};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::seal::LeaseKey;
-use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Command, Filter, Message, QueueId, Settings, ShardId, State, Urgency};
+use crate::domain::queue::explain::{Cause, DequeuePreview};
+use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::{Command, Filter, MessageHead, MessageState, QueueId, Settings, ShardId, Urgency};
 use crate::domain::time::Timestamp;
 use crate::ports::{FilteredDepth, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, ShardTotals, StoreError};
 
 /// The way to the caller of commands, who gets an answer for each.
-pub type ApplyAnswer = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
+pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
 
 /// One request.
-pub enum Ask {
+pub enum QueueStoreCommand {
     /// Applies commands to a shard. The messages of leases are answered without their bodies.
-    Apply(Apply),
+    Apply(ApplyCommands),
     /// Reads a shard.
-    Read(ShardId, Moment, Read, Answer<Seen>),
+    Read(ShardId, Moment, ShardRead, ReplySender<ShardReadResult>),
     /// Creates the shards of a queue.
-    Create(QueueId, u32, Box<Settings>, Answer<()>),
+    Create(QueueId, u32, Box<Settings>, ReplySender<()>),
     /// Drops a queue.
-    Drop(QueueId, Answer<()>),
+    Drop(QueueId, ReplySender<()>),
     /// Lists the queues.
-    List(Answer<Vec<(QueueId, u32)>>),
+    List(ReplySender<Vec<(QueueId, u32)>>),
     /// Changes the catalog.
-    Catalog(Box<QueueRecord>, Answer<()>),
+    Catalog(Box<QueueRecord>, ReplySender<()>),
     /// Keeps a request; those whose time is over give way to it.
-    Keep(Box<QueueRequest>, Timestamp, Answer<()>),
+    SaveRequest(Box<QueueRequest>, Timestamp, ReplySender<()>),
     /// Reads the times of a step.
-    Clock(Moment, Answer<StepTime>),
+    Clock(Moment, ReplySender<StepTime>),
     /// Reads the key that seals lease tokens; keeps this one if there is none.
-    LeaseKey(LeaseKey, Answer<LeaseKey>),
+    LeaseKey(LeaseKey, ReplySender<LeaseKey>),
     /// Judges the age of tokens by wall time again.
-    ResetClock(Moment, Answer<Option<Timestamp>>),
+    ResetClock(Moment, ReplySender<Option<Timestamp>>),
     /// Removes some rows of dropped queues; there may be more.
-    Tidy,
+    PurgeDropped,
     /// Nothing: there is a new listener.
-    Look,
+    AttachListeners,
 }
 
 /// Commands for a shard.
-pub struct Apply {
+pub struct ApplyCommands {
     /// The shard.
     pub shard: ShardId,
     /// When.
@@ -53,19 +53,19 @@ pub struct Apply {
     /// The commands.
     pub commands: Vec<ShardCommand>,
     /// The way to the caller.
-    pub answer: ApplyAnswer,
+    pub answer: ApplyReplySender,
 }
 
 /// What is read of a shard.
-pub enum Read {
+pub enum ShardRead {
     /// One message.
     Get(MessageRef),
     /// Pending messages, best first.
     Peek(usize),
     /// Messages of a state above a sequence.
-    List(State, u64, usize),
+    List(MessageState, u64, usize),
     /// Those of these sequences that are there.
-    These(Vec<u64>),
+    BySequence(Vec<u64>),
     /// The totals only.
     Totals,
     /// How many messages meet a filter.
@@ -81,75 +81,77 @@ pub enum Read {
 }
 
 /// What was seen of a shard at one moment.
-pub struct Seen {
+pub struct ShardReadResult {
     /// The heads, in the order asked for.
-    pub heads: Vec<Message>,
+    pub heads: Vec<MessageHead>,
     /// The shard's time.
     pub at: Timestamp,
     /// What the shard holds.
     pub totals: ShardTotals,
     /// What else was asked for.
-    pub told: Told,
+    pub detail: ShardReadDetail,
 }
 
 /// What a read answers that is no message.
 #[derive(Debug)]
-pub enum Told {
+pub enum ShardReadDetail {
     /// Nothing.
     Nothing,
     /// How many messages meet a filter.
     Depth(FilteredDepth),
     /// What is known of sessions.
-    Sessions(Vec<(SessionId, Session)>),
+    Sessions(Vec<(SessionId, SessionRecord)>),
     /// How many leases each session has.
     Leases(Vec<usize>),
     /// Why a message stands where it stands.
     Causes(Vec<Cause>),
     /// What a dequeue would meet.
-    Prospect(Box<Prospect>),
+    Prospect(Box<DequeuePreview>),
 }
 
-impl Ask {
+impl QueueStoreCommand {
     /// How it may be turned away.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> AdmissionClass {
         match self {
-            Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => Class::Intake,
+            Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => AdmissionClass::Intake,
             Self::Apply(_)
             | Self::Read(..)
             | Self::Create(..)
             | Self::Drop(..)
             | Self::List(_)
             | Self::Catalog(..)
-            | Self::Keep(..)
+            | Self::SaveRequest(..)
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
-            | Self::Tidy
-            | Self::Look => Class::Upkeep,
+            | Self::PurgeDropped
+            | Self::AttachListeners => AdmissionClass::Upkeep,
         }
     }
 
     /// What it goes before: commands that travel together go where the most urgent of them goes.
-    pub fn lane(&self) -> Lane {
+    pub fn lane(&self) -> CommitLane {
         match self {
             Self::Apply(apply) => {
                 let has = |urgency| apply.commands.iter().any(|sent| sent.command.urgency() == urgency);
                 let takes = || apply.commands.iter().any(|sent| matches!(sent.command, Command::Dequeue(_)));
                 if has(Urgency::Settlement) {
-                    Lane::Settlements
+                    CommitLane::Settlements
                 } else if has(Urgency::Bulk) && !takes() {
-                    Lane::Bulk
+                    CommitLane::Bulk
                 } else {
-                    Lane::Takers
+                    CommitLane::General
                 }
             }
             Self::Create(..)
             | Self::Drop(..)
             | Self::Catalog(..)
-            | Self::Keep(..)
+            | Self::SaveRequest(..)
             | Self::LeaseKey(..)
-            | Self::ResetClock(..) => Lane::Takers,
-            Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::Tidy | Self::Look => Lane::Bulk,
+            | Self::ResetClock(..) => CommitLane::General,
+            Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::PurgeDropped | Self::AttachListeners => {
+                CommitLane::Bulk
+            }
         }
     }
 
@@ -162,12 +164,12 @@ impl Ask {
             | Self::Drop(..)
             | Self::List(_)
             | Self::Catalog(..)
-            | Self::Keep(..)
+            | Self::SaveRequest(..)
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
-            | Self::Tidy
-            | Self::Look => 1,
+            | Self::PurgeDropped
+            | Self::AttachListeners => 1,
         }
     }
 
@@ -180,12 +182,12 @@ impl Ask {
             | Self::Drop(..)
             | Self::List(_)
             | Self::Catalog(..)
-            | Self::Keep(..)
+            | Self::SaveRequest(..)
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
-            | Self::Tidy
-            | Self::Look => 0,
+            | Self::PurgeDropped
+            | Self::AttachListeners => 0,
         }
     }
 
@@ -201,11 +203,11 @@ impl Ask {
             Self::Drop(_, answer) => drop(answer.send(Err(error("drop queue")))),
             Self::List(answer) => drop(answer.send(Err(error("list queues")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),
-            Self::Keep(_, _, answer) => drop(answer.send(Err(error("keep request")))),
+            Self::SaveRequest(_, _, answer) => drop(answer.send(Err(error("keep request")))),
             Self::Clock(_, answer) => drop(answer.send(Err(error("read queue clock")))),
             Self::LeaseKey(_, answer) => drop(answer.send(Err(error("lease key")))),
             Self::ResetClock(_, answer) => drop(answer.send(Err(error("reset queue clock")))),
-            Self::Tidy | Self::Look => {}
+            Self::PurgeDropped | Self::AttachListeners => {}
         }
     }
 }

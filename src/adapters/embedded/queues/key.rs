@@ -20,11 +20,11 @@
 
 use std::ops::Bound;
 
-use crate::adapters::embedded::key::{KeyRange, flipped, unflipped};
+use crate::adapters::embedded::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::Timestamp;
-use crate::domain::queue::answers::TokenKey;
-use crate::domain::queue::message::{MessageId, Routing};
-use crate::domain::queue::session::SessionId;
+use crate::domain::queue::dedupe_index::TokenKey;
+use crate::domain::queue::message::{MessageId, RoutingValue};
+use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{QueueId, ShardId};
 
 /// The key of the moment of the last commit.
@@ -46,7 +46,7 @@ pub fn of_settings(shard: ShardId) -> Vec<u8> {
 }
 
 /// The key of the limit of an exclusivity value.
-pub fn of_value_limit(shard: ShardId, value: &Routing) -> Vec<u8> {
+pub fn of_value_limit(shard: ShardId, value: &RoutingValue) -> Vec<u8> {
     [&tagged(b'v', shard)[..], value.as_str().as_bytes()].concat()
 }
 
@@ -58,9 +58,9 @@ pub fn value_limits(queue: QueueId) -> KeyRange {
 }
 
 /// Reads the key of the limit of an exclusivity value.
-pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, Routing)> {
+pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, RoutingValue)> {
     let (shard, value) = split_shard(key.get(1..)?)?;
-    Some((shard, Routing::new(std::str::from_utf8(value).ok()?).ok()?))
+    Some((shard, RoutingValue::new(std::str::from_utf8(value).ok()?).ok()?))
 }
 
 /// The key of a session.
@@ -97,13 +97,13 @@ pub fn to_queue(key: &[u8]) -> Option<QueueId> {
 }
 
 /// Reads the key of a header or of settings.
-pub fn to_tagged(key: &[u8]) -> Option<ShardId> {
+pub fn to_shard(key: &[u8]) -> Option<ShardId> {
     let (shard, rest) = split_shard(key.get(1..)?)?;
     rest.is_empty().then_some(shard)
 }
 
 /// The key of the head and of the body of a message.
-pub fn of_place(shard: ShardId, sequence: u64) -> [u8; 28] {
+pub fn of_message(shard: ShardId, sequence: u64) -> [u8; 28] {
     let mut key = [0; 28];
     // The halves; the casts cut on purpose.
     key[..4].copy_from_slice(&(sequence as u32).to_be_bytes());
@@ -114,7 +114,7 @@ pub fn of_place(shard: ShardId, sequence: u64) -> [u8; 28] {
 }
 
 /// Reads the key of a head or of a body.
-pub fn to_place(key: &[u8]) -> Option<(ShardId, u64)> {
+pub fn to_message(key: &[u8]) -> Option<(ShardId, u64)> {
     let (low, rest) = key.split_first_chunk::<4>()?;
     let (shard, high) = split_shard(rest)?;
     let high: [u8; 4] = high.try_into().ok()?;
@@ -123,9 +123,9 @@ pub fn to_place(key: &[u8]) -> Option<(ShardId, u64)> {
 
 /// The key of the first answer to a token.
 pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> Vec<u8> {
-    let routing = routing.as_ref().map_or("", Routing::as_str);
+    let routing = routing.as_ref().map_or("", RoutingValue::as_str);
     let mut key = of_shard(shard);
-    key.extend_from_slice(&flipped(time));
+    key.extend_from_slice(&to_sortable(time));
     for text in [&*id.text(), routing] {
         let length = u16::try_from(text.len()).expect("ids and routing values are short");
         key.extend_from_slice(&length.to_be_bytes());
@@ -140,8 +140,8 @@ pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
     let (time, rest) = rest.split_first_chunk::<8>()?;
     let (id, rest) = split_text(rest)?;
     let (routing, rest) = split_text(rest)?;
-    let routing = if routing.is_empty() { None } else { Some(Routing::new(routing).ok()?) };
-    rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), unflipped(*time)))
+    let routing = if routing.is_empty() { None } else { Some(RoutingValue::new(routing).ok()?) };
+    rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), from_sortable(*time)))
 }
 
 /// The key of what a commit changed in a shard, in so many rows.
@@ -196,29 +196,29 @@ mod tests {
             routing in proptest::option::of("[ -~]{1,256}"),
         ) {
             let shard = ShardId { queue: QueueId(queue), number };
-            prop_assert_eq!(to_place(&of_place(shard, sequence)), Some((shard, sequence)));
+            prop_assert_eq!(to_message(&of_message(shard, sequence)), Some((shard, sequence)));
             prop_assert_eq!(to_outbox(&of_outbox(shard, sequence, rows)), Some((shard, sequence, rows)));
-            prop_assert_eq!(to_tagged(&of_header(shard)), Some(shard));
-            prop_assert_eq!(to_tagged(&of_settings(shard)), Some(shard));
+            prop_assert_eq!(to_shard(&of_header(shard)), Some(shard));
+            prop_assert_eq!(to_shard(&of_settings(shard)), Some(shard));
             prop_assert_eq!(to_queue(&of_queue(shard.queue)), Some(shard.queue));
             let key = of_session(shard, SessionId(queue));
             prop_assert!(sessions(shard.queue).contains(&key) || shard.number == u32::MAX);
             prop_assert_eq!(to_session(&key), Some((shard, SessionId(queue))));
-            if let Some(value) = routing.as_deref().map(|value| Routing::new(value).expect("a valid value")) {
+            if let Some(value) = routing.as_deref().map(|value| RoutingValue::new(value).expect("a valid value")) {
                 let key = of_value_limit(shard, &value);
                 prop_assert!(value_limits(shard.queue).contains(&key) || shard.number == u32::MAX);
                 prop_assert_eq!(to_value_limit(&key), Some((shard, value)));
             }
             let id = MessageId::new(&id).expect("a valid id");
-            let token = (id, routing.map(|routing| Routing::new(&routing).expect("a valid value")));
+            let token = (id, routing.map(|routing| RoutingValue::new(&routing).expect("a valid value")));
             let time = Timestamp::from_micros(micros);
             prop_assert_eq!(to_answer(&of_answer(shard, &token, time)), Some((shard, token, time)));
         }
 
         #[test]
         fn what_is_no_key_is_not_read_as_one(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            if let Some((shard, sequence)) = to_place(&bytes) {
-                prop_assert_eq!(&of_place(shard, sequence)[..], &bytes[..]);
+            if let Some((shard, sequence)) = to_message(&bytes) {
+                prop_assert_eq!(&of_message(shard, sequence)[..], &bytes[..]);
             }
             if let Some((shard, token, time)) = to_answer(&bytes) {
                 prop_assert_eq!(&of_answer(shard, &token, time)[..], &bytes[..]);

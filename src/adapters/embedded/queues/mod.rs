@@ -11,13 +11,13 @@
 pub mod catalog;
 pub mod command;
 pub mod key;
+pub mod keyspaces;
 pub mod recover;
-pub mod spaces;
-pub mod staged;
-pub mod table;
+pub mod shard_table;
+pub mod staged_changes;
+pub mod store_time;
 #[cfg(test)]
 pub mod tests;
-pub mod time;
 
 use std::sync::Arc;
 
@@ -27,42 +27,44 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use super::blocking;
-use super::command::Command;
-use super::core::Core;
+use super::command::StoreCommand;
 use super::error::ReadError;
-use crate::adapters::stored::queues::decode_body;
+use super::store_core::StoreCore;
+use crate::adapters::codec::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, Prospect};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::seal::LeaseKey;
-use crate::domain::queue::session::{Session, SessionId};
-use crate::domain::queue::{Durability, Filter, Queue, QueueId, QueueName, Reply, Settings, ShardId, State};
+use crate::domain::queue::explain::{Cause, DequeuePreview};
+use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::{
+    CatalogQueue, Durability, Filter, MessageState, QueueId, QueueName, Reply, Settings, ShardId,
+};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest,
     QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
-use catalog::Catalog;
-use command::{Apply, Ask, Read, Seen, Told};
-use recover::Recovered;
-use spaces::Spaces;
-use time::StoreTime;
+use catalog::QueueCatalogIndex;
+use command::{ApplyCommands, QueueStoreCommand, ShardRead, ShardReadDetail, ShardReadResult};
+use keyspaces::QueueKeyspaces;
+use recover::RecoveredQueues;
+use store_time::StoreTime;
 
 /// What the committer and the readers of queues share.
-pub struct Shared {
+pub struct QueueSharedState {
     /// The keyspaces, once there is a queue.
-    pub spaces: RwLock<Option<Spaces>>,
+    pub spaces: RwLock<Option<QueueKeyspaces>>,
     /// Names, settings and history.
-    pub catalog: Catalog,
+    pub catalog: QueueCatalogIndex,
     /// Listeners that the committer does not know yet.
     pub new_listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
 }
 
-impl Shared {
+impl QueueSharedState {
     /// What is known of the queues of a store that opens.
-    pub fn open(found: &Recovered) -> Result<Self, ReadError> {
-        let catalog = found.spaces.as_ref().map(Catalog::open).transpose()?.unwrap_or_default();
+    pub fn open(found: &RecoveredQueues) -> Result<Self, ReadError> {
+        let catalog = found.spaces.as_ref().map(QueueCatalogIndex::open).transpose()?.unwrap_or_default();
         Ok(Self { spaces: RwLock::new(found.spaces.clone()), catalog, new_listeners: Mutex::default() })
     }
 
@@ -73,37 +75,37 @@ impl Shared {
 }
 
 /// The queues of one open store, behind both ports.
-pub struct Queues {
-    core: Arc<Core>,
+pub struct EmbeddedQueues {
+    core: Arc<StoreCore>,
     time: StoreTime,
 }
 
 const APPLY: &str = "apply to queue";
 const READ: &str = "read queue";
 
-impl Queues {
+impl EmbeddedQueues {
     /// The queues of a store, by this time.
-    pub fn new(core: Arc<Core>, time: StoreTime) -> Self {
+    pub fn new(core: Arc<StoreCore>, time: StoreTime) -> Self {
         Self { core, time }
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         op: &'static str,
-        ask: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Ask,
+        ask: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> QueueStoreCommand,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.core.queue.push(Command::Queue(ask(answer)));
+        self.core.inbox.push(StoreCommand::Queue(ask(answer)));
         answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
     }
 
-    async fn see(&self, shard: ShardId, read: Read) -> Result<Seen, StoreError> {
+    async fn read_shard(&self, shard: ShardId, read: ShardRead) -> Result<ShardReadResult, StoreError> {
         let moment = self.time.now();
-        self.ask(READ, |answer| Ask::Read(shard, moment, read, answer)).await
+        self.request(READ, |answer| QueueStoreCommand::Read(shard, moment, read, answer)).await
     }
 
-    async fn messages(&self, shard: ShardId, read: Read) -> Result<MessagesAt, StoreError> {
-        let Seen { heads, at, .. } = self.see(shard, read).await?;
+    async fn messages(&self, shard: ShardId, read: ShardRead) -> Result<MessagesAt, StoreError> {
+        let ShardReadResult { heads, at, .. } = self.read_shard(shard, read).await?;
         let sequences = heads.iter().map(|head| head.key.sequence).collect();
         let bodies = self.bodies(READ, shard, sequences).await?;
         let pairs = heads.into_iter().zip(bodies);
@@ -129,20 +131,24 @@ impl Queues {
         let missing: Vec<u64> = pairs.filter(|(_, body)| body.is_none()).map(|(sequence, _)| *sequence).collect();
         if let Some(first) = missing.first() {
             let first = *first;
-            let seen = self.see(shard, Read::These(missing)).await?;
+            let seen = self.read_shard(shard, ShardRead::BySequence(missing)).await?;
             if let Some(head) = seen.heads.first() {
                 let why = format!(
                     "message {} of queue {} has no body; {first} was missed first",
                     head.key.sequence, shard.queue
                 );
-                return Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).because(why));
+                return Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(why));
             }
         }
         Ok(bodies)
     }
 
     /// Gives the messages of leases their bodies, all or none. A lease whose message has come to its end since is left out.
-    async fn fill(&self, shard: ShardId, answers: &mut [Result<ShardAnswer, StoreError>]) -> Result<(), StoreError> {
+    async fn fill_bodies(
+        &self,
+        shard: ShardId,
+        answers: &mut [Result<ShardAnswer, StoreError>],
+    ) -> Result<(), StoreError> {
         let messages = answers.iter().flatten().flat_map(|answer| &answer.messages);
         let sequences: Vec<u64> = messages.map(|message| message.head.key.sequence).collect();
         if sequences.is_empty() {
@@ -168,16 +174,16 @@ impl Queues {
 }
 
 fn read_bodies(
-    core: &Core,
+    core: &StoreCore,
     op: &'static str,
     shard: ShardId,
     sequences: &[u64],
 ) -> Result<Vec<Option<MessageBody>>, StoreError> {
     core.read(op, |_| {
         let spaces = core.queues.spaces.read();
-        let Some(spaces) = spaces.as_ref() else { return Ok(vec![None; sequences.len()]) };
+        let Some(keyspaces) = spaces.as_ref() else { return Ok(vec![None; sequences.len()]) };
         let read = |sequence: &u64| -> Result<Option<MessageBody>, ReadError> {
-            let bytes = spaces.bodies.get(key::of_place(shard, *sequence))?;
+            let bytes = keyspaces.bodies.get(key::of_message(shard, *sequence))?;
             Ok(bytes.map(|bytes| decode_body(&bytes)).transpose()?)
         };
         sequences.iter().map(read).collect()
@@ -185,48 +191,54 @@ fn read_bodies(
 }
 
 #[async_trait]
-impl QueueStore for Queues {
+impl QueueStore for EmbeddedQueues {
     fn durability(&self) -> Option<Durability> {
         Some(Durability::Safe)
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
-        self.ask("create queue", |answer| Ask::Create(queue, shards, Box::new(settings), answer)).await
+        self.request("create queue", |answer| QueueStoreCommand::Create(queue, shards, Box::new(settings), answer))
+            .await
     }
 
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
-        self.ask("drop queue", |answer| Ask::Drop(queue, answer)).await
+        self.request("drop queue", |answer| QueueStoreCommand::Drop(queue, answer)).await
     }
 
     async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
-        self.ask("list queues", Ask::List).await
+        self.request("list queues", QueueStoreCommand::List).await
     }
 
     async fn clock(&self) -> Result<StepTime, StoreError> {
         let moment = self.time.now();
-        self.ask("read queue clock", |answer| Ask::Clock(moment, answer)).await
+        self.request("read queue clock", |answer| QueueStoreCommand::Clock(moment, answer)).await
     }
 
     async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
         let moment = self.time.now();
-        self.ask("reset queue clock", |answer| Ask::ResetClock(moment, answer)).await
+        self.request("reset queue clock", |answer| QueueStoreCommand::ResetClock(moment, answer)).await
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
         let count = commands.len();
         let (answer, answered) = oneshot::channel();
         let moment = self.time.now();
-        self.core.queue.push(Command::Queue(Ask::Apply(Apply { shard, moment, commands, answer })));
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::Apply(ApplyCommands {
+            shard,
+            moment,
+            commands,
+            answer,
+        })));
         let mut answers = match answered.await {
             Ok(answers) => answers,
             Err(_) => (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, APPLY))).collect(),
         };
-        if self.fill(shard, &mut answers).await.is_err() {
+        if self.fill_bodies(shard, &mut answers).await.is_err() {
             // What is wrong with one is no other's fault.
             for answer in &mut answers {
-                if let Err(error) = self.fill(shard, std::slice::from_mut(answer)).await {
+                if let Err(error) = self.fill_bodies(shard, std::slice::from_mut(answer)).await {
                     // The leases were given.
-                    *answer = Err(StoreError::unknown(error.kind, APPLY).because(error));
+                    *answer = Err(StoreError::unknown(error.kind, APPLY).with_source(error));
                 }
             }
         }
@@ -234,55 +246,61 @@ impl QueueStore for Queues {
     }
 
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
-        let MessagesAt { mut messages, at } = self.messages(shard, Read::Get(message)).await?;
+        let MessagesAt { mut messages, at } = self.messages(shard, ShardRead::Get(message)).await?;
         Ok(messages.pop().map(|message| (message, at)))
     }
 
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
-        self.messages(shard, Read::Peek(limit)).await
+        self.messages(shard, ShardRead::Peek(limit)).await
     }
 
-    async fn list(&self, shard: ShardId, state: State, after: u64, limit: usize) -> Result<MessagesAt, StoreError> {
-        self.messages(shard, Read::List(state, after, limit)).await
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
+        self.messages(shard, ShardRead::List(state, after, limit)).await
     }
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
-        match self.see(shard, Read::Depth(filter)).await?.told {
-            Told::Depth(depth) => Ok(depth),
+        match self.read_shard(shard, ShardRead::Depth(filter)).await?.detail {
+            ShardReadDetail::Depth(depth) => Ok(depth),
             other => unreachable!("a read of the depth answers it, not {other:?}"),
         }
     }
 
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
-        Ok(self.see(shard, Read::Totals).await?.totals)
+        Ok(self.read_shard(shard, ShardRead::Totals).await?.totals)
     }
 
-    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, Session)>, StoreError> {
-        match self.see(shard, Read::Sessions).await?.told {
-            Told::Sessions(sessions) => Ok(sessions),
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
+        match self.read_shard(shard, ShardRead::Sessions).await?.detail {
+            ShardReadDetail::Sessions(sessions) => Ok(sessions),
             other => unreachable!("a read of sessions answers them, not {other:?}"),
         }
     }
 
     async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
-        match self.see(shard, Read::Leases(sessions)).await?.told {
-            Told::Leases(counts) => Ok(counts),
+        match self.read_shard(shard, ShardRead::Leases(sessions)).await?.detail {
+            ShardReadDetail::Leases(counts) => Ok(counts),
             other => unreachable!("a read of leases answers their counts, not {other:?}"),
         }
     }
 
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
-        let seen = self.see(shard, Read::Explain(message)).await?;
-        match seen.told {
-            Told::Causes(causes) => Ok((causes, seen.at)),
+        let seen = self.read_shard(shard, ShardRead::Explain(message)).await?;
+        match seen.detail {
+            ShardReadDetail::Causes(causes) => Ok((causes, seen.at)),
             other => unreachable!("a read of causes answers them, not {other:?}"),
         }
     }
 
-    async fn prospect(&self, shard: ShardId, filter: Filter) -> Result<(Prospect, Timestamp), StoreError> {
-        let seen = self.see(shard, Read::Prospect(filter)).await?;
-        match seen.told {
-            Told::Prospect(prospect) => Ok((*prospect, seen.at)),
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
+        let seen = self.read_shard(shard, ShardRead::Prospect(filter)).await?;
+        match seen.detail {
+            ShardReadDetail::Prospect(prospect) => Ok((*prospect, seen.at)),
             other => unreachable!("a read of a prospect answers it, not {other:?}"),
         }
     }
@@ -290,38 +308,38 @@ impl QueueStore for Queues {
     fn listen(&self, listener: Arc<dyn QueueListener>) {
         self.core.queues.new_listeners.lock().push(listener);
         // If it is turned away, the committer has enough to do to find the listener by itself.
-        self.core.queue.push(Command::Queue(Ask::Look));
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::AttachListeners));
     }
 }
 
 #[async_trait]
-impl QueueCatalog for Queues {
-    async fn load(&self) -> Result<Vec<Queue>, StoreError> {
+impl QueueCatalog for EmbeddedQueues {
+    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
         Ok(self.core.queues.catalog.load())
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
-        self.ask("commit queue", |answer| Ask::Catalog(Box::new(record), answer)).await
+        self.request("commit queue", |answer| QueueStoreCommand::Catalog(Box::new(record), answer)).await
     }
 
-    async fn keep(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
-        self.ask("keep request", |answer| Ask::Keep(Box::new(request), now, answer)).await
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        self.request("keep request", |answer| QueueStoreCommand::SaveRequest(Box::new(request), now, answer)).await
     }
 
     async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
-        self.ask("lease key", |answer| Ask::LeaseKey(made, answer)).await
+        self.request("lease key", |answer| QueueStoreCommand::LeaseKey(made, answer)).await
     }
 
-    async fn kept(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
-        Ok(self.core.queues.catalog.kept(queue, token))
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.core.queues.catalog.find_request(queue, token))
     }
 
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {
         const OP: &str = "history of queue";
         let name = name.clone();
         blocking::read(&self.core, OP, move |core| {
-            let Some(spaces) = core.queues.spaces.read().clone() else { return Ok(Vec::new()) };
-            core.read(OP, |_| catalog::history(&spaces, &name, skip, limit))
+            let Some(keyspaces) = core.queues.spaces.read().clone() else { return Ok(Vec::new()) };
+            core.read(OP, |_| catalog::history(&keyspaces, &name, skip, limit))
         })
         .await
     }

@@ -8,19 +8,21 @@ use fjall::Keyspace;
 
 use super::key;
 use super::recover::recover;
+use crate::adapters::embedded::disk_space::DiskSpaceMonitor;
 use crate::adapters::embedded::key::TIDIED;
 use crate::adapters::embedded::manifest::Manifest;
 use crate::adapters::embedded::read::rows;
-use crate::adapters::embedded::space::Space;
 use crate::adapters::embedded::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::domain::Timestamp;
-use crate::domain::queue::command::{Dequeue, Failure, Leased, NewMessage, Verb};
+use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage, SettleAction};
 use crate::domain::queue::message::{MessageId, Metadata};
-use crate::domain::queue::session::{SessionCall, SessionId};
-use crate::domain::queue::settings::{Retention, RetryPolicy};
+use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
-use crate::ports::{Clock as _, MessageBody, Order, Outcome, QueueStores, ShardCommand, StoreError, StoreErrorKind};
+use crate::ports::{
+    Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,
+};
 
 const QUEUE: QueueId = QueueId(3);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
@@ -33,7 +35,7 @@ pub fn settings() -> Settings {
         max_run_time: 12 * hour,
         default_invisibility: Duration::ZERO,
         default_attempts: 3,
-        retry: RetryPolicy {
+        retry: MessageRetryPolicy {
             initial: Duration::from_secs(1),
             factor_percent: 200,
             max: Duration::from_secs(60),
@@ -90,8 +92,8 @@ pub fn dequeue(max: usize) -> ShardCommand {
     ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
 }
 
-fn complete(lease: &Leased) -> ShardCommand {
-    let (token, verb, failure) = (lease.token, Verb::Complete, Failure::default());
+fn complete(lease: &LeaseGrant) -> ShardCommand {
+    let (token, verb, failure) = (lease.token, SettleAction::Complete, FailureReport::default());
     ShardCommand::of(Command::Settle { token, verb, failure })
 }
 
@@ -107,7 +109,7 @@ async fn fill(stores: &QueueStores, shard: ShardId, count: usize) {
     }
 }
 
-async fn leases(stores: &QueueStores, max: usize) -> Vec<Leased> {
+async fn leases(stores: &QueueStores, max: usize) -> Vec<LeaseGrant> {
     match one(stores, SHARD, dequeue(max)).await {
         Ok(Reply::Leases { leases, .. }) => leases,
         other => panic!("leases: {other:?}"),
@@ -118,7 +120,7 @@ async fn leases(stores: &QueueStores, max: usize) -> Vec<Leased> {
 fn rows_left(store: &Embedded) -> [usize; 3] {
     let spaces = store.core.queues.spaces.read().clone().expect("there was a queue");
     let count = |keyspace: &Keyspace| {
-        let rows = rows(keyspace, key::everything(), Order::OldestFirst);
+        let rows = rows(keyspace, key::everything(), ScanOrder::OldestFirst);
         rows.filter(|row| row.as_ref().is_ok_and(|(key, _)| **key != *TIDIED)).count()
     };
     [count(&spaces.heads), count(&spaces.bodies), count(&spaces.outbox)]
@@ -187,7 +189,7 @@ async fn a_session_and_what_it_confirmed_outlive_the_store() {
     let recall = Command::Recall(SessionCall { attempt: 2, ..call });
     let again = one(&stores, SHARD, ShardCommand::of(recall)).await.expect("recalled");
     let Reply::Leases { leases: again, .. } = again else { panic!("no leases: {again:?}") };
-    let tokens = |leases: &[Leased]| leases.iter().map(|lease| lease.token).collect::<Vec<_>>();
+    let tokens = |leases: &[LeaseGrant]| leases.iter().map(|lease| lease.token).collect::<Vec<_>>();
     assert_eq!(tokens(&again), tokens(&first));
     store.close();
     let (_store, stores) = open_queues(small(dir.path()), &clock);
@@ -203,18 +205,18 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
     stores.shards.create(QUEUE, 1, settings()).await.expect("created");
     fill(&stores, SHARD, 2).await;
     store.close();
-    let free = Space::of(dir.path(), 0).free_bytes().expect("a file system that answers");
+    let free = DiskSpaceMonitor::of(dir.path(), 0).free_bytes().expect("a file system that answers");
     let nearly_full = Options { reserve_bytes: free * 2, ..small(dir.path()) };
     let (store, stores) = open_queues(nearly_full, &clock);
     let both = stores.shards.apply(SHARD, vec![enqueue("new"), dequeue(1)]).await;
     let [Err(refused), Ok(dequeued)] = &both[..] else { panic!("one of each: {both:?}") };
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
     let Ok(Reply::Leases { leases, .. }) = &dequeued.reply else { panic!("{:?}", dequeued.reply) };
     one(&stores, SHARD, complete(&leases[0])).await.expect("settlements use the reserve");
     store.close();
     let (_store, stores) = open_queues(Options { reserve_bytes: u64::MAX, ..small(dir.path()) }, &clock);
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("no room at all");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
     assert_eq!(stores.shards.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
     let block = Command::Block { enqueue: Some("no room".into()), dequeue: None };
     let blocked = one(&stores, SHARD, ShardCommand::of(block)).await;
@@ -223,17 +225,17 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
 
 #[tokio::test]
 async fn parts_that_do_not_fit_together_refuse_to_open() {
-    type Harm = fn(&super::spaces::Spaces);
+    type Harm = fn(&super::keyspaces::QueueKeyspaces);
     let harms: [(&str, Harm); 6] = [
         ("no header", |spaces| spaces.shards.remove(key::of_header(SHARD)).expect("removed")),
         ("no settings", |spaces| spaces.shards.remove(key::of_settings(SHARD)).expect("removed")),
         ("no entry", |spaces| spaces.shards.remove(key::of_queue(QUEUE)).expect("removed")),
         ("beyond", |spaces| {
-            let head = spaces.heads.get(key::of_place(SHARD, 1)).expect("readable").expect("there");
-            spaces.heads.insert(key::of_place(SHARD, 9), head).expect("written");
+            let head = spaces.heads.get(key::of_message(SHARD, 1)).expect("readable").expect("there");
+            spaces.heads.insert(key::of_message(SHARD, 9), head).expect("written");
         }),
         ("cannot be read", |spaces| {
-            spaces.heads.insert(key::of_place(SHARD, 1), b"\xff".as_slice()).expect("written");
+            spaces.heads.insert(key::of_message(SHARD, 1), b"\xff".as_slice()).expect("written");
         }),
         ("key", |spaces| spaces.heads.insert(b"odd".as_slice(), b"".as_slice()).expect("written")),
     ];
@@ -258,11 +260,15 @@ async fn a_message_without_its_body_is_an_error_and_never_absent() {
     stores.shards.create(QUEUE, 1, settings()).await.expect("created");
     fill(&stores, SHARD, 2).await;
     let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
-    spaces.bodies.remove(key::of_place(SHARD, 1)).expect("removed");
+    spaces.bodies.remove(key::of_message(SHARD, 1)).expect("removed");
     let refused = stores.shards.peek(SHARD, 9).await.expect_err("damaged");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, Outcome::NotApplied));
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, EffectOutcome::NotApplied));
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("damaged");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, Outcome::Unknown), "the lease was given");
+    assert_eq!(
+        (refused.kind, refused.outcome),
+        (StoreErrorKind::Corrupt, EffectOutcome::Unknown),
+        "the lease was given"
+    );
 }
 
 #[tokio::test]
@@ -277,9 +283,9 @@ async fn the_outbox_has_every_row_in_the_order_of_commits() {
     }
     let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
     let mut found = Vec::new();
-    for row in rows(&spaces.outbox, key::everything(), Order::OldestFirst) {
+    for row in rows(&spaces.outbox, key::everything(), ScanOrder::OldestFirst) {
         let (_, value) = row.expect("readable");
-        found.extend(crate::adapters::stored::queues::decode_transitions(0, &value).expect("whole"));
+        found.extend(crate::adapters::codec::queues::decode_transitions(0, &value).expect("whole"));
     }
     assert_eq!(found, expected);
 }

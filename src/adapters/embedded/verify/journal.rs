@@ -11,14 +11,14 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bytes::Bytes;
+use super::byte_reader::ByteReader;
 use crate::adapters::embedded::meta;
 use crate::adapters::embedded::writer::{CommitRow, NewestRows};
 
 const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
 
 /// The commits of consecutive journals.
-pub struct Chain {
+pub struct CommitChain {
     meta: u64,
     /// The number of the last commit that was read.
     pub last: Option<u64>,
@@ -35,7 +35,7 @@ const SEQNO_MAX: u64 = 1 << 56;
 
 /// How the readable part of a journal ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum JournalEnd {
     /// With its last byte, or with zeros only.
     Clean,
     /// Something begins here that is no batch.
@@ -44,24 +44,24 @@ pub enum End {
     Gap { at: usize, expected: u64, found: u64 },
 }
 
-impl Chain {
+impl CommitChain {
     /// Begins before the first journal. `meta` is the number of the keyspace that holds the commit row.
     pub fn new(meta: u64) -> Self {
         Self { meta, last: None, seqno: 0, begin: None }
     }
 
     /// Reads the batches of the next journal.
-    pub fn walk(&mut self, journal: &[u8]) -> End {
+    pub fn walk(&mut self, journal: &[u8]) -> JournalEnd {
         let mut rest = journal;
         while !rest.is_empty() {
             let at = journal.len() - rest.len();
             let next = batch(rest, self.meta).filter(|batch| self.may_follow(batch.seqno));
-            let Some(Batch { commit, newest_rows, seqno, length }) = next else {
-                return if rest.iter().all(|byte| *byte == 0) { End::Clean } else { End::Broken { at } };
+            let Some(JournalBatch { commit, newest_rows, seqno, length }) = next else {
+                return if rest.iter().all(|byte| *byte == 0) { JournalEnd::Clean } else { JournalEnd::Broken { at } };
             };
             match self.last {
                 Some(last) if commit.number != last + 1 => {
-                    return End::Gap { at, expected: last + 1, found: commit.number };
+                    return JournalEnd::Gap { at, expected: last + 1, found: commit.number };
                 }
                 Some(_) | None => self.last = Some(commit.number),
             }
@@ -72,7 +72,7 @@ impl Chain {
             }
             rest = &rest[length..];
         }
-        End::Clean
+        JournalEnd::Clean
     }
 
     fn may_follow(&self, seqno: u64) -> bool {
@@ -83,7 +83,7 @@ impl Chain {
     }
 
     /// The last whole batch anywhere in bytes that begin with something else.
-    pub fn later(&self, bytes: &[u8]) -> Option<CommitRow> {
+    pub fn last_batch_in(&self, bytes: &[u8]) -> Option<CommitRow> {
         let mut found = None;
         let mut at = 1;
         while at < bytes.len() {
@@ -100,15 +100,15 @@ impl Chain {
 }
 
 /// One whole batch.
-struct Batch {
+struct JournalBatch {
     commit: CommitRow,
     newest_rows: Option<NewestRows>,
     seqno: u64,
     length: usize,
 }
 
-fn batch(bytes: &[u8], meta: u64) -> Option<Batch> {
-    let mut rest = Bytes { rest: bytes };
+fn batch(bytes: &[u8], meta: u64) -> Option<JournalBatch> {
+    let mut rest = ByteReader { rest: bytes };
     if rest.u8()? != 1 {
         return None;
     }
@@ -128,17 +128,17 @@ fn batch(bytes: &[u8], meta: u64) -> Option<Batch> {
     let items = &items[..items.len() - rest.rest.len()];
     let is_whole = rest.u8()? == 3 && rest.u64()? == xxh3_64(items) && rest.take(4)? == TRAILER;
     let commit = commit.filter(|_| is_whole)?;
-    Some(Batch { commit, newest_rows, seqno, length: bytes.len() - rest.rest.len() })
+    Some(JournalBatch { commit, newest_rows, seqno, length: bytes.len() - rest.rest.len() })
 }
 
 /// One item of a batch; a clear has no key.
-struct Item<'a> {
+struct JournalItem<'a> {
     keyspace: u64,
     key: &'a [u8],
     value: &'a [u8],
 }
 
-fn item<'a>(rest: &mut Bytes<'a>) -> Option<Item<'a>> {
+fn item<'a>(rest: &mut ByteReader<'a>) -> Option<JournalItem<'a>> {
     match rest.u8()? {
         2 => {
             // What type and compression may be is the library's business; the checksum covers them.
@@ -147,9 +147,9 @@ fn item<'a>(rest: &mut Bytes<'a>) -> Option<Item<'a>> {
             let key_length = usize::from(rest.u16()?);
             rest.take(4)?;
             let stored_length = rest.u32()? as usize;
-            Some(Item { keyspace, key: rest.take(key_length)?, value: rest.take(stored_length)? })
+            Some(JournalItem { keyspace, key: rest.take(key_length)?, value: rest.take(stored_length)? })
         }
-        4 => Some(Item { keyspace: rest.u64()?, key: &[], value: &[] }),
+        4 => Some(JournalItem { keyspace: rest.u64()?, key: &[], value: &[] }),
         // No other tag begins an item.
         _ => None,
     }
@@ -189,18 +189,18 @@ mod tests {
         bytes
     }
 
-    fn walk(journal: &[u8]) -> (End, Option<u64>) {
-        let mut chain = Chain::new(META);
+    fn walk(journal: &[u8]) -> (JournalEnd, Option<u64>) {
+        let mut chain = CommitChain::new(META);
         (chain.walk(journal), chain.last)
     }
 
     #[test]
     fn commits_are_followed_over_journals() {
-        let mut chain = Chain::new(META);
-        assert_eq!(chain.walk(&[bytes_of(7, 6), bytes_of(8, 7), vec![0; 40]].concat()), End::Clean);
-        assert_eq!(chain.walk(&bytes_of(9, 8)), End::Clean);
+        let mut chain = CommitChain::new(META);
+        assert_eq!(chain.walk(&[bytes_of(7, 6), bytes_of(8, 7), vec![0; 40]].concat()), JournalEnd::Clean);
+        assert_eq!(chain.walk(&bytes_of(9, 8)), JournalEnd::Clean);
         assert_eq!(chain.last, Some(9));
-        assert_eq!(chain.walk(&bytes_of(11, 10)), End::Gap { at: 0, expected: 10, found: 11 });
+        assert_eq!(chain.walk(&bytes_of(11, 10)), JournalEnd::Gap { at: 0, expected: 10, found: 11 });
     }
 
     #[test]
@@ -216,9 +216,9 @@ mod tests {
                     assert_seqno_is_bounded(&flipped, seqno.start);
                     continue;
                 }
-                assert_eq!(walk(&flipped), (End::Broken { at: first.len() }, Some(1)), "bit {bit} of byte {at}");
+                assert_eq!(walk(&flipped), (JournalEnd::Broken { at: first.len() }, Some(1)), "bit {bit} of byte {at}");
             }
-            let expected = if at == first.len() { End::Clean } else { End::Broken { at: first.len() } };
+            let expected = if at == first.len() { JournalEnd::Clean } else { JournalEnd::Broken { at: first.len() } };
             assert_eq!(walk(&whole[..at]), (expected, Some(1)), "cut at {at}");
         }
     }
@@ -227,14 +227,14 @@ mod tests {
     fn assert_seqno_is_bounded(flipped: &[u8], at: usize) {
         let seqno = u64::from_le_bytes(flipped[at..at + 8].try_into().expect("8 bytes"));
         let follows = seqno > 11 && seqno <= 11 + SEQNO_STEP_MAX;
-        assert_eq!(walk(flipped).0 == End::Clean, follows, "{seqno}");
+        assert_eq!(walk(flipped).0 == JournalEnd::Clean, follows, "{seqno}");
     }
 
     #[test]
     fn the_newest_rows_before_the_first_journal_are_found_in_its_second_batch() {
         let rows = NewestRows { first: 7, rows: vec![(3, 12), (4, 9)] };
         assert_eq!(NewestRows::from_bytes(&rows.to_bytes()), Some(rows.clone()));
-        let mut chain = Chain::new(META);
+        let mut chain = CommitChain::new(META);
         chain.walk(&[bytes_of(7, 6), with_row(8, 7, meta::NEWEST_ROWS, &rows.to_bytes())].concat());
         chain.walk(&with_row(9, 8, meta::NEWEST_ROWS, &NewestRows { first: 9, rows: Vec::new() }.to_bytes()));
         assert_eq!(chain.begin, Some((7, Some(rows))));
@@ -245,9 +245,9 @@ mod tests {
         let first = bytes_of(1, 0).len();
         let mut journal = [bytes_of(1, 0), bytes_of(2, 1), bytes_of(3, 2)].concat();
         journal[first + 20] ^= 1;
-        let mut chain = Chain::new(META);
-        assert_eq!(chain.walk(&journal), End::Broken { at: first });
-        assert_eq!(chain.later(&journal[first..]).map(|commit| commit.synced), Some(2));
-        assert_eq!(chain.later(&journal[first..first + 60]), None);
+        let mut chain = CommitChain::new(META);
+        assert_eq!(chain.walk(&journal), JournalEnd::Broken { at: first });
+        assert_eq!(chain.last_batch_in(&journal[first..]).map(|commit| commit.synced), Some(2));
+        assert_eq!(chain.last_batch_in(&journal[first..first + 60]), None);
     }
 }

@@ -15,13 +15,13 @@ use std::time::SystemTime;
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
-use super::bytes::Bytes;
+use super::byte_reader::ByteReader;
 use super::read_through;
 use crate::adapters::embedded::error::OpenError;
 
 /// A file and its checksum.
 #[derive(Debug)]
-pub struct Checksummed {
+pub struct ChecksummedFile {
     path: PathBuf,
     checksum: u128,
     /// Its length.
@@ -30,7 +30,7 @@ pub struct Checksummed {
     pub written: SystemTime,
 }
 
-impl Checksummed {
+impl ChecksummedFile {
     /// Compares the file with its checksum.
     pub fn check(&self) -> Result<(), OpenError> {
         let mut hasher = Xxh3Default::new();
@@ -43,7 +43,7 @@ impl Checksummed {
 }
 
 /// The tables that a keyspace is made of, by way of its checked version file.
-pub fn files(folder: &Path) -> Result<Vec<Checksummed>, OpenError> {
+pub fn files(folder: &Path) -> Result<Vec<ChecksummedFile>, OpenError> {
     let current = folder.join("current");
     let (version, checksum) =
         parse_current(&read(&current)?).ok_or_else(|| OpenError::damaged(&current, "not as it was written"))?;
@@ -56,10 +56,10 @@ pub fn files(folder: &Path) -> Result<Vec<Checksummed>, OpenError> {
     tables.into_iter().map(|(id, checksum)| file(folder.join("tables").join(id.to_string()), checksum)).collect()
 }
 
-fn file(path: PathBuf, checksum: u128) -> Result<Checksummed, OpenError> {
+fn file(path: PathBuf, checksum: u128) -> Result<ChecksummedFile, OpenError> {
     let found = fs::metadata(&path).and_then(|found| Ok((found.len(), found.modified()?)));
     match found {
-        Ok((bytes, written)) => Ok(Checksummed { path, checksum, bytes, written }),
+        Ok((bytes, written)) => Ok(ChecksummedFile { path, checksum, bytes, written }),
         Err(error) => Err(missing_or(path)(error)),
     }
 }
@@ -78,17 +78,17 @@ fn missing_or(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> OpenEr
 }
 
 fn parse_current(bytes: &[u8]) -> Option<(u64, u128)> {
-    let mut bytes = Bytes { rest: bytes };
+    let mut bytes = ByteReader { rest: bytes };
     let (version, checksum) = (bytes.u64()?, bytes.u128()?);
     (bytes.u8()? == 0 && bytes.rest.is_empty()).then_some((version, checksum))
 }
 
 fn parse_tables(file: &[u8]) -> Option<Vec<(u64, u128)>> {
     const TRAILER_BYTES: usize = 4 + 1 + 1 + 16 + 8 + 8;
-    let mut trailer = Bytes { rest: file.get(file.len().checked_sub(TRAILER_BYTES)?..)? };
+    let mut trailer = ByteReader { rest: file.get(file.len().checked_sub(TRAILER_BYTES)?..)? };
     trailer.take(4 + 1 + 1 + 16)?;
     let contents = usize::try_from(trailer.u64()?).ok()?;
-    let mut contents = Bytes { rest: file.get(contents..)? };
+    let mut contents = ByteReader { rest: file.get(contents..)? };
     contents.take(4)?;
     for _ in 0..contents.u32()? {
         let position = usize::try_from(contents.u64()?).ok()?;
@@ -102,7 +102,7 @@ fn parse_tables(file: &[u8]) -> Option<Vec<(u64, u128)>> {
 }
 
 fn parse_levels(section: &[u8]) -> Option<Vec<(u64, u128)>> {
-    let mut section = Bytes { rest: section };
+    let mut section = ByteReader { rest: section };
     let mut tables = Vec::new();
     for _ in 0..section.u8()? {
         for _ in 0..section.u8()? {

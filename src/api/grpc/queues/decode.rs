@@ -9,15 +9,16 @@ use crate::domain::counter::uuid_v7;
 use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
 };
-use crate::domain::queue::command::{Invalid, MessageRef, Refusal, Verb};
+use crate::domain::queue::command::{InvalidCommandPart, MessageRef, Refusal, SettleAction};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{MessageId, Metadata, Routing, WorkError};
-use crate::domain::queue::session::SessionId;
-use crate::domain::queue::text::BadReference;
-use crate::domain::queue::{QueueId, QueueName, State};
+use crate::domain::queue::key_syntax::MessageRefError;
+use crate::domain::queue::message::{AttemptError, MessageId, Metadata, RoutingValue};
+use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::{
-    Ask, Blocked, CallOfSession, Discard, QueueError, Redrive, SentMessage, SentSettlement, SentVerb,
+    DequeueRequest, DiscardRequest, QueueError, RedriveRequest, SentLeaseAction, SentMessage, SentSessionCall,
+    SentSettlement, WhenBlocked,
 };
 use crate::proto::queue::v1 as wire;
 
@@ -36,13 +37,13 @@ pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
     }
     let read = u128::from_str_radix(sent, 16).ok().map(QueueId).filter(|id| id.to_string() == sent);
     let what = "queue_id is the id of no queue; send it as GetQueue shows it";
-    Ok(Some(read.ok_or_else(|| at_fault("queue_id", Reason::InvalidArgument, what))?))
+    Ok(Some(read.ok_or_else(|| field_error("queue_id", Reason::InvalidArgument, what))?))
 }
 
 /// Refuses a stream of more queues than it may serve.
 pub fn too_many_queues(count: usize) -> QueueError {
     let what = format!("queues names {count}; a stream serves at most {WORK_QUEUES_MAX}, open another one");
-    at_fault("queues", Reason::InvalidArgument, what)
+    field_error("queues", Reason::InvalidArgument, what)
 }
 
 /// A text that is there unless it is empty.
@@ -52,25 +53,25 @@ pub fn text(sent: &str) -> Option<Box<str>> {
 
 /// A duration that may be left out.
 pub fn duration(field: &str, sent: Option<prost_types::Duration>) -> Result<Option<Duration>, QueueError> {
-    let read = |sent| time::read_duration(field, &sent).map_err(|reject| of(field, reject));
+    let read = |sent| time::read_duration(field, &sent).map_err(|reject| with_field(field, reject));
     Ok(sent.map(read).transpose()?)
 }
 
 /// A time that may be left out.
 pub fn moment(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, QueueError> {
-    let read = |sent| time::read(field, Reason::InvalidRange, &sent).map_err(|reject| of(field, reject));
+    let read = |sent| time::read(field, Reason::InvalidRange, &sent).map_err(|reject| with_field(field, reject));
     Ok(sent.map(read).transpose()?)
 }
 
 /// Names the argument of a call that is at fault, as the call has it.
-fn of(field: &str, reject: Reject) -> Reject {
+fn with_field(field: &str, reject: Reject) -> Reject {
     let what = reject.message.clone();
     reject.at(field, what)
 }
 
 /// The same for an argument that is at fault in these words.
-fn at_fault(field: &str, reason: Reason, what: impl Into<String>) -> QueueError {
-    of(field, Reject::new(reason, what)).into()
+fn field_error(field: &str, reason: Reason, what: impl Into<String>) -> QueueError {
+    with_field(field, Reject::new(reason, what)).into()
 }
 
 /// A message to take in.
@@ -81,7 +82,7 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
     for (field, text) in [("type", &sent.r#type), ("trace_context", &sent.trace_context)] {
         if text.len() > MESSAGE_TYPE_BYTES_MAX {
             let what = format!("{field} has {} bytes; at most {MESSAGE_TYPE_BYTES_MAX} are allowed", text.len());
-            return Err(at_fault(&format!("message.{field}"), Reason::InvalidMessage, what));
+            return Err(field_error(&format!("message.{field}"), Reason::InvalidMessage, what));
         }
     }
     Ok(SentMessage {
@@ -93,7 +94,10 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
         metadata: Metadata::new(sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())))?,
         invisibility: duration("message.invisibility", sent.invisibility)?,
         lease_duration: duration("message.lease_duration", sent.lease_duration)?,
-        max_attempts: sent.max_attempts.map(|n| u32::try_from(n).map_err(|_negative| Invalid::Attempts)).transpose()?,
+        max_attempts: sent
+            .max_attempts
+            .map(|n| u32::try_from(n).map_err(|_negative| InvalidCommandPart::Attempts))
+            .transpose()?,
         ttl: duration("message.ttl", sent.ttl)?,
         shard_key: text(&sent.shard_key),
         kind: text(&sent.r#type),
@@ -108,11 +112,11 @@ fn token(
 ) -> Result<(Option<MessageId>, Option<Timestamp>), QueueError> {
     const FIELD: &str = "message.generation_time";
     let read = |sent| time::read("generation_time", Reason::InvalidGenerationTime, &sent);
-    let given = generation_time.map(read).transpose().map_err(|reject| of(FIELD, reject))?;
+    let given = generation_time.map(read).transpose().map_err(|reject| with_field(FIELD, reject))?;
     if id.is_empty() {
         if given.is_some() {
             let what = "generation_time is that of a message_id; send the id too, or leave both out";
-            return Err(at_fault(FIELD, Reason::InvalidGenerationTime, what));
+            return Err(field_error(FIELD, Reason::InvalidGenerationTime, what));
         }
         return Ok((None, None));
     }
@@ -120,7 +124,7 @@ fn token(
     let time = match (uuid_v7(&id.text()), given) {
         (Some((_, time)), Some(given)) if given.millis() != time.millis() => {
             let what = "generation_time disagrees with the time inside the UUIDv7; leave generation_time out";
-            return Err(at_fault(FIELD, Reason::InvalidGenerationTime, what));
+            return Err(field_error(FIELD, Reason::InvalidGenerationTime, what));
         }
         (Some((_, time)), _) => Some(time),
         (None, given) => given,
@@ -130,68 +134,68 @@ fn token(
 
 /// Either name of a message.
 pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> {
-    let routing = (!shard_key.is_empty()).then(|| Routing::new(shard_key)).transpose();
+    let routing = (!shard_key.is_empty()).then(|| RoutingValue::new(shard_key)).transpose();
     let routing = routing.map_err(|invalid| QueueError::Argument { field: "shard_key", invalid })?;
     MessageRef::parse(id, routing).map_err(|bad| {
         let what = match bad {
-            BadReference::Text(bad) => bad.to_string(),
-            BadReference::Id(_) => format!(
+            MessageRefError::Text(bad) => bad.to_string(),
+            MessageRefError::Id(_) => format!(
                 "message_id has {} bytes; send the id of a message, which has 1 to {MESSAGE_ID_BYTES_MAX}, or its \
                  message_key",
                 id.len()
             ),
         };
-        at_fault("message_id", Reason::InvalidMessageId, what)
+        field_error("message_id", Reason::InvalidMessageId, what)
     })
 }
 
 /// The one message that a call is about, if it names one.
-pub fn named(id: &str, shard_key: &str) -> Result<Option<MessageRef>, QueueError> {
+pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageRef>, QueueError> {
     match (id, shard_key) {
         ("", "") => Ok(None),
         ("", _) => {
             let what = "shard_key says where message_id is looked for; send that too, or leave it out";
-            Err(at_fault("shard_key", Reason::InvalidArgument, what))
+            Err(field_error("shard_key", Reason::InvalidArgument, what))
         }
         _ => message_ref(id, shard_key).map(Some),
     }
 }
 
 /// What a redrive is asked to do.
-pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<Redrive, QueueError> {
-    let message = named(&sent.message_id, &sent.shard_key)?;
+pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, QueueError> {
+    let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let rate = u32::try_from(sent.rate)
-        .map_err(|_negative| at_fault("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
+        .map_err(|_negative| field_error("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
     if message.is_some() && (rate > 0 || !sent.filter.is_empty()) {
         let field = if rate > 0 { "rate" } else { "filter" };
         let what = "filter and rate belong to a redrive of many; leave them out beside message_id";
-        return Err(at_fault(field, Reason::InvalidArgument, what));
+        return Err(field_error(field, Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
-    Ok(Redrive { message, filter, rate, dry_run: sent.dry_run, token, queue })
+    Ok(RedriveRequest { message, filter, rate, dry_run: sent.dry_run, token, queue })
 }
 
 /// What a discard is asked to do: which messages must be said.
-pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<Discard, QueueError> {
-    let message = named(&sent.message_id, &sent.shard_key)?;
+pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, QueueError> {
+    let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let (one, signature) = (message.is_some(), sent.error_signature.as_str());
     let some = !sent.filter.is_empty() || !signature.is_empty();
     if one && (some || sent.all || sent.until_time.is_some()) {
         let what =
             "filter, error_signature, until_time and all belong to a discard of many; leave them out beside message_id";
-        return Err(at_fault("message_id", Reason::InvalidArgument, what));
+        return Err(field_error("message_id", Reason::InvalidArgument, what));
     }
     if !one && some == sent.all {
         let what =
             "say which messages to discard: message_id, or filter, error_signature or both, or all for all of them";
-        return Err(at_fault("all", Reason::InvalidArgument, what));
+        return Err(field_error("all", Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
     let signature = (!signature.is_empty()).then(|| signature.into());
     let until = moment("until_time", sent.until_time)?;
-    Ok(Discard { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
+    Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
 }
 
 /// A session; a text that no session can have names none.
@@ -200,29 +204,29 @@ pub fn session(sent: &str) -> Result<SessionId, QueueError> {
 }
 
 /// What a dequeue asks for, within the time of its call.
-pub fn ask(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<Ask, QueueError> {
+pub fn dequeue_request(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<DequeueRequest, QueueError> {
     let session = call_of_session(&sent)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
-    let message = named(&sent.message_id, &sent.shard_key)?;
+    let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let max = count("max_messages", sent.max_messages, 1)?;
     let min = count("min_messages", sent.min_messages, 1)?;
     if min > max {
         let what = format!("min_messages is {min} and max_messages {max}; send at most as many");
-        return Err(at_fault("min_messages", Reason::InvalidRange, what));
+        return Err(field_error("min_messages", Reason::InvalidRange, what));
     }
-    Ok(Ask {
+    Ok(DequeueRequest {
         max,
         min,
         lease: duration("lease_duration", sent.lease_duration)?,
         wait: call_time.map_or(wait, |time| wait.min(time.saturating_sub(ANSWER_TIME))),
         filter: filter(&sent.filter)?,
         message,
-        blocked: Blocked::Refuse,
+        blocked: WhenBlocked::Refuse,
         session,
     })
 }
 
-fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<CallOfSession>, QueueError> {
+fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<SentSessionCall>, QueueError> {
     if sent.session_id.is_empty() {
         if sent.sequence > 0 || sent.r#try > 0 || sent.received_up_to.is_some() {
             let what = "sequence, try and received_up_to belong to a session; send its session_id too";
@@ -230,8 +234,8 @@ fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<CallOfSession>,
         }
         return Ok(None);
     }
-    let attempt = u32::try_from(sent.r#try).map_err(|_negative| Invalid::Try)?;
-    Ok(Some(CallOfSession {
+    let attempt = u32::try_from(sent.r#try).map_err(|_negative| InvalidCommandPart::Try)?;
+    Ok(Some(SentSessionCall {
         id: session(&sent.session_id)?,
         sequence: sent.sequence,
         attempt: attempt.max(1),
@@ -245,14 +249,14 @@ pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter
 }
 
 /// An exclusivity value.
-pub fn exclusivity_value(sent: &str) -> Result<Routing, QueueError> {
+pub fn exclusivity_value(sent: &str) -> Result<RoutingValue, QueueError> {
     let what = "value is no exclusivity value; send 1 to 256 bytes";
-    Routing::new(sent).map_err(|_invalid| at_fault("value", Reason::InvalidArgument, what))
+    RoutingValue::new(sent).map_err(|_invalid| field_error("value", Reason::InvalidArgument, what))
 }
 
 /// The limit of an exclusivity value.
 pub fn value_limit(sent: i32) -> Result<u32, QueueError> {
-    u32::try_from(sent).map_err(|_negative| Invalid::ValueLimit.into())
+    u32::try_from(sent).map_err(|_negative| InvalidCommandPart::ValueLimit.into())
 }
 
 /// How many messages; 0 is the default.
@@ -262,7 +266,7 @@ pub fn count(field: &str, sent: i32, default: usize) -> Result<usize, QueueError
         Ok(count) if count <= DEQUEUE_MESSAGES_MAX => Ok(count),
         Ok(_) | Err(_) => {
             let what = format!("{field} is {sent}; send 1 to {DEQUEUE_MESSAGES_MAX}, or leave it out for {default}");
-            Err(at_fault(field, Reason::InvalidRange, what))
+            Err(field_error(field, Reason::InvalidRange, what))
         }
     }
 }
@@ -274,24 +278,24 @@ pub fn batch_size(field: &str, items: usize) -> Result<(), QueueError> {
     }
     let what =
         format!("{field} holds {items} items; send 1 to {QUEUE_BATCH_ITEMS_MAX} in one call, nothing was applied");
-    Err(at_fault(field, Reason::InvalidBatchSize, what))
+    Err(field_error(field, Reason::InvalidBatchSize, what))
 }
 
 /// What a worker says about a failure.
-pub fn error(sent: Option<wire::WorkerError>) -> Option<WorkError> {
-    sent.map(|sent| WorkError { signature: sent.signature.into(), text: sent.text.into() })
+pub fn error(sent: Option<wire::WorkerError>) -> Option<AttemptError> {
+    sent.map(|sent| AttemptError { signature: sent.signature.into(), text: sent.text.into() })
 }
 
 /// One settlement or extension of a batch.
-pub fn settlement(sent: wire::Settlement) -> Result<SentVerb, QueueError> {
+pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError> {
     let verb = match wire::Verb::try_from(sent.verb) {
-        Ok(wire::Verb::Complete) => Verb::Complete,
-        Ok(wire::Verb::Cancel) => Verb::Cancel,
-        Ok(wire::Verb::Fail) => Verb::Fail,
-        Ok(wire::Verb::Release) => Verb::Release,
+        Ok(wire::Verb::Complete) => SettleAction::Complete,
+        Ok(wire::Verb::Cancel) => SettleAction::Cancel,
+        Ok(wire::Verb::Fail) => SettleAction::Fail,
+        Ok(wire::Verb::Release) => SettleAction::Release,
         Ok(wire::Verb::Extend) => {
             let lease = duration("lease_duration", sent.lease_duration)?;
-            return Ok(SentVerb::Extend { token: sent.lease_token, lease });
+            return Ok(SentLeaseAction::Extend { token: sent.lease_token, lease });
         }
         Ok(wire::Verb::Unspecified) | Err(_) => {
             let what = "verb is missing or unknown; send COMPLETE, CANCEL, FAIL, RELEASE or EXTEND";
@@ -299,23 +303,23 @@ pub fn settlement(sent: wire::Settlement) -> Result<SentVerb, QueueError> {
         }
     };
     let delay = duration("delay", sent.delay)?;
-    Ok(SentVerb::Settle(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) }))
+    Ok(SentLeaseAction::Settle(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }
 
 /// The state that a list asks for.
-pub fn state(sent: i32) -> Result<State, QueueError> {
+pub fn state(sent: i32) -> Result<MessageState, QueueError> {
     match wire::MessageState::try_from(sent) {
-        Ok(wire::MessageState::Unspecified | wire::MessageState::Pending) => Ok(State::Pending),
-        Ok(wire::MessageState::Invisible) => Ok(State::Invisible),
-        Ok(wire::MessageState::Running) => Ok(State::Running),
-        Ok(wire::MessageState::Completed) => Ok(State::Completed),
-        Ok(wire::MessageState::Canceled) => Ok(State::Canceled),
-        Ok(wire::MessageState::Errored) => Ok(State::Errored),
+        Ok(wire::MessageState::Unspecified | wire::MessageState::Pending) => Ok(MessageState::Pending),
+        Ok(wire::MessageState::Invisible) => Ok(MessageState::Invisible),
+        Ok(wire::MessageState::Running) => Ok(MessageState::Running),
+        Ok(wire::MessageState::Completed) => Ok(MessageState::Completed),
+        Ok(wire::MessageState::Canceled) => Ok(MessageState::Canceled),
+        Ok(wire::MessageState::Errored) => Ok(MessageState::Errored),
         Err(_unknown) => {
             let what = format!(
                 "state {sent} does not exist; send INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED"
             );
-            Err(at_fault("state", Reason::InvalidArgument, what))
+            Err(field_error("state", Reason::InvalidArgument, what))
         }
     }
 }

@@ -1,29 +1,29 @@
 //! Answers about queues in the words of the wire.
 
-use crate::api::errors::Refusal;
-use crate::api::grpc::whole;
+use crate::api::errors::ApiError;
+use crate::api::grpc::saturating_i64;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::Completeness;
-use crate::domain::queue::message::{CanceledBy, Routing};
-use crate::domain::queue::{Message, QueueId, QueueName, State};
+use crate::domain::queue::message::{CanceledBy, RoutingValue};
+use crate::domain::queue::{MessageHead, MessageState, QueueId, QueueName};
 use crate::engine::queues::{
-    Depth, Enqueued, Explanation, Found, Given, Handled, LiveSession, Look, Operation, OperationState, QueueClock,
-    QueueError,
+    Depth, DepthUpdate, EnqueueOutcome, LeaseOutcome, LeasedMessage, LiveSession, MessageView, Operation,
+    OperationState, QueueClock, QueueError, QueueExplanation,
 };
 use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as wire;
 
 /// A state.
-pub fn state(state: State) -> i32 {
+pub fn state(state: MessageState) -> i32 {
     let state = match state {
-        State::Invisible => wire::MessageState::Invisible,
-        State::Pending => wire::MessageState::Pending,
-        State::Running => wire::MessageState::Running,
-        State::Completed => wire::MessageState::Completed,
-        State::Canceled => wire::MessageState::Canceled,
-        State::Errored => wire::MessageState::Errored,
+        MessageState::Invisible => wire::MessageState::Invisible,
+        MessageState::Pending => wire::MessageState::Pending,
+        MessageState::Running => wire::MessageState::Running,
+        MessageState::Completed => wire::MessageState::Completed,
+        MessageState::Canceled => wire::MessageState::Canceled,
+        MessageState::Errored => wire::MessageState::Errored,
     };
     state.into()
 }
@@ -33,7 +33,7 @@ pub fn clock(clock: QueueClock) -> wire::ResetQueueClockResponse {
     wire::ResetQueueClockResponse {
         queue_time: Some(time::write(clock.step.now)),
         server_time: Some(time::write(clock.wall)),
-        judged_by: Some(time::write(clock.step.earlier)),
+        judged_by: Some(time::write(clock.step.token_age_clock)),
         tokens_from: clock.tokens_from.map(time::write),
     }
 }
@@ -67,7 +67,7 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
         lease_duration: head.lease_duration.map(time::write_duration),
         max_attempts: Some(signed(head.max_attempts)),
         ttl: head.ttl_at.get().map(|ttl_at| time::write_duration(ttl_at.since(head.enqueued_at))),
-        shard_key: head.routing.as_ref().map_or_else(String::new, |routing: &Routing| routing.as_str().to_owned()),
+        shard_key: head.routing.as_ref().map_or_else(String::new, |routing: &RoutingValue| routing.as_str().to_owned()),
         r#type: body.kind.map(String::from).unwrap_or_default(),
         trace_context: body.trace_context.map(String::from).unwrap_or_default(),
         message_key: head.key.to_string(),
@@ -94,7 +94,7 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
     }
 }
 
-fn cancel_reason(head: &Message) -> String {
+fn cancel_reason(head: &MessageHead) -> String {
     match &head.canceled_by {
         Some(CanceledBy::Worker) => "worker".to_owned(),
         Some(CanceledBy::Request(why)) => why.to_string(),
@@ -105,27 +105,27 @@ fn cancel_reason(head: &Message) -> String {
 }
 
 /// A message that was found.
-pub fn found(found: Found) -> wire::Message {
+pub fn message_view(view: MessageView) -> wire::Message {
     let (worker_label, session_ref) =
-        found.worker.map_or_else(Default::default, |worker| (worker.label.into(), worker.session));
-    wire::Message { worker_label, session_ref, ..message(found.message, found.at) }
+        view.worker.map_or_else(Default::default, |worker| (worker.label.into(), worker.session));
+    wire::Message { worker_label, session_ref, ..message(view.message, view.at) }
 }
 
 /// A session that lives.
 pub fn session(session: LiveSession) -> wire::LiveSession {
     wire::LiveSession {
-        session_ref: session.shown,
+        session_ref: session.alias,
         label: session.label.into(),
         open_time: Some(time::write(session.opened)),
-        last_heard_time: Some(time::write(session.heard)),
+        last_heard_time: Some(time::write(session.last_heard_at)),
         session_lease: Some(time::write_duration(session.lease)),
         session_expires_in: Some(time::write_duration(session.expires_in)),
-        leases: whole(session.leases),
+        leases: saturating_i64(session.leases),
     }
 }
 
 /// A lease.
-pub fn lease((_, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
+pub fn lease((_, name): &(QueueId, QueueName), given: LeasedMessage) -> wire::Lease {
     wire::Lease {
         message: Some(message(given.message, given.at)),
         lease_token: given.token,
@@ -137,7 +137,7 @@ pub fn lease((_, name): &(QueueId, QueueName), given: Given) -> wire::Lease {
 }
 
 /// The answer to an enqueue.
-pub fn enqueued(enqueued: &Enqueued) -> wire::EnqueueResponse {
+pub fn enqueued(enqueued: &EnqueueOutcome) -> wire::EnqueueResponse {
     wire::EnqueueResponse {
         message_id: enqueued.id.to_string(),
         state: state(enqueued.state),
@@ -148,7 +148,7 @@ pub fn enqueued(enqueued: &Enqueued) -> wire::EnqueueResponse {
 }
 
 /// The answer to one message of a batch.
-pub fn enqueue_result(id: String, answer: Result<Enqueued, QueueError>) -> wire::EnqueueResult {
+pub fn enqueue_result(id: String, answer: Result<EnqueueOutcome, QueueError>) -> wire::EnqueueResult {
     match answer {
         Ok(enqueued) => wire::EnqueueResult {
             message_id: enqueued.id.to_string(),
@@ -164,13 +164,13 @@ pub fn enqueue_result(id: String, answer: Result<Enqueued, QueueError>) -> wire:
 
 /// The refusal of an item.
 pub fn item_error(error: QueueError) -> ItemError {
-    Refusal::from(error).into()
+    ApiError::from(error).into()
 }
 
 /// The answer to one settlement of a batch.
-pub fn settle_result(lease_token: String, answer: Result<Handled, QueueError>) -> wire::SettleResult {
+pub fn settle_result(lease_token: String, answer: Result<LeaseOutcome, QueueError>) -> wire::SettleResult {
     match answer {
-        Ok(Handled { settlement, extended }) => wire::SettleResult {
+        Ok(LeaseOutcome { settlement, extended }) => wire::SettleResult {
             lease_token,
             state: state(settlement.state),
             version: settlement.version,
@@ -184,41 +184,41 @@ pub fn settle_result(lease_token: String, answer: Result<Handled, QueueError>) -
 
 /// How many messages there are.
 pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
-    let of = |state| whole(depth.of(state));
-    let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; State::ALL.len()])| {
-        let of = |state: State| whole(totals[state as usize].messages);
+    let of = |state| saturating_i64(depth.of(state));
+    let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; MessageState::ALL.len()])| {
+        let of = |state: MessageState| saturating_i64(totals[state as usize].messages);
         wire::ShardDepth {
             shard: number,
-            invisible: of(State::Invisible),
-            pending: of(State::Pending),
-            running: of(State::Running),
-            errored: of(State::Errored),
+            invisible: of(MessageState::Invisible),
+            pending: of(MessageState::Pending),
+            running: of(MessageState::Running),
+            errored: of(MessageState::Errored),
         }
     };
     wire::GetDepthResponse {
-        invisible: of(State::Invisible),
-        pending: of(State::Pending),
-        running: of(State::Running),
-        errored: of(State::Errored),
+        invisible: of(MessageState::Invisible),
+        pending: of(MessageState::Pending),
+        running: of(MessageState::Running),
+        errored: of(MessageState::Errored),
         by_shard: (0..).zip(&depth.by_shard).map(shard).collect(),
-        completed: of(State::Completed),
-        canceled: of(State::Canceled),
-        payload_bytes: whole(depth.bytes()),
+        completed: of(MessageState::Completed),
+        canceled: of(MessageState::Canceled),
+        payload_bytes: saturating_i64(depth.bytes()),
         // Law of the port: totals and counts of filled shapes are kept with the messages; what has none is refused.
         exact: true,
     }
 }
 
 /// One look of a watch.
-pub fn look(look: &Look) -> wire::WatchQueueResponse {
-    let of = |state| whole(look.depth.of(state));
+pub fn depth_update(update: &DepthUpdate) -> wire::WatchQueueResponse {
+    let of = |state| saturating_i64(update.depth.of(state));
     wire::WatchQueueResponse {
-        invisible: of(State::Invisible),
-        pending: of(State::Pending),
-        running: of(State::Running),
-        errored: of(State::Errored),
-        waiting: whole(look.waiting),
-        watch_time: Some(time::write(look.at)),
+        invisible: of(MessageState::Invisible),
+        pending: of(MessageState::Pending),
+        running: of(MessageState::Running),
+        errored: of(MessageState::Errored),
+        waiting: saturating_i64(update.waiting),
+        watch_time: Some(time::write(update.at)),
     }
 }
 
@@ -229,7 +229,7 @@ pub fn operation(operation: Operation) -> wire::Operation {
         OperationState::Done => (wire::OperationState::Done, None),
         OperationState::Cancelled => (wire::OperationState::Cancelled, None),
         OperationState::Failed(reason, text) => {
-            (wire::OperationState::Failed, Some(ItemError::from(Refusal::new(reason, text))))
+            (wire::OperationState::Failed, Some(ItemError::from(ApiError::new(reason, text))))
         }
     };
     wire::Operation {
@@ -237,8 +237,8 @@ pub fn operation(operation: Operation) -> wire::Operation {
         queue: operation.queue.to_string(),
         kind: operation.kind.to_owned(),
         state: state.into(),
-        done: whole(operation.done),
-        total: whole(operation.total),
+        done: saturating_i64(operation.done),
+        total: saturating_i64(operation.total),
         start_time: Some(time::write(operation.began)),
         end_time: operation.ended.map(time::write),
         error,
@@ -247,6 +247,6 @@ pub fn operation(operation: Operation) -> wire::Operation {
 }
 
 /// Causes.
-pub fn explanations(causes: Vec<Explanation>) -> Vec<wire::Explanation> {
+pub fn explanations(causes: Vec<QueueExplanation>) -> Vec<wire::Explanation> {
     causes.into_iter().map(|one| wire::Explanation { cause: one.cause.to_owned(), text: one.text }).collect()
 }

@@ -12,15 +12,15 @@ use futures_util::stream::{self, BoxStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::errors::Refusal;
+use crate::api::errors::ApiError;
 use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{CallTime, caller_of, whole};
+use crate::api::grpc::{CallTime, caller_of, saturating_i64};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
-use crate::domain::queue::command::{Settlement, Verb};
+use crate::domain::queue::command::{SettleAction, Settlement};
 use crate::engine::namespaces::Author;
 use crate::engine::queues::{
     ListCursor, Payloads, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate,
@@ -28,10 +28,10 @@ use crate::engine::queues::{
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
-type Answer<T> = Result<Response<T>, Status>;
+type QueueRpcResult<T> = Result<Response<T>, Status>;
 
 /// A purge is waited for so long; then it goes on by itself.
-const PURGE_PATIENCE: Duration = Duration::from_secs(1);
+const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The interval of a watch that asks for none.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The messages of a peek that asks for no number.
@@ -56,14 +56,14 @@ impl QueuesApi {
 }
 
 fn status(error: QueueError) -> Status {
-    Refusal::from(error).into()
+    ApiError::from(error).into()
 }
 
-fn refused(refusal: impl Into<Refusal>) -> Status {
+fn refused(refusal: impl Into<ApiError>) -> Status {
     refusal.into().into()
 }
 
-fn plain(token: String, verb: Verb) -> SentSettlement {
+fn plain(token: String, verb: SettleAction) -> SentSettlement {
     SentSettlement { token, verb, delay: None, error: None }
 }
 
@@ -76,7 +76,10 @@ impl QueueService for QueuesApi {
     type WatchQueueStream = BoxStream<'static, Result<wire::WatchQueueResponse, Status>>;
     type WorkStream = BoxStream<'static, Result<wire::WorkResponse, Status>>;
 
-    async fn create_queue(&self, request: Request<wire::CreateQueueRequest>) -> Answer<wire::CreateQueueResponse> {
+    async fn create_queue(
+        &self,
+        request: Request<wire::CreateQueueRequest>,
+    ) -> QueueRpcResult<wire::CreateQueueResponse> {
         let actor = actor_of(&request);
         let wire::CreateQueueRequest { queue, reason } = request.into_inner();
         let (draft, _etag) = settings::draft_of(queue).map_err(refused)?;
@@ -84,13 +87,16 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 
-    async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> Answer<wire::GetQueueResponse> {
+    async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
         let name = decode::queue(&request.into_inner().queue).map_err(status)?;
         let queue = self.queues.get(&name).map_err(status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
-    async fn update_queue(&self, request: Request<wire::UpdateQueueRequest>) -> Answer<wire::UpdateQueueResponse> {
+    async fn update_queue(
+        &self,
+        request: Request<wire::UpdateQueueRequest>,
+    ) -> QueueRpcResult<wire::UpdateQueueResponse> {
         let actor = actor_of(&request);
         let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
         let (draft, etag) = settings::draft_of(queue).map_err(refused)?;
@@ -98,7 +104,7 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
     }
 
-    async fn list_queues(&self, request: Request<wire::ListQueuesRequest>) -> Answer<wire::ListQueuesResponse> {
+    async fn list_queues(&self, request: Request<wire::ListQueuesRequest>) -> QueueRpcResult<wire::ListQueuesResponse> {
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(refused)?;
         let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
@@ -115,7 +121,7 @@ impl QueueService for QueuesApi {
     async fn list_queue_changes(
         &self,
         request: Request<wire::ListQueueChangesRequest>,
-    ) -> Answer<wire::ListQueueChangesResponse> {
+    ) -> QueueRpcResult<wire::ListQueueChangesResponse> {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let rows = paging::rows(request.page_size).map_err(refused)?;
@@ -131,7 +137,10 @@ impl QueueService for QueuesApi {
         }))
     }
 
-    async fn delete_queue(&self, request: Request<wire::DeleteQueueRequest>) -> Answer<wire::DeleteQueueResponse> {
+    async fn delete_queue(
+        &self,
+        request: Request<wire::DeleteQueueRequest>,
+    ) -> QueueRpcResult<wire::DeleteQueueResponse> {
         let actor = actor_of(&request);
         let wire::DeleteQueueRequest { queue, etag, reason, request_token, queue_id } = request.into_inner();
         let sent = SentDeletion {
@@ -141,21 +150,21 @@ impl QueueService for QueuesApi {
             token: token_of(request_token),
         };
         let messages = self.queues.delete(sent, Author { actor, reason }).await.map_err(status)?;
-        Ok(Response::new(wire::DeleteQueueResponse { messages: whole(messages) }))
+        Ok(Response::new(wire::DeleteQueueResponse { messages: saturating_i64(messages) }))
     }
 
-    async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> Answer<wire::PurgeQueueResponse> {
+    async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
         let caller = caller_of(&request);
         let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let id = decode::queue_id(&queue_id).map_err(status)?;
         let done =
-            self.queues.purge(caller, &name, id, token_of(request_token), PURGE_PATIENCE).await.map_err(status)?;
+            self.queues.purge(caller, &name, id, token_of(request_token), PURGE_WAIT_MAX).await.map_err(status)?;
         let operation = encode::operation(done);
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
 
-    async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> Answer<wire::EnqueueResponse> {
+    async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
         let caller = caller_of(&request);
         let wire::EnqueueRequest { queue, message } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
@@ -164,7 +173,10 @@ impl QueueService for QueuesApi {
         Ok(Response::new(encode::enqueued(&enqueued)))
     }
 
-    async fn batch_enqueue(&self, request: Request<wire::BatchEnqueueRequest>) -> Answer<wire::BatchEnqueueResponse> {
+    async fn batch_enqueue(
+        &self,
+        request: Request<wire::BatchEnqueueRequest>,
+    ) -> QueueRpcResult<wire::BatchEnqueueResponse> {
         let caller = caller_of(&request);
         let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
@@ -176,11 +188,11 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
     }
 
-    async fn dequeue(&self, request: Request<wire::DequeueRequest>) -> Answer<wire::DequeueResponse> {
+    async fn dequeue(&self, request: Request<wire::DequeueRequest>) -> QueueRpcResult<wire::DequeueResponse> {
         let call_time = request.extensions().get::<CallTime>().map(|time| time.0);
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
-        let ask = decode::ask(request, call_time).map_err(status)?;
+        let ask = decode::dequeue_request(request, call_time).map_err(status)?;
         let found = self.queues.dequeue(&name, ask).await.map_err(status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
@@ -188,33 +200,36 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::DequeueResponse { leases, completeness, next_event_in }))
     }
 
-    async fn complete(&self, request: Request<wire::CompleteRequest>) -> Answer<wire::CompleteResponse> {
+    async fn complete(&self, request: Request<wire::CompleteRequest>) -> QueueRpcResult<wire::CompleteResponse> {
         let wire::CompleteRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Complete)).await?;
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Complete)).await?;
         Ok(Response::new(wire::CompleteResponse { state: encode::state(state), version }))
     }
 
-    async fn cancel(&self, request: Request<wire::CancelRequest>) -> Answer<wire::CancelResponse> {
+    async fn cancel(&self, request: Request<wire::CancelRequest>) -> QueueRpcResult<wire::CancelResponse> {
         let wire::CancelRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Cancel)).await?;
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Cancel)).await?;
         Ok(Response::new(wire::CancelResponse { state: encode::state(state), version }))
     }
 
-    async fn fail(&self, request: Request<wire::FailRequest>) -> Answer<wire::FailResponse> {
+    async fn fail(&self, request: Request<wire::FailRequest>) -> QueueRpcResult<wire::FailResponse> {
         let wire::FailRequest { queue, lease_token, delay, error } = request.into_inner();
         let delay = decode::duration("delay", delay).map_err(status)?;
-        let sent = SentSettlement { token: lease_token, verb: Verb::Fail, delay, error: decode::error(error) };
+        let sent = SentSettlement { token: lease_token, verb: SettleAction::Fail, delay, error: decode::error(error) };
         let Settlement { state, version } = self.settle(&queue, sent).await?;
         Ok(Response::new(wire::FailResponse { state: encode::state(state), version }))
     }
 
-    async fn release(&self, request: Request<wire::ReleaseRequest>) -> Answer<wire::ReleaseResponse> {
+    async fn release(&self, request: Request<wire::ReleaseRequest>) -> QueueRpcResult<wire::ReleaseResponse> {
         let wire::ReleaseRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, Verb::Release)).await?;
+        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Release)).await?;
         Ok(Response::new(wire::ReleaseResponse { state: encode::state(state), version }))
     }
 
-    async fn extend_lease(&self, request: Request<wire::ExtendLeaseRequest>) -> Answer<wire::ExtendLeaseResponse> {
+    async fn extend_lease(
+        &self,
+        request: Request<wire::ExtendLeaseRequest>,
+    ) -> QueueRpcResult<wire::ExtendLeaseResponse> {
         let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let lease = decode::duration("lease_duration", lease_duration).map_err(status)?;
@@ -228,7 +243,7 @@ impl QueueService for QueuesApi {
     async fn settle_messages(
         &self,
         request: Request<wire::SettleMessagesRequest>,
-    ) -> Answer<wire::SettleMessagesResponse> {
+    ) -> QueueRpcResult<wire::SettleMessagesResponse> {
         let wire::SettleMessagesRequest { queue, items } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         decode::batch_size("items", items.len()).map_err(status)?;
@@ -239,7 +254,10 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
     }
 
-    async fn open_session(&self, request: Request<wire::OpenSessionRequest>) -> Answer<wire::OpenSessionResponse> {
+    async fn open_session(
+        &self,
+        request: Request<wire::OpenSessionRequest>,
+    ) -> QueueRpcResult<wire::OpenSessionResponse> {
         let caller = caller_of(&request);
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
         let lease = decode::duration("session_lease", session_lease).map_err(status)?;
@@ -248,7 +266,7 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
     }
 
-    async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> Answer<wire::HeartbeatResponse> {
+    async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> QueueRpcResult<wire::HeartbeatResponse> {
         let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
         let id = decode::session(&session_id).map_err(status)?;
         let beat = self.queues.heartbeat(id, received_up_to).await.map_err(status)?;
@@ -256,13 +274,19 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
     }
 
-    async fn close_session(&self, request: Request<wire::CloseSessionRequest>) -> Answer<wire::CloseSessionResponse> {
+    async fn close_session(
+        &self,
+        request: Request<wire::CloseSessionRequest>,
+    ) -> QueueRpcResult<wire::CloseSessionResponse> {
         let id = decode::session(&request.into_inner().session_id).map_err(status)?;
         let released = self.queues.close_session(id).await.map_err(status)?;
-        Ok(Response::new(wire::CloseSessionResponse { released: whole(released) }))
+        Ok(Response::new(wire::CloseSessionResponse { released: saturating_i64(released) }))
     }
 
-    async fn list_sessions(&self, request: Request<wire::ListSessionsRequest>) -> Answer<wire::ListSessionsResponse> {
+    async fn list_sessions(
+        &self,
+        request: Request<wire::ListSessionsRequest>,
+    ) -> QueueRpcResult<wire::ListSessionsResponse> {
         let wire::ListSessionsRequest { queue, page_size, page_token } = request.into_inner();
         let name = (!queue.is_empty()).then(|| decode::queue(&queue)).transpose().map_err(status)?;
         let rows = paging::rows(page_size).map_err(refused)?;
@@ -279,17 +303,17 @@ impl QueueService for QueuesApi {
     async fn update_message(
         &self,
         request: Request<wire::UpdateMessageRequest>,
-    ) -> Answer<wire::UpdateMessageResponse> {
+    ) -> QueueRpcResult<wire::UpdateMessageResponse> {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(status)?;
         if request.visible_time.is_some() && request.invisibility.is_some() {
             let what = "visible_time and invisibility say the same; send one of them";
-            return Err(Refusal::new(Reason::InvalidArgument, what).at("invisibility").into());
+            return Err(ApiError::new(Reason::InvalidArgument, what).at("invisibility").into());
         }
         if request.priority.is_none() && request.visible_time.is_none() && request.invisibility.is_none() {
             let what = "nothing to change is said; send priority, visible_time or invisibility";
-            return Err(Refusal::new(Reason::InvalidArgument, what).at("priority").into());
+            return Err(ApiError::new(Reason::InvalidArgument, what).at("priority").into());
         }
         let sent = SentUpdate {
             priority: request.priority,
@@ -306,7 +330,7 @@ impl QueueService for QueuesApi {
     async fn cancel_message(
         &self,
         request: Request<wire::CancelMessageRequest>,
-    ) -> Answer<wire::CancelMessageResponse> {
+    ) -> QueueRpcResult<wire::CancelMessageResponse> {
         let wire::CancelMessageRequest { queue, message_id, shard_key, reason } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
@@ -318,7 +342,7 @@ impl QueueService for QueuesApi {
     async fn set_value_limit(
         &self,
         request: Request<wire::SetValueLimitRequest>,
-    ) -> Answer<wire::SetValueLimitResponse> {
+    ) -> QueueRpcResult<wire::SetValueLimitResponse> {
         let wire::SetValueLimitRequest { queue, value, limit } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let value = decode::exclusivity_value(&value).map_err(status)?;
@@ -327,24 +351,30 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::SetValueLimitResponse {}))
     }
 
-    async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> Answer<wire::GetMessageResponse> {
+    async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> QueueRpcResult<wire::GetMessageResponse> {
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
         let found = self.queues.get_message(&name, message).await.map_err(status)?;
-        Ok(Response::new(wire::GetMessageResponse { message: Some(encode::found(found)) }))
+        Ok(Response::new(wire::GetMessageResponse { message: Some(encode::message_view(found)) }))
     }
 
-    async fn peek_messages(&self, request: Request<wire::PeekMessagesRequest>) -> Answer<wire::PeekMessagesResponse> {
+    async fn peek_messages(
+        &self,
+        request: Request<wire::PeekMessagesRequest>,
+    ) -> QueueRpcResult<wire::PeekMessagesResponse> {
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(status)?;
         let found = self.queues.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
-        let messages = found.map_err(status)?.into_iter().map(encode::found).collect();
+        let messages = found.map_err(status)?.into_iter().map(encode::message_view).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))
     }
 
-    async fn list_messages(&self, request: Request<wire::ListMessagesRequest>) -> Answer<wire::ListMessagesResponse> {
+    async fn list_messages(
+        &self,
+        request: Request<wire::ListMessagesRequest>,
+    ) -> QueueRpcResult<wire::ListMessagesResponse> {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let state = decode::state(request.state).map_err(status)?;
@@ -356,12 +386,12 @@ impl QueueService for QueuesApi {
         let (found, next) = self.queues.list_messages(&name, state, from, rows, payloads).await.map_err(status)?;
         let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
         Ok(Response::new(wire::ListMessagesResponse {
-            messages: found.into_iter().map(encode::found).collect(),
+            messages: found.into_iter().map(encode::message_view).collect(),
             next_page_token: next.unwrap_or_default(),
         }))
     }
 
-    async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> Answer<wire::GetDepthResponse> {
+    async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> QueueRpcResult<wire::GetDepthResponse> {
         let wire::GetDepthRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let filter = decode::filter(&filter).map_err(status)?;
@@ -372,7 +402,7 @@ impl QueueService for QueuesApi {
     async fn redrive_messages(
         &self,
         request: Request<wire::RedriveMessagesRequest>,
-    ) -> Answer<wire::RedriveMessagesResponse> {
+    ) -> QueueRpcResult<wire::RedriveMessagesResponse> {
         let caller = caller_of(&request);
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
@@ -384,7 +414,7 @@ impl QueueService for QueuesApi {
     async fn discard_messages(
         &self,
         request: Request<wire::DiscardMessagesRequest>,
-    ) -> Answer<wire::DiscardMessagesResponse> {
+    ) -> QueueRpcResult<wire::DiscardMessagesResponse> {
         let caller = caller_of(&request);
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
@@ -393,7 +423,10 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
-    async fn get_operation(&self, request: Request<wire::GetOperationRequest>) -> Answer<wire::GetOperationResponse> {
+    async fn get_operation(
+        &self,
+        request: Request<wire::GetOperationRequest>,
+    ) -> QueueRpcResult<wire::GetOperationResponse> {
         let operation = self.queues.operation(&request.into_inner().operation_id).map_err(status)?;
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
@@ -401,7 +434,7 @@ impl QueueService for QueuesApi {
     async fn cancel_operation(
         &self,
         request: Request<wire::CancelOperationRequest>,
-    ) -> Answer<wire::CancelOperationResponse> {
+    ) -> QueueRpcResult<wire::CancelOperationResponse> {
         let operation = self.queues.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
     }
@@ -409,7 +442,7 @@ impl QueueService for QueuesApi {
     async fn reset_queue_clock(
         &self,
         request: Request<wire::ResetQueueClockRequest>,
-    ) -> Answer<wire::ResetQueueClockResponse> {
+    ) -> QueueRpcResult<wire::ResetQueueClockResponse> {
         let dry_run = request.into_inner().dry_run;
         let clock = if dry_run { self.queues.clock().await } else { self.queues.reset_clock().await };
         Ok(Response::new(encode::clock(clock.map_err(status)?)))
@@ -418,16 +451,19 @@ impl QueueService for QueuesApi {
     async fn explain_message(
         &self,
         request: Request<wire::ExplainMessageRequest>,
-    ) -> Answer<wire::ExplainMessageResponse> {
+    ) -> QueueRpcResult<wire::ExplainMessageResponse> {
         let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
         let (causes, found) = self.queues.explain_message(&name, message).await.map_err(status)?;
-        let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::found(found) });
+        let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::message_view(found) });
         Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
     }
 
-    async fn explain_queue(&self, request: Request<wire::ExplainQueueRequest>) -> Answer<wire::ExplainQueueResponse> {
+    async fn explain_queue(
+        &self,
+        request: Request<wire::ExplainQueueRequest>,
+    ) -> QueueRpcResult<wire::ExplainQueueResponse> {
         let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let filter = decode::filter(&filter).map_err(status)?;
@@ -435,36 +471,36 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
-    async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> Answer<Self::WatchQueueStream> {
+    async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> QueueRpcResult<Self::WatchQueueStream> {
         let caller = caller_of(&request);
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
         let looks = self.queues.watch(&caller, &name, interval).map_err(status)?;
-        let looks = looks.map(|look| look.map(|look| encode::look(&look)).map_err(status));
-        let stopping = Refusal::new(Reason::ShuttingDown, "the server is stopping");
+        let looks = looks.map(|look| look.map(|look| encode::depth_update(&look)).map_err(status));
+        let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
         Ok(Response::new(looks.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
     }
 
-    async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> Answer<Self::WorkStream> {
+    async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {
         let place = self.queues.place_for_stream(&caller_of(&request)).map_err(status)?;
-        let answers = work::answers(self.queues.clone(), place, request.into_inner(), self.drain.clone());
+        let answers = work::response_stream(self.queues.clone(), place, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 }
 
-fn name_cursor(cursor: &[u8]) -> Result<QueueName, Refusal> {
+fn name_cursor(cursor: &[u8]) -> Result<QueueName, ApiError> {
     let name = std::str::from_utf8(cursor).ok().and_then(|name| QueueName::new(name).ok());
     name.ok_or_else(|| paging::refuse().into())
 }
 
-fn number_cursor(cursor: &[u8]) -> Result<u64, Refusal> {
+fn number_cursor(cursor: &[u8]) -> Result<u64, ApiError> {
     cursor.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse().into())
 }
 
 /// The cursor of a list of messages: the shard, then the sequence.
-fn list_cursor(cursor: &[u8]) -> Result<ListCursor, Refusal> {
+fn list_cursor(cursor: &[u8]) -> Result<ListCursor, ApiError> {
     let parts = cursor.split_first_chunk::<4>().and_then(|(shard, after)| {
         let after = u64::from_be_bytes(after.try_into().ok()?);
         Some(ListCursor { shard: u32::from_be_bytes(*shard), after })

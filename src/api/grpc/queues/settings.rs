@@ -5,12 +5,12 @@
 
 use std::fmt::Display;
 
-use crate::api::grpc::whole;
+use crate::api::grpc::saturating_i64;
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::ranges;
-use crate::domain::queue::settings::{PriorityClass, Retention, RetryPolicy};
-use crate::domain::queue::{Durability, Queue, QueueName, QueueSpec};
+use crate::domain::queue::setting_ranges;
+use crate::domain::queue::settings::{MessageRetryPolicy, PriorityClass, Retention};
+use crate::domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
 use crate::proto::queue::v1 as wire;
@@ -23,7 +23,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     let sent = sent.ok_or_else(|| Reject::new(Reason::InvalidQueueName, "queue is missing; send at least its name"))?;
     let mut draft = QueueDraft::of(QueueName::new(&sent.name)?);
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
-    let mut faults = Faults(Vec::new());
+    let mut faults = QueueFieldErrors(Vec::new());
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     draft.description = text(&sent.description);
     draft.exclusive = faults.exclusive(sent.r#type);
@@ -63,7 +63,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
 }
 
 /// A queue as it is answered.
-pub fn queue_message(queue: &Queue) -> wire::Queue {
+pub fn queue_message(queue: &CatalogQueue) -> wire::Queue {
     wire::Queue {
         id: queue.id.to_string(),
         etag: QueueEtag::of(queue).to_string(),
@@ -123,9 +123,9 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         default_ttl: settings.default_ttl.map(write_duration),
         retention: Some(retention_message(&settings.retention)),
         dedupe_window: Some(write_duration(settings.dedupe_window)),
-        dedupe_max_bytes: Some(whole(settings.dedupe_max_bytes)),
-        quota_messages: Some(whole(settings.quota_messages)),
-        quota_bytes: Some(whole(settings.quota_bytes)),
+        dedupe_max_bytes: Some(saturating_i64(settings.dedupe_max_bytes)),
+        quota_messages: Some(saturating_i64(settings.quota_messages)),
+        quota_bytes: Some(saturating_i64(settings.quota_bytes)),
         payload_max_bytes: Some(signed(settings.payload_max_bytes)),
         metadata_max_bytes: Some(signed(settings.metadata_max_bytes)),
         priority_classes: settings.classes.iter().map(class).collect(),
@@ -151,7 +151,7 @@ fn durability_message(durability: Option<Durability>) -> wire::Durability {
     }
 }
 
-fn retry_message(retry: &RetryPolicy) -> wire::RetryPolicy {
+fn retry_message(retry: &MessageRetryPolicy) -> wire::RetryPolicy {
     wire::RetryPolicy {
         initial: Some(write_duration(retry.initial)),
         factor_percent: signed(retry.factor_percent),
@@ -173,9 +173,9 @@ fn signed(number: u32) -> i32 {
 }
 
 /// What is wrong with a message, collected: the fields, and what is wrong with each.
-struct Faults(Vec<(&'static str, String)>);
+struct QueueFieldErrors(Vec<(&'static str, String)>);
 
-impl Faults {
+impl QueueFieldErrors {
     /// Refuses for all of them.
     fn reject(self) -> Reject {
         let all: Vec<_> = self.0.iter().map(|(_, what)| what.as_str()).collect();
@@ -186,7 +186,7 @@ impl Faults {
     fn number<S: Copy + Display, T: TryFrom<S>>(&mut self, field: &'static str, sent: Option<S>) -> Option<T> {
         let read = T::try_from(sent?);
         if read.is_err() {
-            let range = ranges::all().into_iter().find(|range| range.setting == field);
+            let range = setting_ranges::all().into_iter().find(|range| range.setting == field);
             let allowed = range.map_or_else(|| "0 or more".to_owned(), |range| range.allowed);
             self.0.push((field, format!("{field} is {}, allowed is {allowed}", sent?)));
         }
@@ -229,11 +229,11 @@ impl Faults {
         }
     }
 
-    fn retry(&mut self, sent: wire::RetryPolicy) -> Option<RetryPolicy> {
+    fn retry(&mut self, sent: wire::RetryPolicy) -> Option<MessageRetryPolicy> {
         let initial = self.duration("retry_policy.initial", sent.initial).unwrap_or_default();
         let max = self.duration("retry_policy.max", sent.max).unwrap_or(initial);
         let factor = if sent.factor_percent == 0 { 100 } else { sent.factor_percent };
-        Some(RetryPolicy {
+        Some(MessageRetryPolicy {
             initial,
             factor_percent: self.number("retry_policy.factor_percent", Some(factor))?,
             max,

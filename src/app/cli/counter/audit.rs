@@ -3,12 +3,12 @@
 use clap::Args;
 
 use crate::adapters::system::SystemClock;
-use crate::api::grpc::whole;
-use crate::app::cli::arguments::{When, time, when};
-use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Format, Output, Parts, Rows, progress, time_cell, word};
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::arguments::{TimeArg, time, when};
+use crate::app::cli::counter::{CounterContext, full_name};
+use crate::app::cli::output::{CliResponse, Format, IncrementalPrinter, Output, TableRows, progress, time_cell, word};
 use crate::app::cli::{Exit, Failure, pages};
-use crate::app::notices::note;
+use crate::app::notices::print_notice;
 use crate::app::units::counted;
 use crate::domain::Timestamp;
 use crate::domain::limits::PAGE_ROWS_MAX;
@@ -22,10 +22,10 @@ pub struct EventsArgs {
     name: Option<String>,
     /// Only events at or after this time: a time, or so long ago.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    from: Option<When>,
+    from: Option<TimeArg>,
     /// Only events before this time: a time, or so long ago.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    to: Option<When>,
+    to: Option<TimeArg>,
     /// At most so many.
     #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
     limit: usize,
@@ -51,10 +51,10 @@ pub struct RecountArgs {
     name: String,
     /// The beginning of the range to compare: a time, or so long ago; without it, all that is left of the log.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    from: Option<When>,
+    from: Option<TimeArg>,
     /// The end of the range: a time, or so long ago; without it, as far as the counter is rolled up.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    to: Option<When>,
+    to: Option<TimeArg>,
     /// Write what the log says, if it differs; only on a store that servers share, because in others no event comes late.
     #[arg(long)]
     repair: bool,
@@ -63,20 +63,20 @@ pub struct RecountArgs {
 const EVENTS: &[&str] = &["counter_name", "event_time", "kind", "delta", "token", "provenance"];
 const DIFFERENCES: &[&str] = &["bucket_start", "rows_recorded", "rows_found", "sum_recorded", "sum_found", "saturated"];
 
-impl Counters {
+impl CounterContext {
     pub(super) async fn events(&self, args: EventsArgs) -> Result<(), Failure> {
         let now = SystemClock.now();
         let request = pb::ListCountEventsRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name.clone().unwrap_or_default(),
-            from: args.from.map(|from| from.on_the_wire(now)),
-            to: args.to.map(|to| to.on_the_wire(now)),
+            from: args.from.map(|from| from.to_proto(now)),
+            to: args.to.map(|to| to.to_proto(now)),
             ..Default::default()
         };
         match (args.all, args.name) {
             (false, _) => self.some_events(request, args.limit).await,
             (true, Some(_)) => {
-                let mut export = Export::begin(self.session.output);
+                let mut export = EventExport::begin(self.session.output);
                 self.export_counter(request, &mut export).await?;
                 export.end()
             }
@@ -91,17 +91,17 @@ impl Counters {
             Ok((page.events, page.next_page_token))
         })
         .await?;
-        let whole = pb::ListCountEventsResponse { events, next_page_token };
-        if !whole.next_page_token.is_empty() {
-            note("there are older ones; --limit N or --all shows them");
+        let response = pb::ListCountEventsResponse { events, next_page_token };
+        if !response.next_page_token.is_empty() {
+            print_notice("there are older ones; --limit N or --all shows them");
         }
-        let answer = Answer::many(&full_name("ListCountEventsResponse"), &whole, "events");
-        self.session.output.answer(&answer, &rows_of(&request.counter_name, &whole.events))
+        let answer = CliResponse::many(&full_name("ListCountEventsResponse"), &response, "events");
+        self.session.output.answer(&answer, &rows_of(&request.counter_name, &response.events))
     }
 
     /// Exports every counter of the namespace, a page of names at a time.
     async fn export_namespace(&self, request: pb::ListCountEventsRequest) -> Result<(), Failure> {
-        let mut export = Export::begin(self.session.output);
+        let mut export = EventExport::begin(self.session.output);
         let mut names = self.list_request(String::new());
         loop {
             let page = self.list_page(&names).await?;
@@ -119,7 +119,7 @@ impl Counters {
     async fn export_counter(
         &self,
         mut request: pb::ListCountEventsRequest,
-        export: &mut Export,
+        export: &mut EventExport,
     ) -> Result<(), Failure> {
         request.page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
         loop {
@@ -154,8 +154,8 @@ impl Counters {
             self.session.output.span_cell(checked.retry_after.as_ref()),
         ];
         let columns = &["token", "verdict", "kind", "delta", "event_time", "retry_after"];
-        let rows = Rows { columns, cells: vec![cells] };
-        self.session.output.answer(&Answer::one(&full_name("CheckTokenResponse"), &checked), &rows)
+        let rows = TableRows { columns, cells: vec![cells] };
+        self.session.output.answer(&CliResponse::one(&full_name("CheckTokenResponse"), &checked), &rows)
     }
 
     pub(super) async fn recount(&self, args: RecountArgs) -> Result<(), Failure> {
@@ -163,15 +163,15 @@ impl Counters {
         let request = pb::RecountCounterRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name,
-            from: args.from.map(|from| from.on_the_wire(now)),
-            to: args.to.map(|to| to.on_the_wire(now)),
+            from: args.from.map(|from| from.to_proto(now)),
+            to: args.to.map(|to| to.to_proto(now)),
             repair: args.repair,
         };
         let recount = call!(self.session, counters.recount_counter, &request)?;
-        let answer = Answer::many(&full_name("RecountCounterResponse"), &recount, "differences");
+        let answer = CliResponse::many(&full_name("RecountCounterResponse"), &recount, "differences");
         match self.session.output.format() {
             Format::Table => self.session.output.bytes(recount_text(&recount).as_bytes())?,
-            Format::Json => self.session.output.answer(&answer, &Rows::default())?,
+            Format::Json => self.session.output.answer(&answer, &TableRows::default())?,
             Format::Jsonl | Format::Csv => self.session.output.answer(&answer, &difference_rows(&recount))?,
         }
         let agrees = recount.count_before == recount.count_after && recount.differences.is_empty();
@@ -183,20 +183,20 @@ impl Counters {
 }
 
 /// How far an export has come.
-struct Export {
-    parts: Parts,
+struct EventExport {
+    parts: IncrementalPrinter,
     events: usize,
 }
 
-impl Export {
+impl EventExport {
     fn begin(output: Output) -> Self {
-        Self { parts: Parts::list(output), events: 0 }
+        Self { parts: IncrementalPrinter::list(output), events: 0 }
     }
 
     fn print(&mut self, name: &str, events: &[pb::CountEvent]) -> Result<(), Failure> {
         let lines = events.iter().map(|event| {
             let mut line = serde_json::Map::from_iter([("counterName".to_owned(), name.into())]);
-            if let serde_json::Value::Object(fields) = Answer::one(&full_name("CountEvent"), event).json() {
+            if let serde_json::Value::Object(fields) = CliResponse::one(&full_name("CountEvent"), event).json() {
                 line.extend(fields);
             }
             serde_json::Value::Object(line)
@@ -213,7 +213,7 @@ impl Export {
     }
 }
 
-fn rows_of(name: &str, events: &[pb::CountEvent]) -> Rows {
+fn rows_of(name: &str, events: &[pb::CountEvent]) -> TableRows {
     let cells = events.iter().map(|event| {
         vec![
             name.to_owned(),
@@ -224,10 +224,10 @@ fn rows_of(name: &str, events: &[pb::CountEvent]) -> Rows {
             event.provenance.clone(),
         ]
     });
-    Rows { columns: EVENTS, cells: cells.collect() }
+    TableRows { columns: EVENTS, cells: cells.collect() }
 }
 
-fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
+fn difference_rows(recount: &pb::RecountCounterResponse) -> TableRows {
     let cells = recount.differences.iter().map(|difference| {
         vec![
             time_cell(difference.bucket_start.as_ref()),
@@ -238,7 +238,7 @@ fn difference_rows(recount: &pb::RecountCounterResponse) -> Rows {
             difference.saturated.to_string(),
         ]
     });
-    Rows { columns: DIFFERENCES, cells: cells.collect() }
+    TableRows { columns: DIFFERENCES, cells: cells.collect() }
 }
 
 fn recount_text(recount: &pb::RecountCounterResponse) -> String {
@@ -255,7 +255,7 @@ fn recount_text(recount: &pb::RecountCounterResponse) -> String {
         },
         counted(recount.buckets_compared, "bucket", "buckets"),
         counted(recount.events_read, "event", "events"),
-        counted(whole(recount.differences.len()), "difference", "differences"),
+        counted(saturating_i64(recount.differences.len()), "difference", "differences"),
     );
     for difference in &recount.differences {
         text.push_str(&format!(

@@ -6,15 +6,15 @@ use clap::Args;
 
 use crate::app::cli::Failure;
 use crate::app::cli::counter::audit::kind;
-use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Format, Rows, time_cell, word};
-use crate::app::notices::on_one_line;
+use crate::app::cli::counter::{CounterContext, full_name};
+use crate::app::cli::output::{CliResponse, Format, TableRows, time_cell, word};
+use crate::app::notices::single_line;
 use crate::app::units::{about, span};
 use crate::domain::limits::EXPLAIN_ROWS_MAX;
 use crate::proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
-pub struct ExplainArgs {
+pub struct CounterExplainArgs {
     /// The counter.
     name: String,
     /// The newest rows of the log to show, at most; up to 100.
@@ -30,27 +30,27 @@ const SOURCES_SHOWN: usize = 10;
 /// The characters of a token that are shown in words, those of a UUID; the other formats have all.
 const TOKEN_SHOWN: usize = 36;
 
-impl Counters {
-    pub(super) async fn explain(&self, args: ExplainArgs) -> Result<(), Failure> {
+impl CounterContext {
+    pub(super) async fn explain(&self, args: CounterExplainArgs) -> Result<(), Failure> {
         let request = pb::ExplainCounterRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name.clone(),
             rows: args.rows,
         };
         let explained = call!(ask self.session, counters.explain_counter, &request)?;
-        let answer = Answer::many(&full_name("ExplainCounterResponse"), &explained, "rows");
+        let answer = CliResponse::many(&full_name("ExplainCounterResponse"), &explained, "rows");
         match self.session.output.format() {
             Format::Table => {
-                let text = Words::of(&explained).all(&self.namespace, &args.name);
+                let text = CounterExplanationText::of(&explained).all(&self.namespace, &args.name);
                 self.session.output.bytes(text.as_bytes())
             }
-            Format::Json => self.session.output.answer(&answer, &Rows::default()),
+            Format::Json => self.session.output.answer(&answer, &TableRows::default()),
             Format::Jsonl | Format::Csv => self.session.output.answer(&answer, &row_cells(&explained.rows)),
         }
     }
 }
 
-fn row_cells(rows: &[pb::LogRow]) -> Rows {
+fn row_cells(rows: &[pb::LogRow]) -> TableRows {
     let cells = rows.iter().map(|row| {
         let event = row.event.clone().unwrap_or_default();
         vec![
@@ -64,16 +64,16 @@ fn row_cells(rows: &[pb::LogRow]) -> Rows {
             event.provenance,
         ]
     });
-    Rows { columns: ROWS, cells: cells.collect() }
+    TableRows { columns: ROWS, cells: cells.collect() }
 }
 
 /// An explanation on its way to words.
-struct Words<'a> {
+struct CounterExplanationText<'a> {
     explained: &'a pb::ExplainCounterResponse,
     text: String,
 }
 
-impl<'a> Words<'a> {
+impl<'a> CounterExplanationText<'a> {
     fn of(explained: &'a pb::ExplainCounterResponse) -> Self {
         Self { explained, text: String::new() }
     }
@@ -83,7 +83,7 @@ impl<'a> Words<'a> {
         let fed = if explained.cumulative { "totals of sources" } else { "deltas" };
         let of_type =
             word::<pb::NamespaceType>(explained.namespace_type, "NAMESPACE_TYPE_", pb::NamespaceType::as_str_name);
-        let (name, namespace) = (on_one_line(name), on_one_line(namespace));
+        let (name, namespace) = (single_line(name), single_line(namespace));
         self.text = format!("counter {name} of namespace {namespace}: {of_type}, made of {fed}\n");
         match (&explained.rolled_up, &explained.tail, &explained.waiting) {
             (Some(rolled_up), Some(tail), Some(waiting)) => {
@@ -121,7 +121,7 @@ impl<'a> Words<'a> {
     fn best_effort(&mut self) {
         let kept = match self.explained.kept_in.as_str() {
             "" => "in the memory of the server that answers".to_owned(),
-            cluster => format!("in the memcached cluster {}", on_one_line(cluster)),
+            cluster => format!("in the memcached cluster {}", single_line(cluster)),
         };
         let count = self.explained.count;
         self.line("count", &count.to_string());
@@ -201,7 +201,7 @@ impl<'a> Words<'a> {
             let label = if place == 0 { "sources" } else { "" };
             let pb::SourceTotal { source: name, epoch, serial, total, event_time } = source;
             let at = self.when(event_time.as_ref());
-            self.line(label, &format!("{total} of {}, epoch {epoch}, serial {serial}, {at}", on_one_line(name)));
+            self.line(label, &format!("{total} of {}, epoch {epoch}, serial {serial}, {at}", single_line(name)));
         }
         if sources.len() > SOURCES_SHOWN {
             self.line("", &format!("and {} more; -o json has all", sources.len() - SOURCES_SHOWN));
@@ -212,8 +212,8 @@ impl<'a> Words<'a> {
         let by = match (rolled_up.rolled_by.as_str(), rolled_up.rolled_here) {
             ("", true) => "this server".to_owned(),
             ("", false) => "an earlier process on this store".to_owned(),
-            (server, true) => format!("{}, the server that answers", on_one_line(server)),
-            (server, false) => on_one_line(server).into_owned(),
+            (server, true) => format!("{}, the server that answers", single_line(server)),
+            (server, false) => single_line(server).into_owned(),
         };
         let says = match (&rolled_up.rolled_at, rolled_up.exists) {
             (Some(at), _) => format!("{} by {by}", self.when(Some(at))),
@@ -252,7 +252,7 @@ impl<'a> Words<'a> {
             (false, false, "") => {
                 "no server that is known: it waits until one looks through the touch index".to_owned()
             }
-            (false, false, roller) => format!("{}; ask that one what its rollup queues hold", on_one_line(roller)),
+            (false, false, roller) => format!("{}; ask that one what its rollup queues hold", single_line(roller)),
         };
         self.line("rolled by", &here);
         if waiting.held_writes > 0 {
@@ -348,7 +348,7 @@ fn change(row: &pb::LogRow) -> String {
 
 /// A text of so many characters at most, with a sign where it was cut.
 fn cut(text: &str, most: usize) -> String {
-    let text = on_one_line(text);
+    let text = single_line(text);
     match text.chars().count() > most {
         true => text.chars().take(most - 1).chain(['…']).collect(),
         false => text.into_owned(),

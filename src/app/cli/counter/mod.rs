@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 pub use write::all_or_partial;
 
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
 
 /// Add to counters, read them, clear them, explain them.
 #[derive(Debug, Args)]
@@ -31,13 +31,13 @@ enum CounterCommand {
     Add(write::AddArgs),
     /// Read counters, and how far each count can be trusted.
     #[command(after_help = "Example:\n  tallystone counter get views --fresh")]
-    Get(read::GetArgs),
+    Get(read::CounterGetArgs),
     /// Set a counter to 0; additions stamped later count on.
     #[command(after_help = "Example:\n  tallystone counter clear views --yes")]
     Clear(write::ClearArgs),
     /// List counters by name.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone counter ls vi")]
-    Ls(read::LsArgs),
+    Ls(read::CounterLsArgs),
     /// List the counters with the greatest counts.
     #[command(after_help = "Example:\n  tallystone counter top 3")]
     Top(read::TopArgs),
@@ -57,10 +57,10 @@ enum CounterCommand {
     Recount(audit::RecountArgs),
     /// Say what a count is made of, as of when, what waits, which rows the log holds, and who rolled it up when.
     #[command(after_help = "Example:\n  tallystone counter explain views")]
-    Explain(explain::ExplainArgs),
+    Explain(explain::CounterExplainArgs),
     /// Follow the counts of counters: the present ones, then each change. JSON is printed as lines, for it has no end.
     #[command(after_help = "Example:\n  tallystone counter watch views --readings 1")]
-    Watch(read::WatchArgs),
+    Watch(read::CounterWatchArgs),
     /// Report the totals of a source to a cumulative namespace.
     #[command(
         after_help = "Example:\n  tallystone counter report requests=120 -n totals --source web-1 --epoch 1 --serial 1"
@@ -69,14 +69,14 @@ enum CounterCommand {
 }
 
 /// A session in a namespace.
-struct Counters {
-    session: Session,
+struct CounterContext {
+    session: ClientContext,
     namespace: String,
 }
 
 impl CounterArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
-        let counters = Counters { session: self.client.open(before)?, namespace: self.namespace };
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
+        let counters = CounterContext { session: self.client.open(before)?, namespace: self.namespace };
         match self.command {
             CounterCommand::Add(args) => counters.add(args).await,
             CounterCommand::Get(args) => counters.get(args).await,

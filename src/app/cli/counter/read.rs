@@ -7,18 +7,18 @@ use tonic::Request;
 
 use crate::adapters::system::SystemClock;
 use crate::api::time::write_duration;
-use crate::app::cli::arguments::{When, duration, freshness, when};
+use crate::app::cli::arguments::{TimeArg, duration, freshness, when};
 use crate::app::cli::counter::write::all_or_partial;
-use crate::app::cli::counter::{Counters, full_name};
-use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell, word};
+use crate::app::cli::counter::{CounterContext, full_name};
+use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell, word};
 use crate::app::cli::{Exit, Failure, pages};
-use crate::app::notices::note;
+use crate::app::notices::print_notice;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::ports::Clock;
 use crate::proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
-pub struct GetArgs {
+pub struct CounterGetArgs {
     /// The counters.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -33,11 +33,11 @@ pub struct GetArgs {
     max_staleness: Option<Duration>,
     /// Roll up first if the count is as of an earlier time: a time, or so long ago.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    at_least_as_of: Option<When>,
+    at_least_as_of: Option<TimeArg>,
 }
 
 #[derive(Debug, Args)]
-pub struct LsArgs {
+pub struct CounterLsArgs {
     /// Only names that begin so.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
@@ -62,10 +62,10 @@ pub struct SeriesArgs {
     name: String,
     /// The beginning: a time, or so long ago.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    from: When,
+    from: TimeArg,
     /// The end: a time, or so long ago.
     #[arg(long, default_value = "now", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    to: When,
+    to: TimeArg,
     /// The step; without it, the finest that the namespace keeps so far back.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     step: Option<Duration>,
@@ -75,7 +75,7 @@ pub struct SeriesArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub struct CounterWatchArgs {
     /// The counters.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -90,14 +90,14 @@ const READING: &[&str] =
 const READING_WIDTHS: &[usize] = &[20, 11, 27, 6, 27, 27, 9];
 const SUMMARY: &[&str] = &["counter_name", "count", "as_of", "saturated"];
 
-impl Counters {
-    pub(super) async fn get(&self, args: GetArgs) -> Result<(), Failure> {
+impl CounterContext {
+    pub(super) async fn get(&self, args: CounterGetArgs) -> Result<(), Failure> {
         let freshness = match args.fresh {
             true => pb::Freshness::UpToDate,
             false => args.freshness.unwrap_or_default(),
         };
         let max_staleness = args.max_staleness.map(write_duration);
-        let at_least_as_of = args.at_least_as_of.map(|when| when.on_the_wire(SystemClock.now()));
+        let at_least_as_of = args.at_least_as_of.map(|when| when.to_proto(SystemClock.now()));
         if let [name] = args.names.as_slice() {
             let request = pb::GetCountRequest {
                 namespace: self.namespace.clone(),
@@ -107,8 +107,8 @@ impl Counters {
                 freshness: freshness.into(),
             };
             let reading = self.get_one(&request).await?;
-            let rows = Rows { columns: READING, cells: vec![reading_cells(name, &reading)] };
-            return self.session.output.answer(&Answer::one(&full_name("GetCountResponse"), &reading), &rows);
+            let rows = TableRows { columns: READING, cells: vec![reading_cells(name, &reading)] };
+            return self.session.output.answer(&CliResponse::one(&full_name("GetCountResponse"), &reading), &rows);
         }
         let request = pb::BatchGetCountsRequest {
             namespace: self.namespace.clone(),
@@ -144,20 +144,20 @@ impl Counters {
         for result in &read.results {
             match (&result.error, &result.reading) {
                 (Some(error), _) => {
-                    note(&format!("{}: {} ({})", result.counter_name, error.message, error.reason));
+                    print_notice(&format!("{}: {} ({})", result.counter_name, error.message, error.reason));
                     refused.push(error);
                 }
                 (None, Some(reading)) => cells.push(reading_cells(&result.counter_name, reading)),
                 (None, None) => return Err(Failure::other("the server answered neither a reading nor an error")),
             }
         }
-        let rows = Rows { columns: READING, cells };
-        let answer = Answer::many(&full_name("BatchGetCountsResponse"), &read, "results");
+        let rows = TableRows { columns: READING, cells };
+        let answer = CliResponse::many(&full_name("BatchGetCountsResponse"), &read, "results");
         self.session.output.answer(&answer, &rows)?;
         all_or_partial(&refused, read.results.len(), "counters could not be read")
     }
 
-    pub(super) async fn list(&self, args: LsArgs) -> Result<(), Failure> {
+    pub(super) async fn list(&self, args: CounterLsArgs) -> Result<(), Failure> {
         let limit = if args.all { usize::MAX } else { args.limit };
         let (counters, next_page_token) = pages::rows(limit, async |page_size, page_token| {
             let request = self.list_request(args.prefix.clone());
@@ -167,10 +167,10 @@ impl Counters {
         .await?;
         let whole = pb::ListCountersResponse { counters, next_page_token };
         if !whole.next_page_token.is_empty() {
-            note("there are more; --limit N or --all shows them");
+            print_notice("there are more; --limit N or --all shows them");
         }
-        let rows = Rows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
-        let answer = Answer::many(&full_name("ListCountersResponse"), &whole, "counters");
+        let rows = TableRows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
+        let answer = CliResponse::many(&full_name("ListCountersResponse"), &whole, "counters");
         self.session.output.answer(&answer, &rows)
     }
 
@@ -191,8 +191,8 @@ impl Counters {
     pub(super) async fn top(&self, args: TopArgs) -> Result<(), Failure> {
         let request = pb::TopCountersRequest { namespace: self.namespace.clone(), n: args.n };
         let top = call!(ask self.session, counters.top_counters, &request)?;
-        let rows = Rows { columns: SUMMARY, cells: top.counters.iter().map(summary_cells).collect() };
-        self.session.output.answer(&Answer::many(&full_name("TopCountersResponse"), &top, "counters"), &rows)
+        let rows = TableRows { columns: SUMMARY, cells: top.counters.iter().map(summary_cells).collect() };
+        self.session.output.answer(&CliResponse::many(&full_name("TopCountersResponse"), &top, "counters"), &rows)
     }
 
     pub(super) async fn series(&self, args: SeriesArgs) -> Result<(), Failure> {
@@ -200,8 +200,8 @@ impl Counters {
         let request = pb::GetCountSeriesRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name,
-            from: Some(args.from.on_the_wire(now)),
-            to: Some(args.to.on_the_wire(now)),
+            from: Some(args.from.to_proto(now)),
+            to: Some(args.to.to_proto(now)),
             step: args.step.map(write_duration),
             cumulative: args.cumulative,
         };
@@ -211,12 +211,12 @@ impl Counters {
             let (sum, open) = (row.sum.to_string(), row.open.to_string());
             vec![time_cell(row.step_start.as_ref()), sum, value, open, row.saturated.to_string()]
         });
-        let rows = Rows { columns: &["step_start", "sum", "value", "open", "saturated"], cells: cells.collect() };
-        self.session.output.answer(&Answer::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
+        let rows = TableRows { columns: &["step_start", "sum", "value", "open", "saturated"], cells: cells.collect() };
+        self.session.output.answer(&CliResponse::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
     }
 
     /// A stream has no deadline, its first reading has. A stream that breaks is a failure: changes may have been missed.
-    pub(super) async fn watch(&self, args: WatchArgs) -> Result<(), Failure> {
+    pub(super) async fn watch(&self, args: CounterWatchArgs) -> Result<(), Failure> {
         let name_width = args.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };
         let fail = |status| {
@@ -233,15 +233,15 @@ impl Counters {
         let beginning = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late()));
         let (mut readings, mut next) = beginning.map_err(fail)?;
         let widths = [&[name_width], READING_WIDTHS].concat();
-        let mut parts = Parts::endless(self.session.output).laid_out(Layout::AtLeast(widths));
+        let mut parts = IncrementalPrinter::endless(self.session.output).with_layout(Layout::AtLeast(widths));
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
             let Some(answer) = next.take() else {
                 return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
             };
             let reading = answer.reading.unwrap_or_default();
-            let rows = Rows { columns: READING, cells: vec![reading_cells(&answer.counter_name, &reading)] };
-            parts.print(&[Answer::one(&full_name("WatchCountsResponse"), &answer).json()], &rows)?;
+            let rows = TableRows { columns: READING, cells: vec![reading_cells(&answer.counter_name, &reading)] };
+            parts.print(&[CliResponse::one(&full_name("WatchCountsResponse"), &answer).json()], &rows)?;
             shown += 1;
             if args.readings.is_none_or(|readings| shown < readings) {
                 next = readings.message().await.map_err(fail)?;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::app::cli::arguments::{freshness, time, total};
-use crate::app::cli::counter::{Counters, full_name};
+use crate::app::cli::counter::{CounterContext, full_name};
 use crate::app::cli::failure::exit_of;
-use crate::app::cli::namespaces::{Confirmed, confirm};
-use crate::app::cli::output::{Answer, Rows, time_cell, word};
+use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::output::{CliResponse, TableRows, time_cell, word};
 use crate::app::cli::{Exit, Failure};
-use crate::app::notices::{for_shell, note};
+use crate::app::notices::{print_notice, shell_quoted};
 use crate::client::WriteError;
 use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
@@ -100,7 +100,7 @@ const WRITTEN: &[&str] = &["counter_name", "outcome", "token", "event_time"];
 const WRITTEN_AND_READ: &[&str] =
     &["counter_name", "outcome", "token", "event_time", "count", "exactness", "as_of", "saturated"];
 
-impl Counters {
+impl CounterContext {
     pub(super) async fn add(&self, args: AddArgs) -> Result<(), Failure> {
         match args.get {
             true => self.add_and_get(args).await,
@@ -121,8 +121,8 @@ impl Counters {
             Err(error) => return Err(self.failed_write(&args.name, &error).await),
         };
         let cells = written(&args.name, added.outcome, added.idempotency_token.as_ref(), added.event_time.as_ref());
-        let rows = Rows { columns: WRITTEN, cells: vec![cells] };
-        self.session.output.answer(&Answer::one(&full_name("AddCountResponse"), &added), &rows)
+        let rows = TableRows { columns: WRITTEN, cells: vec![cells] };
+        self.session.output.answer(&CliResponse::one(&full_name("AddCountResponse"), &added), &rows)
     }
 
     async fn add_and_get(&self, args: AddArgs) -> Result<(), Failure> {
@@ -147,8 +147,8 @@ impl Counters {
         cells.push(word::<pb::Exactness>(added.exactness, "EXACTNESS_", pb::Exactness::as_str_name));
         cells.push(time_cell(added.as_of.as_ref()));
         cells.push(added.saturated.to_string());
-        let rows = Rows { columns: WRITTEN_AND_READ, cells: vec![cells] };
-        self.session.output.answer(&Answer::one(&full_name("AddAndGetCountResponse"), &added), &rows)
+        let rows = TableRows { columns: WRITTEN_AND_READ, cells: vec![cells] };
+        self.session.output.answer(&CliResponse::one(&full_name("AddAndGetCountResponse"), &added), &rows)
     }
 
     pub(super) async fn clear(&self, args: ClearArgs) -> Result<(), Failure> {
@@ -156,10 +156,10 @@ impl Counters {
             let count = self.reading(&args.name, pb::Freshness::UpToDate).await?.count;
             let what = format!("counter {} of namespace {}, now at {count}", args.name, self.namespace);
             if args.dry_run {
-                note(&format!("would clear {what}; nothing was changed"));
+                print_notice(&format!("would clear {what}; nothing was changed"));
                 return Ok(());
             }
-            if confirm(args.yes, &format!("clear {what}"))? == Confirmed::No {
+            if confirm(args.yes, &format!("clear {what}"))? == Confirmation::No {
                 return Ok(());
             }
         }
@@ -174,12 +174,12 @@ impl Counters {
             Err(error) => return Err(self.failed_write(&args.name, &error).await),
         };
         if let Some(visible_at) = &cleared.visible_at {
-            note(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
+            print_notice(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
         }
         let cells =
             written(&args.name, cleared.outcome, cleared.idempotency_token.as_ref(), cleared.event_time.as_ref());
-        let rows = Rows { columns: WRITTEN, cells: vec![cells] };
-        self.session.output.answer(&Answer::one(&full_name("ClearCountResponse"), &cleared), &rows)
+        let rows = TableRows { columns: WRITTEN, cells: vec![cells] };
+        self.session.output.answer(&CliResponse::one(&full_name("ClearCountResponse"), &cleared), &rows)
     }
 
     pub(super) async fn report(&self, args: ReportArgs) -> Result<(), Failure> {
@@ -198,7 +198,7 @@ impl Counters {
         for ((name, total), result) in args.totals.iter().zip(&reported.results) {
             let outcome = match &result.error {
                 Some(error) => {
-                    note(&format!("{name}: {}", error.message));
+                    print_notice(&format!("{name}: {}", error.message));
                     refused.push(error);
                     error.reason.clone()
                 }
@@ -206,8 +206,8 @@ impl Counters {
             };
             cells.push(vec![name.clone(), total.to_string(), outcome, time_cell(result.event_time.as_ref())]);
         }
-        let rows = Rows { columns: &["counter_name", "total", "outcome", "event_time"], cells };
-        let answer = Answer::many(&full_name("ReportTotalsResponse"), &reported, "results");
+        let rows = TableRows { columns: &["counter_name", "total", "outcome", "event_time"], cells };
+        let answer = CliResponse::many(&full_name("ReportTotalsResponse"), &reported, "results");
         let answer = answer.about(args.totals.iter().map(|(name, _)| name.clone()));
         self.session.output.answer(&answer, &rows)?;
         all_or_partial(&refused, args.totals.len(), "totals were refused")
@@ -256,7 +256,7 @@ fn settling(namespace: &str, name: &str, token: &pb::IdempotencyToken) -> String
     let time = token.generation_time.map(|time| format!("--generation-time {time} ")).unwrap_or_default();
     // Names begin with a letter or digit; a token may look like an option.
     let end_of_options = if token.token.starts_with('-') { "-- " } else { "" };
-    let token = for_shell(&token.token);
+    let token = shell_quoted(&token.token);
     format!("tallystone counter check-token -n {namespace} {time}{end_of_options}{name} {token}")
 }
 

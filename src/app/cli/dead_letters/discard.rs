@@ -2,20 +2,20 @@
 
 use clap::{ArgGroup, Args};
 
-use crate::api::grpc::whole;
+use crate::api::grpc::saturating_i64;
 use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::chosen::{Letter, Verb};
-use crate::app::cli::namespaces::{Confirmed, confirm};
-use crate::app::cli::operations::Following;
+use crate::app::cli::dead_letters::selection::{DeadLetter, DeadLetterAction};
+use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::operations::OperationFollower;
 use crate::app::cli::queue::messages;
-use crate::app::cli::{Failure, Session};
+use crate::app::cli::{ClientContext, Failure};
 use crate::proto::queue::v1 as pb;
 
-const DISCARD: Verb = Verb { kind: "discard", done: "discarded" };
+const DISCARD: DeadLetterAction = DeadLetterAction { kind: "discard", done: "discarded" };
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").required(true).multiple(true).args(["ids", "meta", "error_signature", "all"])))]
-pub struct RmArgs {
+pub struct DlqRmArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
@@ -46,8 +46,8 @@ pub struct RmArgs {
     no_wait: bool,
 }
 
-impl Session {
-    pub(super) async fn discard(&self, args: RmArgs) -> Result<(), Failure> {
+impl ClientContext {
+    pub(super) async fn discard(&self, args: DlqRmArgs) -> Result<(), Failure> {
         match (args.ids.is_empty(), args.error_signature.as_deref()) {
             (false, _) => self.discard_named(args).await,
             (true, Some("")) => self.discard_unsigned(args).await,
@@ -56,7 +56,7 @@ impl Session {
     }
 
     /// Counts first: what was counted is what goes, and nothing that failed since.
-    async fn discard_many(&self, args: RmArgs) -> Result<(), Failure> {
+    async fn discard_many(&self, args: DlqRmArgs) -> Result<(), Failure> {
         let count = pb::DiscardMessagesRequest {
             queue: args.queue.clone(),
             filter: args.meta.iter().cloned().collect(),
@@ -67,7 +67,7 @@ impl Session {
         };
         let counted = self.discarded(&count).await?;
         if args.dry_run {
-            return Following::new(self).print(counted);
+            return OperationFollower::new(self).print(counted);
         }
         if self.is_kept(&args, counted.done)? {
             return Ok(());
@@ -76,43 +76,43 @@ impl Session {
         let request = pb::DiscardMessagesRequest { dry_run: false, until_time, request_token, ..count };
         let operation = self.discarded(&request).await?;
         match args.no_wait {
-            true => Following::new(self).print(operation),
-            false => Following::new(self).to_its_end(operation).await,
+            true => OperationFollower::new(self).print(operation),
+            false => OperationFollower::new(self).wait_until_done(operation).await,
         }
     }
 
-    async fn discard_named(&self, args: RmArgs) -> Result<(), Failure> {
-        if !args.dry_run && self.is_kept(&args, whole(args.ids.len()))? {
+    async fn discard_named(&self, args: DlqRmArgs) -> Result<(), Failure> {
+        if !args.dry_run && self.is_kept(&args, saturating_i64(args.ids.len()))? {
             return Ok(());
         }
         let one = async |id: &String| self.discard_one(&args, id).await.map(Some);
-        self.one_by_one(DISCARD, &args.queue, &args.ids, String::as_str, one).await
+        self.apply_to_each(DISCARD, &args.queue, &args.ids, String::as_str, one).await
     }
 
     /// Those without a signature: a call cannot say that, so they are read and then named. Each is looked at again before it
     /// goes: whoever is asked may take an hour, and one that was redriven and failed again meanwhile was not meant.
-    async fn discard_unsigned(&self, args: RmArgs) -> Result<(), Failure> {
+    async fn discard_unsigned(&self, args: DlqRmArgs) -> Result<(), Failure> {
         if args.no_wait {
             return Err(Failure::usage("--no-wait cannot be used with --error-signature '', which reads and waits"));
         }
-        let chosen = self.chosen(&args.queue, "", &args.meta).await?;
-        let count = whole(chosen.letters.len());
+        let chosen = self.select_dead_letters(&args.queue, "", &args.meta).await?;
+        let count = saturating_i64(chosen.letters.len());
         if args.dry_run {
-            self.would(DISCARD, &args.queue, count)?;
+            self.print_dry_run(DISCARD, &args.queue, count)?;
             return chosen.end();
         }
         if self.is_kept(&args, count)? {
             return Ok(());
         }
-        let one = async |letter: &Letter| match self.is_still(&args.queue, letter).await? {
+        let one = async |letter: &DeadLetter| match self.is_unchanged(&args.queue, letter).await? {
             true => self.discard_one(&args, &letter.key).await.map(Some),
             false => Ok(None),
         };
-        self.one_by_one(DISCARD, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
+        self.apply_to_each(DISCARD, &args.queue, &chosen.letters, |letter| letter.key.as_str(), one).await?;
         chosen.end()
     }
 
-    async fn discard_one(&self, args: &RmArgs, id: &str) -> Result<pb::Operation, Failure> {
+    async fn discard_one(&self, args: &DlqRmArgs, id: &str) -> Result<pb::Operation, Failure> {
         let request = pb::DiscardMessagesRequest {
             queue: args.queue.clone(),
             message_id: id.to_owned(),
@@ -125,9 +125,9 @@ impl Session {
     }
 
     /// Asks whether so many may go; true if not.
-    fn is_kept(&self, args: &RmArgs, count: i64) -> Result<bool, Failure> {
+    fn is_kept(&self, args: &DlqRmArgs, count: i64) -> Result<bool, Failure> {
         let what = format!("discard {} of queue {} for ever", messages(count), args.queue);
-        Ok(confirm(args.yes, &what)? == Confirmed::No)
+        Ok(confirm(args.yes, &what)? == Confirmation::No)
     }
 
     async fn discarded(&self, request: &pb::DiscardMessagesRequest) -> Result<pb::Operation, Failure> {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use crate::api::grpc::whole;
-use crate::app::cli::output::{Parts, Rows, time_cell};
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::output::{IncrementalPrinter, TableRows, time_cell};
 use crate::app::cli::queue::messages;
-use crate::app::cli::{Failure, Session, pages};
-use crate::app::notices::note;
+use crate::app::cli::{ClientContext, Failure, pages};
+use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
 /// The messages that are looked at for groups unless `--limit` says otherwise.
@@ -23,7 +23,7 @@ const LISTED: usize = 100;
 const COLUMNS: &[&str] = &["error_signature", "messages", "attempts", "first_time", "last_time", "example_id"];
 
 #[derive(Debug, Args)]
-pub struct LsArgs {
+pub struct DlqLsArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
@@ -40,7 +40,7 @@ pub struct LsArgs {
 
 /// Messages that failed alike.
 #[derive(Default)]
-struct Group {
+struct DeadLetterGroup {
     messages: u64,
     attempts: u64,
     first: Option<prost_types::Timestamp>,
@@ -49,7 +49,7 @@ struct Group {
     example: String,
 }
 
-impl Group {
+impl DeadLetterGroup {
     fn add(&mut self, message: &pb::Message) {
         self.messages += 1;
         self.attempts += u64::try_from(message.attempt_number).unwrap_or(0);
@@ -63,8 +63,8 @@ impl Group {
     }
 }
 
-impl Session {
-    pub(super) async fn dead_letters(&self, args: LsArgs) -> Result<(), Failure> {
+impl ClientContext {
+    pub(super) async fn dead_letters(&self, args: DlqLsArgs) -> Result<(), Failure> {
         match args.error_signature {
             Some(signature) => {
                 let limit = args.limit.unwrap_or(LISTED);
@@ -72,11 +72,11 @@ impl Session {
                 let (mut found, left) = self.errored(&args.queue, LOOKED_AT).await?;
                 found.retain(is_meant);
                 if !left.is_empty() {
-                    note(&format!("only the first {LOOKED_AT} messages were looked at"));
+                    print_notice(&format!("only the first {LOOKED_AT} messages were looked at"));
                 }
                 let next_page_token = if found.len() > limit { left } else { String::new() };
                 if found.len() > limit {
-                    note("there are more; --limit N shows them");
+                    print_notice("there are more; --limit N shows them");
                 }
                 found.truncate(limit);
                 self.listed_messages(&pb::ListMessagesResponse { messages: found, next_page_token })
@@ -91,16 +91,16 @@ impl Session {
 
     async fn dead_letter_groups(&self, queue: &str, limit: usize) -> Result<(), Failure> {
         let (found, left) = self.errored(queue, limit).await?;
-        let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+        let mut groups: BTreeMap<String, DeadLetterGroup> = BTreeMap::new();
         found.iter().for_each(|message| groups.entry(signature_of(message)).or_default().add(message));
-        let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
+        let mut groups: Vec<(String, DeadLetterGroup)> = groups.into_iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.messages));
         if !left.is_empty() {
-            let looked = messages(whole(found.len()));
-            note(&format!("only the first {looked} were looked at; --limit N looks at more"));
+            let looked = messages(saturating_i64(found.len()));
+            print_notice(&format!("only the first {looked} were looked at; --limit N looks at more"));
         }
         if self.output.is_for_people() && groups.iter().any(|(signature, _)| signature.is_empty()) {
-            note(
+            print_notice(
                 "(none) is what has no error signature; --error-signature '' means it, here and in `dlq redrive` and `dlq rm`",
             );
         }
@@ -127,8 +127,8 @@ impl Session {
                 group.example,
             ]
         });
-        let rows = Rows { columns: COLUMNS, cells: cells.collect() };
-        let mut parts = Parts::list(self.output);
+        let rows = TableRows { columns: COLUMNS, cells: cells.collect() };
+        let mut parts = IncrementalPrinter::list(self.output);
         if !items.is_empty() {
             parts.print(&items, &rows)?;
         }

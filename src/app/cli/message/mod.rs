@@ -1,12 +1,12 @@
 //! `msg`: put messages into queues, lease and settle them, look at them. `push`, `take` and `look` hold the commands.
 
-mod look;
+mod consume;
+mod inspect;
 mod push;
-mod take;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure};
+use crate::app::cli::{ClientArgs, Failure, GlobalArgs};
 
 /// Put messages into queues, lease them, settle them, look at them.
 #[derive(Debug, Args)]
@@ -30,48 +30,48 @@ enum MsgCommand {
         visible_alias = "poll",
         after_help = "Example:\n  tallystone msg pull -q emails --max 2 --lease 1m --wait 5s"
     )]
-    Pull(take::PullArgs),
+    Pull(consume::PullArgs),
     /// End leases: the work is done.
     #[command(
         visible_alias = "ack",
         after_help = "Example:\n  tallystone msg complete -q emails $(tallystone msg pull -q emails --tokens)"
     )]
-    Complete(take::SettleArgs),
+    Complete(consume::SettleArgs),
     /// Give messages up for good: by their leases, or one that nobody has by its id.
     #[command(after_help = "Example:\n  tallystone msg cancel -q emails --id order-17 --reason 'no longer wanted'")]
-    Cancel(take::CancelArgs),
+    Cancel(consume::CancelArgs),
     /// End leases: the work failed, and is tried again while attempts are left.
     #[command(
         after_help = "Example:\n  tallystone msg fail -q emails $(tallystone msg pull -q emails --tokens) --error timeout --delay 10s"
     )]
-    Fail(take::FailArgs),
+    Fail(consume::FailArgs),
     /// End leases: the work was not begun, and the attempt is given back.
     #[command(after_help = "Example:\n  tallystone msg release -q emails $(tallystone msg pull -q emails --tokens)")]
-    Release(take::SettleArgs),
+    Release(consume::SettleArgs),
     /// Let leases end so long from now.
     #[command(
         after_help = "Example:\n  tallystone msg extend -q emails $(tallystone msg pull -q emails --tokens) --lease 5m"
     )]
-    Extend(take::ExtendArgs),
+    Extend(consume::ExtendArgs),
     /// Read a message, whatever its state.
     #[command(after_help = "Example:\n  tallystone msg get -q emails order-17 --payload")]
-    Get(look::GetArgs),
+    Get(inspect::MsgGetArgs),
     /// Show the next messages without leasing them.
     #[command(after_help = "Example:\n  tallystone msg peek -q emails")]
-    Peek(look::PeekArgs),
+    Peek(inspect::PeekArgs),
     /// List the messages of a state, shard by shard in the order of their arrival.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone msg ls -q emails --state running")]
-    Ls(look::LsArgs),
+    Ls(inspect::MsgLsArgs),
     /// Change priority or visibility of a message that nobody has.
     #[command(after_help = "Example:\n  tallystone msg update -q emails order-17 --priority 5 --invisibility 1h")]
-    Update(look::UpdateArgs),
+    Update(inspect::MsgUpdateArgs),
     /// Say why a message is not being served, and what to do.
     #[command(after_help = "Example:\n  tallystone msg explain -q emails order-17")]
-    Explain(look::ExplainArgs),
+    Explain(inspect::MsgExplainArgs),
 }
 
 impl MsgArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
             MsgCommand::Push(args) => Box::pin(session.push(args)).await,

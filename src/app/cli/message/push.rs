@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::api::grpc::whole;
+use crate::api::grpc::saturating_i64;
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair, time};
 use crate::app::cli::counter::all_or_partial;
-use crate::app::cli::message::look::state;
-use crate::app::cli::output::{Answer, Rows, progress};
+use crate::app::cli::message::inspect::state;
+use crate::app::cli::output::{CliResponse, TableRows, progress};
 use crate::app::cli::queue::{self, full_name};
-use crate::app::cli::{Exit, Failure, Session};
-use crate::app::notices::{for_shell, note};
+use crate::app::cli::{ClientContext, Exit, Failure};
+use crate::app::notices::{print_notice, shell_quoted};
 use crate::app::units::counted;
 use crate::domain::Timestamp;
 use crate::domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
@@ -98,7 +98,7 @@ impl MessageArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     pub(super) async fn push(&self, args: PushArgs) -> Result<(), Failure> {
         let like = args.message.message();
         if let (true, Some(file)) = (args.lines, &args.file) {
@@ -126,23 +126,23 @@ impl Session {
             match error.may_be_applied {
                 true => failure
                     .hint(format!("it may be in the queue; its id is {id}"))
-                    .hint(format!("push it again with --id {}, and it is there once", for_shell(id))),
+                    .hint(format!("push it again with --id {}, and it is there once", shell_quoted(id))),
                 false => failure,
             }
         })?;
         let cells = vec![cells(&pushed.message_id, pushed.state, pushed.already_enqueued, &pushed.message_key)];
-        let rows = Rows { columns: PUSHED, cells };
-        self.output.answer(&Answer::one(&full_name("EnqueueResponse"), &pushed), &rows)
+        let rows = TableRows { columns: PUSHED, cells };
+        self.output.answer(&CliResponse::one(&full_name("EnqueueResponse"), &pushed), &rows)
     }
 
     /// Pushes the lines batch by batch, each with an id of its own.
     async fn push_lines(&self, queue: &str, like: &pb::Message, file: &Path) -> Result<(), Failure> {
         let mut lines = lines_of(file)?;
-        let mut whole = pb::BatchEnqueueResponse::default();
+        let mut response = pb::BatchEnqueueResponse::default();
         loop {
             let mut messages = Vec::with_capacity(QUEUE_BATCH_ITEMS_MAX);
             while messages.len() < QUEUE_BATCH_ITEMS_MAX {
-                let Some(payload) = next_line(&mut lines).map_err(|failure| so_far(failure, whole.results.len()))?
+                let Some(payload) = next_line(&mut lines).map_err(|failure| so_far(failure, response.results.len()))?
                 else {
                     break;
                 };
@@ -152,17 +152,17 @@ impl Session {
                 break;
             }
             let request = pb::BatchEnqueueRequest { queue: queue.to_owned(), messages };
-            let done = whole.results.len();
+            let done = response.results.len();
             let answer = call!(self, queues.batch_enqueue, &request);
-            whole.results.extend(answer.map_err(|failure| so_far(failure, done))?.results);
-            progress(&queue::messages(i64::try_from(whole.results.len()).unwrap_or(i64::MAX)));
+            response.results.extend(answer.map_err(|failure| so_far(failure, done))?.results);
+            progress(&queue::messages(i64::try_from(response.results.len()).unwrap_or(i64::MAX)));
         }
         let mut refused = Vec::new();
-        let mut rows = Rows { columns: PUSHED, cells: Vec::new() };
-        for (line, result) in whole.results.iter().enumerate() {
+        let mut rows = TableRows { columns: PUSHED, cells: Vec::new() };
+        for (line, result) in response.results.iter().enumerate() {
             match &result.error {
                 Some(error) => {
-                    note(&format!("line {}: {} ({})", line + 1, error.message, error.reason));
+                    print_notice(&format!("line {}: {} ({})", line + 1, error.message, error.reason));
                     refused.push(error);
                 }
                 None => rows.cells.push(cells(
@@ -173,8 +173,8 @@ impl Session {
                 )),
             }
         }
-        self.output.answer(&Answer::many(&full_name("BatchEnqueueResponse"), &whole, "results"), &rows)?;
-        all_or_partial(&refused, whole.results.len(), "messages were refused")
+        self.output.answer(&CliResponse::many(&full_name("BatchEnqueueResponse"), &response, "results"), &rows)?;
+        all_or_partial(&refused, response.results.len(), "messages were refused")
     }
 }
 
@@ -204,24 +204,24 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 fn so_far(failure: Failure, done: usize) -> Failure {
     failure.hint(format!(
         "{} pushed before; go on with line {}",
-        counted(whole(done), "line was", "lines were"),
+        counted(saturating_i64(done), "line was", "lines were"),
         done + 1
     ))
 }
 
 /// The lines of a file that is read as they are asked for.
-struct Lines<'a> {
+struct NumberedLines<'a> {
     file: &'a Path,
     reader: BufReader<Box<dyn Read>>,
     /// How many were read.
     number: usize,
 }
 
-fn lines_of(file: &Path) -> Result<Lines<'_>, Failure> {
-    Ok(Lines { file, reader: BufReader::new(open(file)?), number: 0 })
+fn lines_of(file: &Path) -> Result<NumberedLines<'_>, Failure> {
+    Ok(NumberedLines { file, reader: BufReader::new(open(file)?), number: 0 })
 }
 
-fn next_line(lines: &mut Lines) -> Result<Option<Vec<u8>>, Failure> {
+fn next_line(lines: &mut NumberedLines) -> Result<Option<Vec<u8>>, Failure> {
     let mut line = Vec::new();
     let most = u64::try_from(QUEUE_MESSAGE_BYTES_MAX).unwrap_or(u64::MAX);
     let mut bounded = lines.reader.by_ref().take(most);
@@ -238,7 +238,7 @@ fn next_line(lines: &mut Lines) -> Result<Option<Vec<u8>>, Failure> {
 }
 
 /// Passes over the rest of a line; answers its bytes.
-fn rest_of_line(lines: &mut Lines) -> Result<usize, Failure> {
+fn rest_of_line(lines: &mut NumberedLines) -> Result<usize, Failure> {
     let mut passed = 0;
     loop {
         let buffer = lines.reader.fill_buf().map_err(|error| unreadable(lines.file, &error))?;

@@ -4,8 +4,8 @@
 //! be cut to nothing, then the ends of long texts. Tokens, which are copied into commands, are never cut; identifiers and
 //! names give after all other texts. The other formats have everything.
 
-use crate::app::cli::output::{Layout, Rows};
-use crate::app::notices::on_one_line;
+use crate::app::cli::output::{Layout, TableRows};
+use crate::app::notices::single_line;
 
 /// Tables are no wider, in characters, as far as cutting helps.
 pub const TABLE_WIDTH: usize = 100;
@@ -90,7 +90,7 @@ const LEFT_OUT: [&str; 19] = [
 ];
 
 /// A column as it is printed.
-pub struct Fitted {
+pub struct TableColumn {
     /// Its name.
     pub header: String,
     /// Its cells.
@@ -102,9 +102,9 @@ pub struct Fitted {
 }
 
 /// The columns of a table.
-pub fn fitted(rows: &Rows, layout: &Layout) -> Vec<Fitted> {
-    let mut columns: Vec<Fitted> =
-        rows.columns.iter().enumerate().map(|(place, name)| Fitted::new(name, place, rows)).collect();
+pub fn table_columns(rows: &TableRows, layout: &Layout) -> Vec<TableColumn> {
+    let mut columns: Vec<TableColumn> =
+        rows.columns.iter().enumerate().map(|(place, name)| TableColumn::new(name, place, rows)).collect();
     match layout {
         Layout::Natural => fit(&mut columns),
         // One wraps what is too long, the other one has it all.
@@ -114,10 +114,10 @@ pub fn fitted(rows: &Rows, layout: &Layout) -> Vec<Fitted> {
     columns
 }
 
-impl Fitted {
-    fn new(name: &'static str, place: usize, rows: &Rows) -> Self {
+impl TableColumn {
+    fn new(name: &'static str, place: usize, rows: &TableRows) -> Self {
         let header = name.to_uppercase().replace('_', " ");
-        let cell = |row: &Vec<String>| row.get(place).map(|cell| on_one_line(cell).into_owned()).unwrap_or_default();
+        let cell = |row: &Vec<String>| row.get(place).map(|cell| single_line(cell).into_owned()).unwrap_or_default();
         let cells: Vec<String> = rows.cells.iter().map(cell).collect();
         let is_number = NUMBERS.contains(&name) && cells.iter().all(|cell| is_number(cell));
         let mut column = Self { header, cells, is_number, name, width: 0 };
@@ -141,18 +141,18 @@ impl Fitted {
     }
 
     /// How narrow it may become.
-    fn least(&self, squeeze: Squeeze) -> usize {
+    fn min_width(&self, squeeze: ShrinkStage) -> usize {
         // Times stand alone in their column: a list of settings has texts beside them.
         let mut told = self.cells.iter().filter(|cell| !cell.is_empty()).peekable();
         let is_time = told.peek().is_some() && told.all(|cell| without_fraction(cell).is_some() || is_time(cell));
         let is_id = self.name.ends_with("_id") || self.name == "id";
         let least = match (self.name, squeeze) {
             (name, _) if self.is_number || is_time || NEVER_CUT.contains(&name) => return self.width,
-            (_, Squeeze::Texts | Squeeze::Names) if is_id => return self.width,
-            (_, Squeeze::All) if is_id => ID_LEAST,
-            (name, Squeeze::Texts) if NAMES.contains(&name) => NAME_LEAST,
-            (name, Squeeze::Texts) if name.contains("error") => ERROR_LEAST,
-            (_, Squeeze::Texts | Squeeze::Names | Squeeze::All) => CUT_TO_LEAST, // any text
+            (_, ShrinkStage::Texts | ShrinkStage::Names) if is_id => return self.width,
+            (_, ShrinkStage::All) if is_id => ID_LEAST,
+            (name, ShrinkStage::Texts) if NAMES.contains(&name) => NAME_LEAST,
+            (name, ShrinkStage::Texts) if name.contains("error") => ERROR_LEAST,
+            (_, ShrinkStage::Texts | ShrinkStage::Names | ShrinkStage::All) => CUT_TO_LEAST, // any text
         };
         least.max(self.header.chars().count()).min(self.width)
     }
@@ -174,7 +174,7 @@ impl Fitted {
 
 /// What gives way to make a table fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Squeeze {
+enum ShrinkStage {
     /// Texts, while names and errors can still be told from others.
     Texts,
     /// Names and errors too, identifiers not.
@@ -183,12 +183,12 @@ enum Squeeze {
     All,
 }
 
-fn width_of(columns: &[Fitted]) -> usize {
+fn width_of(columns: &[TableColumn]) -> usize {
     let between = BETWEEN * columns.len().saturating_sub(1);
     columns.iter().map(|column| column.width).sum::<usize>() + between
 }
 
-fn fit(columns: &mut Vec<Fitted>) {
+fn fit(columns: &mut Vec<TableColumn>) {
     if width_of(columns) > TABLE_WIDTH {
         columns.retain(|column| column.name != LEAST);
     }
@@ -196,43 +196,45 @@ fn fit(columns: &mut Vec<Fitted>) {
         columns.retain(|column| !column.is_empty());
     }
     if width_of(columns) > TABLE_WIDTH {
-        columns.iter_mut().for_each(Fitted::in_seconds);
+        columns.iter_mut().for_each(TableColumn::in_seconds);
     }
     let can_fit = {
         let kept = columns.iter().filter(|column| !LEFT_OUT.contains(&column.name));
-        kept.map(|column| column.least(Squeeze::All) + BETWEEN).sum::<usize>() <= TABLE_WIDTH + BETWEEN
+        kept.map(|column| column.min_width(ShrinkStage::All) + BETWEEN).sum::<usize>() <= TABLE_WIDTH + BETWEEN
     };
     for name in LEFT_OUT.into_iter().filter(|_| can_fit) {
-        let least = columns.iter().map(|column| column.least(Squeeze::Texts) + BETWEEN).sum::<usize>();
+        let least = columns.iter().map(|column| column.min_width(ShrinkStage::Texts) + BETWEEN).sum::<usize>();
         if least > TABLE_WIDTH + BETWEEN {
             columns.retain(|column| column.name != name);
         }
     }
-    for squeeze in [Squeeze::Texts, Squeeze::Names, Squeeze::All] {
+    for squeeze in [ShrinkStage::Texts, ShrinkStage::Names, ShrinkStage::All] {
         cut(columns, squeeze);
     }
 }
 
 /// Cuts the widest text first, so that short ones stay whole.
-fn cut(columns: &mut [Fitted], squeeze: Squeeze) {
+fn cut(columns: &mut [TableColumn], squeeze: ShrinkStage) {
     loop {
         let too_much = width_of(columns).saturating_sub(TABLE_WIDTH);
-        let widest =
-            columns.iter_mut().filter(|column| column.width > column.least(squeeze)).max_by_key(|column| column.width);
+        let widest = columns
+            .iter_mut()
+            .filter(|column| column.width > column.min_width(squeeze))
+            .max_by_key(|column| column.width);
         let (true, Some(widest)) = (too_much > 0, widest) else { return };
-        let to = widest.width.saturating_sub(too_much).max(widest.least(squeeze));
+        let to = widest.width.saturating_sub(too_much).max(widest.min_width(squeeze));
         widest.cut_to(to);
     }
 }
 
 /// Lays the columns out for all parts alike: what a later part holds is not known yet.
-fn at_least(columns: &mut Vec<Fitted>, widths: &[usize]) {
+fn at_least(columns: &mut Vec<TableColumn>, widths: &[usize]) {
     let mut planned: Vec<usize> = (0..columns.len()).map(|at| widths.get(at).copied().unwrap_or(0)).collect();
     let is_too_wide =
         |planned: &[usize]| planned.iter().sum::<usize>() + BETWEEN * planned.len().saturating_sub(1) > TABLE_WIDTH;
     if is_too_wide(&planned) {
         leave_out(columns, &mut planned, LEAST);
-        columns.iter_mut().for_each(Fitted::in_seconds);
+        columns.iter_mut().for_each(TableColumn::in_seconds);
         // Times with their fractions were planned for.
         planned.iter_mut().filter(|width| **width == TIME_WIDTH).for_each(|width| *width = SECONDS_WIDTH);
     }
@@ -247,7 +249,7 @@ fn at_least(columns: &mut Vec<Fitted>, widths: &[usize]) {
     }
 }
 
-fn leave_out(columns: &mut Vec<Fitted>, planned: &mut Vec<usize>, name: &str) {
+fn leave_out(columns: &mut Vec<TableColumn>, planned: &mut Vec<usize>, name: &str) {
     if let Some(at) = columns.iter().position(|column| column.name == name) {
         columns.remove(at);
         planned.remove(at);
@@ -285,14 +287,14 @@ mod tests {
 
     const TIME: &str = "2026-11-24T14:46:01.123456Z";
 
-    fn lines(rows: &Rows) -> (Vec<String>, usize) {
-        let columns = fitted(rows, &Layout::Natural);
+    fn lines(rows: &TableRows) -> (Vec<String>, usize) {
+        let columns = table_columns(rows, &Layout::Natural);
         let width = width_of(&columns);
         (columns.into_iter().map(|column| column.cells.join("|")).collect(), width)
     }
 
-    fn rows(columns: &'static [&'static str], cells: &[&str]) -> Rows {
-        Rows { columns, cells: vec![cells.iter().map(|cell| (*cell).to_owned()).collect()] }
+    fn rows(columns: &'static [&'static str], cells: &[&str]) -> TableRows {
+        TableRows { columns, cells: vec![cells.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     #[test]
@@ -341,7 +343,8 @@ mod tests {
 
     #[test]
     fn numbers_are_known_by_their_column_and_their_cells() {
-        let of = |columns: &'static [&'static str], cell: &str| fitted(&rows(columns, &[cell]), &Layout::Natural);
+        let of =
+            |columns: &'static [&'static str], cell: &str| table_columns(&rows(columns, &[cell]), &Layout::Natural);
         for cell in ["5", "-5", "+5", "1.5KiB", ""] {
             assert!(of(&["count"], cell)[0].is_number, "{cell}");
         }

@@ -4,13 +4,13 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::app::cli::namespaces::{Confirmed, confirm};
-use crate::app::cli::operations::Following;
-use crate::app::cli::output::{Answer, Output, Rows};
-use crate::app::cli::queue::settings::{self, SettingsArgs};
+use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::operations::OperationFollower;
+use crate::app::cli::output::{CliResponse, Output, TableRows};
+use crate::app::cli::queue::settings::{self, QueueSettingsArgs};
 use crate::app::cli::queue::{full_name, messages};
-use crate::app::cli::{Failure, Session};
-use crate::app::notices::note;
+use crate::app::cli::{ClientContext, Failure};
+use crate::app::notices::print_notice;
 use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
@@ -19,18 +19,18 @@ pub struct CreateArgs {
     /// The queue.
     name: String,
     #[command(flatten)]
-    settings: SettingsArgs,
+    settings: QueueSettingsArgs,
     /// Why, for the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
 
 #[derive(Debug, Args)]
-pub struct UpdateArgs {
+pub struct QueueUpdateArgs {
     /// The queue.
     name: String,
     #[command(flatten)]
-    settings: SettingsArgs,
+    settings: QueueSettingsArgs,
     /// A setting that returns to its default: default_lease, retry_policy, retention, ...; a wrong name lists all. May be
     /// repeated.
     #[arg(long, value_name = "SETTING")]
@@ -48,7 +48,7 @@ pub struct BlockArgs {
     /// The queue.
     name: String,
     #[command(flatten)]
-    sides: SidesArgs,
+    sides: BlockedSidesArgs,
     /// Why; every refusal repeats it.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
@@ -59,7 +59,7 @@ pub struct UnblockArgs {
     /// The queue.
     name: String,
     #[command(flatten)]
-    sides: SidesArgs,
+    sides: BlockedSidesArgs,
     /// Why, for the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
@@ -67,7 +67,7 @@ pub struct UnblockArgs {
 
 /// Which side of a queue; both if none is named.
 #[derive(Clone, Copy, Debug, Args)]
-struct SidesArgs {
+struct BlockedSidesArgs {
     /// Enqueues only.
     #[arg(long)]
     enqueue: bool,
@@ -101,7 +101,7 @@ pub struct PurgeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct RmArgs {
+pub struct QueueRmArgs {
     /// The queue.
     name: String,
     /// Do not ask.
@@ -118,7 +118,7 @@ pub struct RmArgs {
     reason: String,
 }
 
-impl SidesArgs {
+impl BlockedSidesArgs {
     /// Enqueues and dequeues.
     fn chosen(self) -> (Option<bool>, Option<bool>) {
         let both = !self.enqueue && !self.dequeue;
@@ -126,15 +126,15 @@ impl SidesArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     pub(super) async fn create_queue(&self, args: CreateArgs) -> Result<(), Failure> {
         let request = pb::CreateQueueRequest { queue: Some(args.settings.queue(args.name)), reason: args.reason };
         let created = call!(self, queues.create_queue, &request)?;
         let rows = settings_of(created.queue.as_ref(), self.output)?;
-        self.output.answer(&Answer::one(&full_name("CreateQueueResponse"), &created), &rows)
+        self.output.answer(&CliResponse::one(&full_name("CreateQueueResponse"), &created), &rows)
     }
 
-    pub(super) async fn update_queue(&self, args: UpdateArgs) -> Result<(), Failure> {
+    pub(super) async fn update_queue(&self, args: QueueUpdateArgs) -> Result<(), Failure> {
         let queue = pb::Queue { etag: args.etag, ..args.settings.queue(args.name) };
         Box::pin(self.change(pb::UpdateQueueRequest { queue: Some(queue), reason: args.reason, reset: args.reset }))
             .await
@@ -177,7 +177,7 @@ impl Session {
             note_versions(before, after);
             changed_first(&mut rows.cells, settings::rows(before, self.output));
         }
-        self.output.answer(&Answer::one(&full_name("UpdateQueueResponse"), &updated), &rows)
+        self.output.answer(&CliResponse::one(&full_name("UpdateQueueResponse"), &updated), &rows)
     }
 
     pub(super) async fn limit_value(&self, args: LimitArgs) -> Result<(), Failure> {
@@ -185,15 +185,15 @@ impl Session {
         let request = pb::SetValueLimitRequest { queue: name, value: value.clone(), limit };
         let set = call!(self, queues.set_value_limit, &request)?;
         if self.output.is_for_people() {
-            note(&self.limit_told(&request).await);
+            print_notice(&self.limit_description(&request).await);
         }
         let limit = limit.map_or_else(|| "as the queue says".to_owned(), |limit| limit.to_string());
-        let rows = Rows { columns: &["value", "limit"], cells: vec![vec![value, limit]] };
-        self.output.answer(&Answer::one(&full_name("SetValueLimitResponse"), &set), &rows)
+        let rows = TableRows { columns: &["value", "limit"], cells: vec![vec![value, limit]] };
+        self.output.answer(&CliResponse::one(&full_name("SetValueLimitResponse"), &set), &rows)
     }
 
     /// What a change of a limit means, in words; what the queue says is left out where it cannot be read.
-    async fn limit_told(&self, request: &pb::SetValueLimitRequest) -> String {
+    async fn limit_description(&self, request: &pb::SetValueLimitRequest) -> String {
         let value = &request.value;
         match request.limit {
             Some(0) => format!("exclusivity value {value:?} rests: none of its messages is leased from now on"),
@@ -217,20 +217,20 @@ impl Session {
         let depth = self.depth(&args.name).await?;
         let what = format!("{} of queue {}", messages(depth.pending + depth.invisible), args.name);
         if args.dry_run {
-            note(&format!("would cancel {what}; nothing was changed"));
+            print_notice(&format!("would cancel {what}; nothing was changed"));
             return self.would_purge(args.name, depth.pending + depth.invisible);
         }
-        if confirm(args.yes, &format!("cancel {what}"))? == Confirmed::No {
+        if confirm(args.yes, &format!("cancel {what}"))? == Confirmation::No {
             return Ok(());
         }
         let request_token = self.client.message_id();
         let request = pb::PurgeQueueRequest { queue: args.name, request_token, ..Default::default() };
         let purged = call!(self, queues.purge_queue, &request)?;
         let operation = purged.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
-        Following::new(self).to_its_end(operation).await
+        OperationFollower::new(self).wait_until_done(operation).await
     }
 
-    pub(super) async fn remove_queue(&self, args: RmArgs) -> Result<(), Failure> {
+    pub(super) async fn remove_queue(&self, args: QueueRmArgs) -> Result<(), Failure> {
         let found = self.queue_named(&args.name).await?;
         // What was shown is deleted and nothing else.
         let etag = if args.etag.is_empty() { found.etag } else { args.etag };
@@ -242,10 +242,10 @@ impl Session {
         };
         let what = shown(held);
         if args.dry_run {
-            note(&format!("would delete {what}; nothing was changed"));
+            print_notice(&format!("would delete {what}; nothing was changed"));
             return self.deleted(held);
         }
-        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmed::No {
+        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmation::No {
             return Ok(());
         }
         let request = pb::DeleteQueueRequest {
@@ -256,7 +256,7 @@ impl Session {
             queue_id: found.id,
         };
         let deleted = call!(self, queues.delete_queue, &request)?;
-        note(&format!("deleted {}", shown(deleted.messages)));
+        print_notice(&format!("deleted {}", shown(deleted.messages)));
         self.deleted(deleted.messages)
     }
 
@@ -265,9 +265,9 @@ impl Session {
         if self.output.is_for_people() {
             return Ok(());
         }
-        let rows = Rows { columns: &["messages"], cells: vec![vec![messages.to_string()]] };
+        let rows = TableRows { columns: &["messages"], cells: vec![vec![messages.to_string()]] };
         self.output
-            .answer(&Answer::one(&full_name("DeleteQueueResponse"), &pb::DeleteQueueResponse { messages }), &rows)
+            .answer(&CliResponse::one(&full_name("DeleteQueueResponse"), &pb::DeleteQueueResponse { messages }), &rows)
     }
 
     /// What a purge would answer, for programs: an operation that was not begun.
@@ -278,11 +278,11 @@ impl Session {
         let (done, total, kind) = (messages, messages, "purge".to_owned());
         let state = pb::OperationState::Done.into();
         let would = pb::Operation { queue, kind, state, done, total, dry_run: true, ..Default::default() };
-        Following::new(self).shown(&would)
+        OperationFollower::new(self).show(&would)
     }
 }
 
-impl Session {
+impl ClientContext {
     async fn queue_named(&self, name: &str) -> Result<pb::Queue, Failure> {
         let request = pb::GetQueueRequest { queue: name.to_owned() };
         let found = call!(ask self, queues.get_queue, &request)?;
@@ -301,9 +301,12 @@ const CHANGES_ALWAYS: [&str; 3] = ["etag", "version", "update_time"];
 /// Tells whether anything was changed, and whether others did meanwhile.
 fn note_versions(before: &pb::Queue, after: &pb::Queue) {
     match after.version.saturating_sub(before.version) {
-        ..=0 => note("nothing was changed: the queue is as it was asked for"),
+        ..=0 => print_notice("nothing was changed: the queue is as it was asked for"),
         1 => {}
-        2.. => note(&format!("others changed the queue too; shown is what changed since version {}", before.version)),
+        2.. => print_notice(&format!(
+            "others changed the queue too; shown is what changed since version {}",
+            before.version
+        )),
     }
 }
 
@@ -327,7 +330,7 @@ fn changed_first(rows: &mut Vec<Vec<String>>, before: Vec<Vec<String>>) {
 }
 
 /// The settings of a queue that was answered.
-pub fn settings_of(queue: Option<&pb::Queue>, output: Output) -> Result<Rows, Failure> {
+pub fn settings_of(queue: Option<&pb::Queue>, output: Output) -> Result<TableRows, Failure> {
     let queue = queue.ok_or_else(|| Failure::other("the server answered without a queue"))?;
-    Ok(Rows { columns: &["setting", "value"], cells: settings::rows(queue, output) })
+    Ok(TableRows { columns: &["setting", "value"], cells: settings::rows(queue, output) })
 }

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use crate::app::cli::namespaces::{Confirmed, confirm};
-use crate::app::cli::output::{Answer, Rows, time_cell};
+use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::output::{CliResponse, TableRows, time_cell};
 use crate::app::cli::queue::full_name;
-use crate::app::cli::{Failure, Session};
-use crate::app::notices::note;
+use crate::app::cli::{ClientContext, Failure};
+use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -21,19 +21,20 @@ pub struct ResetClockArgs {
 
 const CLOCKS: &[&str] = &["queue_time", "server_time", "judged_by", "tokens_from"];
 
-impl Session {
+impl ClientContext {
     pub(super) async fn reset_clock(&self, args: ResetClockArgs) -> Result<(), Failure> {
         let what = "refuse every message whose token was made before now, and take those of from now on";
-        if !args.dry_run && confirm(args.yes, what)? == Confirmed::No {
+        if !args.dry_run && confirm(args.yes, what)? == Confirmation::No {
             return Ok(());
         }
         let request = pb::ResetQueueClockRequest { dry_run: args.dry_run };
         let clocks = call!(self, queues.reset_queue_clock, &request)?;
         if !args.dry_run && clocks.tokens_from.is_none() {
-            note("tokens of now are taken already; nothing was changed");
+            print_notice("tokens of now are taken already; nothing was changed");
         }
         let times = [clocks.queue_time, clocks.server_time, clocks.judged_by, clocks.tokens_from];
-        let rows = Rows { columns: CLOCKS, cells: vec![times.iter().map(|time| time_cell(time.as_ref())).collect()] };
-        self.output.answer(&Answer::one(&full_name("ResetQueueClockResponse"), &clocks), &rows)
+        let rows =
+            TableRows { columns: CLOCKS, cells: vec![times.iter().map(|time| time_cell(time.as_ref())).collect()] };
+        self.output.answer(&CliResponse::one(&full_name("ResetQueueClockResponse"), &clocks), &rows)
     }
 }

@@ -9,7 +9,7 @@ mod show;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::{BeforeNoun, ClientArgs, Failure, Session};
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
 use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
@@ -34,7 +34,7 @@ enum QueueCommand {
     Create(change::CreateArgs),
     /// Change the settings that are given; all others stay.
     #[command(after_help = "Example:\n  tallystone queue update emails --default-lease 1m --reset default_ttl")]
-    Update(change::UpdateArgs),
+    Update(change::QueueUpdateArgs),
     /// Refuse enqueues, dequeues or both, with a reason that every refusal repeats.
     #[command(after_help = "Example:\n  tallystone queue block emails --dequeue --reason 'the mail server is down'")]
     Block(change::BlockArgs),
@@ -49,10 +49,10 @@ enum QueueCommand {
     Purge(change::PurgeArgs),
     /// Delete a queue with all its messages.
     #[command(after_help = "Example:\n  tallystone queue rm emails --yes")]
-    Rm(change::RmArgs),
+    Rm(change::QueueRmArgs),
     /// List queues by name.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone queue ls em")]
-    Ls(show::LsArgs),
+    Ls(show::QueueLsArgs),
     /// Show all settings of a queue.
     #[command(visible_alias = "get", after_help = "Example:\n  tallystone queue describe emails")]
     Describe(show::NameArgs),
@@ -61,12 +61,12 @@ enum QueueCommand {
     Depth(show::DepthArgs),
     /// Follow the depth of a queue. JSON is printed as lines, for it has no end.
     #[command(after_help = "Example:\n  tallystone queue watch emails --readings 1")]
-    Watch(show::WatchArgs),
+    Watch(show::QueueWatchArgs),
     /// Say why a dequeue of this queue gets nothing, and what to do.
     #[command(
         after_help = "Example:\n  tallystone queue explain emails\n  tallystone queue explain emails --meta tenant=acme"
     )]
-    Explain(show::ExplainArgs),
+    Explain(show::QueueExplainArgs),
     /// Take messages with tokens of now again, which are refused with TOKEN_EXPIRED since this server's clock was wrong.
     #[command(after_help = "Example:\n  tallystone queue reset-clock --dry-run")]
     ResetClock(clock::ResetClockArgs),
@@ -76,7 +76,7 @@ enum QueueCommand {
 }
 
 impl QueueArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
             QueueCommand::Create(args) => Box::pin(session.create_queue(args)).await,
@@ -97,7 +97,7 @@ impl QueueArgs {
     }
 }
 
-impl Session {
+impl ClientContext {
     /// How many messages a queue holds in each state.
     pub(super) async fn depth(&self, queue: &str) -> Result<pb::GetDepthResponse, Failure> {
         let request = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };

@@ -11,7 +11,7 @@ use crate::proto::queue::v1 as pb;
 
 /// In which order a queue serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Kind {
+enum QueueTypeArg {
     /// By priority alone.
     #[value(alias = "QUEUE_TYPE_SIMPLE", alias = "SIMPLE")]
     Simple,
@@ -22,7 +22,7 @@ enum Kind {
 
 /// What the store of a queue has to offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Tier {
+enum DurabilityArg {
     /// What was answered survives a kill of the server; a power cut may take the last second.
     #[value(alias = "DURABILITY_FAST", alias = "FAST")]
     Fast,
@@ -37,10 +37,10 @@ enum Tier {
 /// The settings of a queue; what is left out is as it was, or as the defaults say.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
-pub struct SettingsArgs {
+pub struct QueueSettingsArgs {
     /// In which order it serves [default: simple]. Changes only while the queue is empty.
     #[arg(long = "type", value_enum)]
-    kind: Option<Kind>,
+    kind: Option<QueueTypeArg>,
     /// The metadata key whose value is the exclusivity value, on exclusive queues.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     exclusivity_key: String,
@@ -61,7 +61,7 @@ pub struct SettingsArgs {
     template_for: String,
     /// What the store of the server has to offer; a server that offers less refuses the queue [default: any].
     #[arg(long, value_enum, value_name = "TIER")]
-    required_durability: Option<Tier>,
+    required_durability: Option<DurabilityArg>,
     /// The lease of a message that asks for none [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     default_lease: Option<Duration>,
@@ -116,21 +116,21 @@ pub struct SettingsArgs {
     filter_shape: Vec<pb::FilterShape>,
 }
 
-impl SettingsArgs {
+impl QueueSettingsArgs {
     /// The queue that the API is asked for.
     pub fn queue(self, name: String) -> pb::Queue {
         let kept = [self.keep_completed, self.keep_canceled, self.keep_errored];
         let [completed, canceled, errored] = kept.map(|kept| kept.map(write_duration));
         let kind = match self.kind {
             None => pb::QueueType::Unspecified,
-            Some(Kind::Simple) => pb::QueueType::Simple,
-            Some(Kind::Exclusive) => pb::QueueType::Exclusive,
+            Some(QueueTypeArg::Simple) => pb::QueueType::Simple,
+            Some(QueueTypeArg::Exclusive) => pb::QueueType::Exclusive,
         };
         let tier = match self.required_durability {
             None => pb::Durability::Unspecified,
-            Some(Tier::Fast) => pb::Durability::Fast,
-            Some(Tier::Safe) => pb::Durability::Safe,
-            Some(Tier::Replicated) => pb::Durability::Replicated,
+            Some(DurabilityArg::Fast) => pb::Durability::Fast,
+            Some(DurabilityArg::Safe) => pb::Durability::Safe,
+            Some(DurabilityArg::Replicated) => pb::Durability::Replicated,
         };
         pb::Queue {
             name,
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_not_sent() {
-        let queue = SettingsArgs::default().queue("emails".to_owned());
+        let queue = QueueSettingsArgs::default().queue("emails".to_owned());
         assert_eq!(queue, pb::Queue { name: "emails".to_owned(), ..Default::default() });
     }
 }

@@ -7,13 +7,13 @@ use tonic::Request;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{Answer, Layout, Parts, Rows, time_cell};
+use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell};
 use crate::app::cli::queue::change::settings_of;
 use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
-use crate::app::cli::{Exit, Failure, Session, pages};
+use crate::app::cli::{ClientContext, Exit, Failure, pages};
 use crate::client::CallError;
-use crate::domain::queue::footprint::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
+use crate::domain::queue::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub struct NameArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct LsArgs {
+pub struct QueueLsArgs {
     /// Only names that begin so.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
@@ -42,7 +42,7 @@ pub struct DepthArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ExplainArgs {
+pub struct QueueExplainArgs {
     /// The queue.
     name: String,
     /// The metadata that the dequeue asks for; may be repeated, up to 4.
@@ -51,7 +51,7 @@ pub struct ExplainArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub struct QueueWatchArgs {
     /// The queue.
     name: String,
     /// The least time between two readings, 100ms or more [default: 1s].
@@ -77,8 +77,8 @@ const WATCHED: &[&str] = &["watch_time", "invisible", "pending", "running", "err
 /// How wide the columns of a reading get for queues of up to ten million messages.
 const WATCHED_WIDTHS: &[usize] = &[30, 9, 8, 8, 8, 7];
 
-impl Session {
-    pub(super) async fn list_queues(&self, args: LsArgs) -> Result<(), Failure> {
+impl ClientContext {
+    pub(super) async fn list_queues(&self, args: QueueLsArgs) -> Result<(), Failure> {
         let (queues, next_page_token) = pages::rows(usize::MAX, async |page_size, page_token| {
             let request = pb::ListQueuesRequest { page_size, prefix: args.prefix.clone(), page_token };
             let page = call!(ask self, queues.list_queues, &request)?;
@@ -98,8 +98,8 @@ impl Session {
             ]
         });
         let columns = &["name", "type", "shards", "enqueue_blocked", "dequeue_blocked", "version", "update_time"];
-        let rows = Rows { columns, cells: cells.collect() };
-        self.output.answer(&Answer::many(&full_name("ListQueuesResponse"), &whole, "queues"), &rows)
+        let rows = TableRows { columns, cells: cells.collect() };
+        self.output.answer(&CliResponse::many(&full_name("ListQueuesResponse"), &whole, "queues"), &rows)
     }
 
     pub(super) async fn describe_queue(&self, name: String) -> Result<(), Failure> {
@@ -113,7 +113,7 @@ impl Session {
                 rows.cells.iter().position(|row| row[0] == "filter_shapes").map_or(rows.cells.len(), |at| at + 1);
             rows.cells.insert(place, vec!["filter_shapes_memory".to_owned(), memory_of_shapes(queue, pending)]);
         }
-        self.output.answer(&Answer::one(&full_name("GetQueueResponse"), &found), &rows)
+        self.output.answer(&CliResponse::one(&full_name("GetQueueResponse"), &found), &rows)
     }
 
     pub(super) async fn depth_of_queue(&self, args: DepthArgs) -> Result<(), Failure> {
@@ -125,8 +125,8 @@ impl Session {
                     [shard.invisible, shard.pending, shard.running, shard.errored].map(|count| count.to_string());
                 [vec![shard.shard.to_string()], counts.to_vec()].concat()
             });
-            let rows = Rows { columns: SHARD_DEPTH, cells: cells.collect() };
-            return self.output.answer(&Answer::many(&full_name("GetDepthResponse"), &depth, "byShard"), &rows);
+            let rows = TableRows { columns: SHARD_DEPTH, cells: cells.collect() };
+            return self.output.answer(&CliResponse::many(&full_name("GetDepthResponse"), &depth, "byShard"), &rows);
         }
         let cells = [
             depth.invisible,
@@ -137,12 +137,12 @@ impl Session {
             depth.canceled,
             depth.payload_bytes,
         ];
-        let rows = Rows { columns: DEPTH, cells: vec![cells.iter().map(ToString::to_string).collect()] };
-        self.output.answer(&Answer::one(&full_name("GetDepthResponse"), &depth), &rows)
+        let rows = TableRows { columns: DEPTH, cells: vec![cells.iter().map(ToString::to_string).collect()] };
+        self.output.answer(&CliResponse::one(&full_name("GetDepthResponse"), &depth), &rows)
     }
 
     /// A stream has no deadline, its first reading has.
-    pub(super) async fn watch_queue(&self, args: WatchArgs) -> Result<(), Failure> {
+    pub(super) async fn watch_queue(&self, args: QueueWatchArgs) -> Result<(), Failure> {
         let request = pb::WatchQueueRequest { queue: args.name, interval: args.interval.map(write_duration) };
         let fail = |status| self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false });
         let mut client = self.client.queues();
@@ -153,14 +153,14 @@ impl Session {
         };
         let beginning = tokio::time::timeout(self.timeout, beginning).await;
         let (mut readings, mut next) = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late())).map_err(fail)?;
-        let mut parts = Parts::endless(self.output).laid_out(Layout::AtLeast(WATCHED_WIDTHS.to_vec()));
+        let mut parts = IncrementalPrinter::endless(self.output).with_layout(Layout::AtLeast(WATCHED_WIDTHS.to_vec()));
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
             let Some(reading) = next.take() else {
                 return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
             };
-            let rows = Rows { columns: WATCHED, cells: vec![watched_cells(&reading)] };
-            parts.print(&[Answer::one(&full_name("WatchQueueResponse"), &reading).json()], &rows)?;
+            let rows = TableRows { columns: WATCHED, cells: vec![watched_cells(&reading)] };
+            parts.print(&[CliResponse::one(&full_name("WatchQueueResponse"), &reading).json()], &rows)?;
             shown += 1;
             if args.readings.is_none_or(|readings| shown < readings) {
                 next = readings.message().await.map_err(fail)?;
@@ -169,11 +169,11 @@ impl Session {
         Ok(())
     }
 
-    pub(super) async fn explain_queue(&self, args: ExplainArgs) -> Result<(), Failure> {
+    pub(super) async fn explain_queue(&self, args: QueueExplainArgs) -> Result<(), Failure> {
         let request = pb::ExplainQueueRequest { queue: args.name, filter: args.meta.into_iter().collect() };
         let explained = call!(ask self, queues.explain_queue, &request)?;
         let rows = explanation_rows(&explained.explanations);
-        self.output.sentences(&Answer::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
+        self.output.sentences(&CliResponse::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)
     }
 
     pub(super) async fn history_of_queue(&self, args: HistoryArgs) -> Result<(), Failure> {
@@ -198,8 +198,8 @@ impl Session {
             ]
         });
         let columns = &["version", "change_time", "actor", "reason", "differences"];
-        let rows = Rows { columns, cells: cells.collect() };
-        self.output.answer(&Answer::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)
+        let rows = TableRows { columns, cells: cells.collect() };
+        self.output.answer(&CliResponse::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)
     }
 }
 
@@ -217,9 +217,9 @@ fn memory_of_shapes(queue: &pb::Queue, pending: i64) -> String {
 }
 
 /// Causes with what to do, as rows.
-pub fn explanation_rows(explanations: &[pb::Explanation]) -> Rows {
+pub fn explanation_rows(explanations: &[pb::Explanation]) -> TableRows {
     let cells = explanations.iter().map(|cause| vec![cause.cause.clone(), cause.text.clone()]);
-    Rows { columns: &["cause", "text"], cells: cells.collect() }
+    TableRows { columns: &["cause", "text"], cells: cells.collect() }
 }
 
 fn watched_cells(reading: &pb::WatchQueueResponse) -> Vec<String> {

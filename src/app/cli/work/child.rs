@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::app::notices::note;
+use crate::app::notices::print_notice;
 use crate::domain::limits::QUEUE_MESSAGE_BYTES_MAX;
 use crate::proto::queue::v1 as pb;
 
@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const STDERR_GRACE: Duration = Duration::from_secs(1);
 
 /// How a process ended.
-pub struct Ended {
+pub struct ProcessExit {
     /// Its exit code; none if a signal ended it.
     pub code: Option<i32>,
     /// The signal.
@@ -33,16 +33,16 @@ pub struct Ended {
 }
 
 /// A running process.
-pub struct Child {
+pub struct JobProcess {
     group: Option<Pid>,
     status: oneshot::Receiver<io::Result<ExitStatus>>,
     /// What `status` said, once it did.
-    over: Option<Option<ExitStatus>>,
+    exit_status: Option<Option<ExitStatus>>,
     stderr_over: oneshot::Receiver<()>,
     last_line: Arc<Mutex<String>>,
 }
 
-impl Ended {
+impl ProcessExit {
     /// What kind of failure it is.
     pub fn signature(&self) -> String {
         match (self.code, self.signal) {
@@ -53,7 +53,7 @@ impl Ended {
     }
 }
 
-impl Child {
+impl JobProcess {
     /// Starts the command of a message.
     pub fn start(exec: &str, queue: &str, server: &str, lease: &pb::Lease) -> io::Result<Self> {
         let message = lease.message.clone().unwrap_or_default();
@@ -84,22 +84,22 @@ impl Child {
             // As above.
             let _ = status_tx.send(child.wait());
         });
-        Ok(Self { group, status, over: None, stderr_over, last_line })
+        Ok(Self { group, status, exit_status: None, stderr_over, last_line })
     }
 
     /// Waits until the process has ended. May be dropped and called again until it answered.
-    pub async fn ended(&mut self) -> Ended {
-        let status = match self.over {
+    pub async fn ended(&mut self) -> ProcessExit {
+        let status = match self.exit_status {
             Some(status) => status,
             None => (&mut self.status).await.ok().and_then(Result::ok),
         };
-        self.over = Some(status);
+        self.exit_status = Some(status);
         // Its own lines are all there once the pipe is closed; what it left behind may keep it open.
         let _ = tokio::time::timeout(STDERR_GRACE, &mut self.stderr_over).await;
         self.group = None;
         let last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let code = status.and_then(|status| status.code());
-        Ended { code, signal: status.and_then(|status| status.signal()), last_line }
+        ProcessExit { code, signal: status.and_then(|status| status.signal()), last_line }
     }
 
     /// Ends the process and all that it started, gently first.
@@ -127,7 +127,7 @@ fn follow(stderr: impl Read, last_line: &Mutex<String>) {
     while matches!(reader.by_ref().take(most).read_until(b'\n', &mut line), Ok(read) if read > 0) {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        note(text);
+        print_notice(text);
         if !text.is_empty() {
             text.clone_into(&mut last_line.lock().unwrap_or_else(PoisonError::into_inner));
         }

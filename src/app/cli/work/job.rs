@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::app::cli::work::child::{Child, Ended};
-use crate::app::notices::{note, on_one_line};
+use crate::app::cli::work::child::{JobProcess, ProcessExit};
+use crate::app::notices::{print_notice, single_line};
 use crate::client::queues::{Job, Outcome, Shutdown};
 
 /// What all commands of a worker share.
-pub struct Commands {
+pub struct JobCommand {
     /// The command, for a shell.
     pub exec: String,
     /// The queue.
@@ -19,7 +19,7 @@ pub struct Commands {
     broken: Mutex<Option<String>>,
 }
 
-impl Commands {
+impl JobCommand {
     /// Commands of this worker.
     pub fn new(exec: String, queue: String, server: String, shutdown: Shutdown) -> Arc<Self> {
         Arc::new(Self { exec, queue, server, shutdown, broken: Mutex::default() })
@@ -37,7 +37,7 @@ impl Commands {
 
     /// Runs the command of a message until it ends or its work must.
     pub async fn run(self: Arc<Self>, mut job: Job) -> Outcome {
-        let mut child = match Child::start(&self.exec, &self.queue, &self.server, &job.lease) {
+        let mut child = match JobProcess::start(&self.exec, &self.queue, &self.server, &job.lease) {
             Ok(child) => child,
             Err(error) => return self.cannot_run(format!("cannot start sh: {error}")),
         };
@@ -66,9 +66,9 @@ impl Commands {
     }
 }
 
-fn failed(job: &Job, ended: &Ended) -> Outcome {
+fn failed(job: &Job, ended: &ProcessExit) -> Outcome {
     let (signature, text) = (ended.signature(), &ended.last_line);
     let words = if text.is_empty() { signature.clone() } else { format!("{signature}: {text}") };
-    note(&format!("{}: {words}", on_one_line(&job.message().message_id)));
+    print_notice(&format!("{}: {words}", single_line(&job.message().message_id)));
     Outcome::failed(signature, text)
 }

@@ -14,13 +14,13 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::api::grpc::whole;
+use crate::api::grpc::saturating_i64;
 use crate::app::cli::arguments::{lease, pair};
 use crate::app::cli::queue::messages;
-use crate::app::cli::{BeforeNoun, ClientArgs, Exit, Failure, Session};
-use crate::app::notices::{note, on_one_line};
+use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
+use crate::app::notices::{print_notice, single_line};
 use crate::client::queues::{Broken, Shutdown, Tally, Why, Worker, WorkerEvent};
-use job::Commands;
+use job::JobCommand;
 
 /// Run a program for each message of a queue: the payload on stdin, exit code 0 completes it.
 ///
@@ -67,15 +67,15 @@ const GRACE: Duration = Duration::from_secs(10);
 const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
-    pub async fn run(self, before: &BeforeNoun) -> Result<(), Failure> {
+    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = Arc::new(self.client.open(before)?);
         let shutdown = Shutdown::default();
-        let commands = Commands::new(self.exec.clone(), self.queue.clone(), session.server.clone(), shutdown.clone());
-        let mut stop = Stop::listen()?;
+        let commands = JobCommand::new(self.exec.clone(), self.queue.clone(), session.server.clone(), shutdown.clone());
+        let mut stop = WorkerStopSignals::listen()?;
         let signals = async {
-            stop.asked().await;
+            stop.wait().await;
             shutdown.finish();
-            stop.asked().await;
+            stop.wait().await;
             shutdown.end();
             std::future::pending::<Infallible>().await
         };
@@ -94,7 +94,7 @@ impl WorkArgs {
         result(tally, broken, self.until_empty)
     }
 
-    fn worker(&self, session: Arc<Session>, commands: Arc<Commands>) -> Worker {
+    fn worker(&self, session: Arc<ClientContext>, commands: Arc<JobCommand>) -> Worker {
         let mut worker = session.client.worker(&self.queue);
         worker = worker.concurrency(usize::from(self.concurrency)).grace(GRACE);
         worker = worker.session_lease(self.lease.unwrap_or(SESSION_LEASE)).label(self.label.clone());
@@ -107,62 +107,65 @@ impl WorkArgs {
         if self.until_empty {
             worker = worker.until_empty();
         }
-        worker.observed(move |event| note(&words(&session, &commands, event)))
+        worker.observed(move |event| print_notice(&event_text(&session, &commands, event)))
     }
 }
 
 /// What a worker meets, in words.
-fn words(session: &Session, commands: &Commands, event: WorkerEvent<'_>) -> String {
+fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent<'_>) -> String {
     match event {
         WorkerEvent::CannotTake { error, pause } => {
             format!("cannot take messages, trying again in {pause:?}: {}", session.failed(error))
         }
         WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
-            format!("{}: is to be canceled; ending its command", on_one_line(message_id))
+            format!("{}: is to be canceled; ending its command", single_line(message_id))
         }
         WorkerEvent::MustEnd { message_id, why: Why::LeaseLost | Why::Stopped } => {
-            format!("{}: the lease is lost; ending its command", on_one_line(message_id))
+            format!("{}: the lease is lost; ending its command", single_line(message_id))
         }
         WorkerEvent::NotSettled { message_id, error } => {
-            format!("{}: could not be settled, and comes back when its lease ends: {error}", on_one_line(message_id))
+            format!("{}: could not be settled, and comes back when its lease ends: {error}", single_line(message_id))
         }
         // Nobody sent a signal.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
-            format!("stopping, because the command cannot be run; {} in work", messages(whole(count)))
+            format!("stopping, because the command cannot be run; {} in work", messages(saturating_i64(count)))
         }
         WorkerEvent::Finishing(count) => {
-            format!("stopping; {} in work, a second signal gives them back", messages(whole(count)))
+            format!("stopping; {} in work, a second signal gives them back", messages(saturating_i64(count)))
         }
-        WorkerEvent::Ending(count) => format!("giving {} back", messages(whole(count))),
+        WorkerEvent::Ending(count) => format!("giving {} back", messages(saturating_i64(count))),
     }
 }
 
 fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
     let Tally { completed, failed, others } = tally;
-    note(&format!("{completed} completed, {failed} failed, {others} given up or lost"));
+    print_notice(&format!("{completed} completed, {failed} failed, {others} given up or lost"));
     match broken {
         Some(failure) => Err(failure),
         None if until_empty && failed > 0 => Err(Failure::new(
             Exit::Partial,
-            format!("{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts", messages(whole(failed))),
+            format!(
+                "{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts",
+                messages(saturating_i64(failed))
+            ),
         )),
         None => Ok(()),
     }
 }
 
 /// The signals that ask a worker to stop.
-struct Stop {
+struct WorkerStopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
+impl WorkerStopSignals {
     fn listen() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot listen to signals: {error}")));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn asked(&mut self) {
+    async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -1,14 +1,14 @@
 //! Dequeue by id, bulk operations, new settings, deletion.
 
 use super::*;
-use crate::domain::queue::command::{Bulk, Failure, Invalid, Verb};
+use crate::domain::queue::command::{BulkRequest, FailureReport, InvalidCommandPart, SettleAction};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::WorkError;
+use crate::domain::queue::message::AttemptError;
 
 fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
     let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });
     let token = bench.take(Dequeue { message: Some(by_key(sequence)), ..up_to(1) })[0].token;
-    let settled = bench.apply(Command::Settle { token, verb: Verb::Fail, failure: Failure::default() });
+    let settled = bench.apply(Command::Settle { token, verb: SettleAction::Fail, failure: FailureReport::default() });
     assert!(settled.is_ok(), "{settled:?}");
     sequence
 }
@@ -21,14 +21,14 @@ fn a_dequeue_by_id_takes_that_message_whatever_lies_ahead() {
     let by_id = MessageRef::Id(MessageId::new("second").expect("a legal id"), None);
     let taken = bench.take(Dequeue { message: Some(by_id.clone()), ..up_to(100) });
     assert_eq!(taken.iter().map(|leased| leased.token.key.sequence).collect::<Vec<_>>(), [second]);
-    assert_eq!(bench.state(first), Some(State::Pending));
+    assert_eq!(bench.state(first), Some(MessageState::Pending));
     let again = bench.apply(Command::Dequeue(Dequeue { message: Some(by_id), ..up_to(1) }));
-    assert_eq!(again, Err(Refusal::WrongState(State::Running)));
+    assert_eq!(again, Err(Refusal::WrongState(MessageState::Running)));
     let unknown = bench.apply(Command::Dequeue(Dequeue { message: Some(by_key(9)), ..up_to(1) }));
     assert_eq!(unknown, Err(Refusal::NotFound));
     let hidden = bench.put(NewMessage { invisibility: Some(SECOND), ..message("hidden", &[]) });
     let early = Command::Dequeue(Dequeue { message: Some(by_key(hidden)), ..up_to(1) });
-    assert_eq!(bench.apply(early.clone()), Err(Refusal::WrongState(State::Invisible)));
+    assert_eq!(bench.apply(early.clone()), Err(Refusal::WrongState(MessageState::Invisible)));
     bench.now = bench.now + SECOND;
     assert!(bench.apply(early).is_ok(), "its window is over");
 }
@@ -38,12 +38,12 @@ fn a_ttl_of_nothing_is_none_whatever_the_queue_says() {
     let mut bench = Bench::new(Settings { default_ttl: Some(SECOND), ..settings() });
     let never = bench.put(NewMessage { ttl: Some(Duration::ZERO), ..message("never", &[]) });
     let as_the_queue_says = bench.put(message("soon", &[]));
-    assert_eq!(bench.state(never), Some(State::Pending), "it is not over at once");
+    assert_eq!(bench.state(never), Some(MessageState::Pending), "it is not over at once");
     bench.now = bench.now + 3_600 * SECOND;
     assert!(bench.apply(Command::Sweep { max: 256 }).is_ok());
     assert_eq!(
         [never, as_the_queue_says].map(|message| bench.state(message)),
-        [Some(State::Pending), Some(State::Canceled)]
+        [Some(MessageState::Pending), Some(MessageState::Canceled)]
     );
 }
 
@@ -53,23 +53,23 @@ fn a_redrive_touches_what_meets_its_filter_once() {
     let red: Vec<u64> = (0..3).map(|n| errored(&mut bench, &format!("r{n}"), &[("team", "red")])).collect();
     let blue = errored(&mut bench, "b", &[("team", "blue")]);
     let filter = Filter::new([("team", "red")]).expect("a legal filter");
-    let bulk = Bulk { filter, through: blue, max: 2, dry_run: true, ..Bulk::default() };
-    let counted = bench.apply(Command::RedriveAll(Bulk { max: 256, ..bulk.clone() }));
+    let bulk = BulkRequest { filter, through: blue, max: 2, dry_run: true, ..BulkRequest::default() };
+    let counted = bench.apply(Command::RedriveAll(BulkRequest { max: 256, ..bulk.clone() }));
     assert_eq!(counted, Ok(Reply::Walked { count: 3, next: None }));
-    assert_eq!(bench.state(red[0]), Some(State::Errored), "a dry run changes nothing");
-    let bulk = Bulk { dry_run: false, ..bulk };
+    assert_eq!(bench.state(red[0]), Some(MessageState::Errored), "a dry run changes nothing");
+    let bulk = BulkRequest { dry_run: false, ..bulk };
     let first = bench.apply(Command::RedriveAll(bulk.clone()));
     assert_eq!(first, Ok(Reply::Walked { count: 2, next: Some(red[1]) }));
     // A message that errs again meanwhile lies behind the cursor.
     let token = bench.take(up_to(1))[0].token;
-    let failed = bench.apply(Command::Settle { token, verb: Verb::Fail, failure: Failure::default() });
+    let failed = bench.apply(Command::Settle { token, verb: SettleAction::Fail, failure: FailureReport::default() });
     assert!(failed.is_ok(), "{failed:?}");
-    assert_eq!(bench.state(red[0]), Some(State::Errored));
-    let second = bench.apply(Command::RedriveAll(Bulk { after: red[1], ..bulk }));
+    assert_eq!(bench.state(red[0]), Some(MessageState::Errored));
+    let second = bench.apply(Command::RedriveAll(BulkRequest { after: red[1], ..bulk }));
     assert_eq!(second, Ok(Reply::Walked { count: 1, next: None }));
     assert_eq!(
         [red[0], red[2], blue].map(|sequence| bench.state(sequence)),
-        [Some(State::Errored), Some(State::Pending), Some(State::Errored)]
+        [Some(MessageState::Errored), Some(MessageState::Pending), Some(MessageState::Errored)]
     );
 }
 
@@ -79,9 +79,9 @@ fn a_discard_lets_go_of_what_is_errored_of_a_signature_and_of_before() {
     let fail = |bench: &mut Bench, id: &str, signature: &str| {
         let sequence = bench.put(message(id, &[]));
         let token = bench.take(up_to(1))[0].token;
-        let error = Some(WorkError { signature: signature.into(), text: "no route".into() });
-        let failure = Failure { error, ..Failure::default() };
-        assert!(bench.apply(Command::Settle { token, verb: Verb::Fail, failure }).is_ok());
+        let error = Some(AttemptError { signature: signature.into(), text: "no route".into() });
+        let failure = FailureReport { error, ..FailureReport::default() };
+        assert!(bench.apply(Command::Settle { token, verb: SettleAction::Fail, failure }).is_ok());
         sequence
     };
     let [io, smtp] = ["io", "smtp"].map(|signature| fail(&mut bench, signature, signature));
@@ -90,15 +90,20 @@ fn a_discard_lets_go_of_what_is_errored_of_a_signature_and_of_before() {
     let later = fail(&mut bench, "later", "io");
     let waits = bench.put(message("waits", &[]));
     let refused = bench.apply(Command::Discard { message: by_key(waits) });
-    assert_eq!(refused, Err(Refusal::WrongState(State::Pending)), "what may be served is not thrown away");
-    let bulk =
-        Bulk { signature: Some("io".into()), ended_by: Some(began), through: waits, max: 256, ..Bulk::default() };
-    let counted = bench.apply(Command::DiscardAll(Bulk { dry_run: true, ..bulk.clone() }));
+    assert_eq!(refused, Err(Refusal::WrongState(MessageState::Pending)), "what may be served is not thrown away");
+    let bulk = BulkRequest {
+        signature: Some("io".into()),
+        ended_by: Some(began),
+        through: waits,
+        max: 256,
+        ..BulkRequest::default()
+    };
+    let counted = bench.apply(Command::DiscardAll(BulkRequest { dry_run: true, ..bulk.clone() }));
     assert_eq!(counted, Ok(Reply::Walked { count: 1, next: None }));
-    assert_eq!(bench.state(io), Some(State::Errored), "a dry run changes nothing");
+    assert_eq!(bench.state(io), Some(MessageState::Errored), "a dry run changes nothing");
     assert_eq!(bench.apply(Command::DiscardAll(bulk)), Ok(Reply::Walked { count: 1, next: None }));
     let left = [io, smtp, later, waits].map(|sequence| bench.state(sequence));
-    assert_eq!(left, [None, Some(State::Errored), Some(State::Errored), Some(State::Pending)]);
+    assert_eq!(left, [None, Some(MessageState::Errored), Some(MessageState::Errored), Some(MessageState::Pending)]);
     assert_eq!(bench.shard.totals().all().messages, 3);
     let one = Command::Discard { message: by_key(smtp) };
     assert_eq!(bench.apply(one.clone()), Ok(Reply::Walked { count: 1, next: None }));
@@ -109,10 +114,10 @@ fn a_discard_lets_go_of_what_is_errored_of_a_signature_and_of_before() {
 fn a_bulk_step_looks_at_1_to_256_messages() {
     let mut bench = Bench::new(settings());
     for max in [0, 257] {
-        let bulk = Bulk { max, ..Bulk::default() };
-        assert_eq!(bench.apply(Command::Purge(bulk.clone())), Err(Invalid::Count.into()));
-        assert_eq!(bench.apply(Command::RedriveAll(bulk.clone())), Err(Invalid::Count.into()));
-        assert_eq!(bench.apply(Command::DiscardAll(bulk)), Err(Invalid::Count.into()));
+        let bulk = BulkRequest { max, ..BulkRequest::default() };
+        assert_eq!(bench.apply(Command::Purge(bulk.clone())), Err(InvalidCommandPart::Count.into()));
+        assert_eq!(bench.apply(Command::RedriveAll(bulk.clone())), Err(InvalidCommandPart::Count.into()));
+        assert_eq!(bench.apply(Command::DiscardAll(bulk)), Err(InvalidCommandPart::Count.into()));
     }
 }
 
@@ -126,7 +131,7 @@ fn new_settings_hold_for_what_comes() {
     let attempts = |sequence| bench.shard.get(&by_key(sequence)).map(|message| message.max_attempts);
     assert_eq!([attempts(before), attempts(after)], [Some(3), Some(7)]);
     let contradicting = Settings { max_run_time: Duration::ZERO, ..settings() };
-    assert_eq!(bench.apply(Command::Configure(Box::new(contradicting))), Err(Invalid::Settings.into()));
+    assert_eq!(bench.apply(Command::Configure(Box::new(contradicting))), Err(InvalidCommandPart::Settings.into()));
 }
 
 #[test]
@@ -161,7 +166,7 @@ fn a_deleted_shard_refuses_all_but_repeats() {
         Command::Dequeue(up_to(1)),
         Command::Redrive { message: by_key(sequence) },
         Command::Configure(Box::new(settings())),
-        Command::Purge(Bulk { max: 1, ..Bulk::default() }),
+        Command::Purge(BulkRequest { max: 1, ..BulkRequest::default() }),
         Command::Sweep { max: 1 },
     ];
     for command in refused {

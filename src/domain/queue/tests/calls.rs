@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::oracle::{Item, Oracle, touched};
-use crate::domain::queue::command::{Completeness, Leased, Refusal, Reply};
+use crate::domain::queue::command::{Completeness, LeaseGrant, Refusal, Reply};
 use crate::domain::queue::message::{Fence, LeaseToken};
-use crate::domain::queue::session::{Ending, SessionCall, SessionId};
-use crate::domain::queue::state::{State, Trigger};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
+use crate::domain::queue::state_machine::{MessageState, Trigger};
 use crate::domain::time::Timestamp;
 
 /// What is known of a session.
@@ -39,7 +39,8 @@ impl Oracle {
 
     /// Where the messages are that a session has.
     pub fn held_by(&self, id: SessionId) -> Vec<usize> {
-        let of = |item: &Item| item.state == State::Running && item.session.is_some_and(|session| session.id == id);
+        let of =
+            |item: &Item| item.state == MessageState::Running && item.session.is_some_and(|session| session.id == id);
         (0..self.items.len()).filter(|at| of(&self.items[*at])).collect()
     }
 
@@ -154,7 +155,7 @@ impl Oracle {
                 let ends = self.end_of(item).map_or(item.expires, |(ends, _)| ends.min(item.expires));
                 let fence = Fence { epoch: 1, serial: item.serial };
                 let token = LeaseToken { key: Self::key(item.sequence), fence };
-                leases.push(Leased { token, attempt_number: item.tries, expires_in: ends.since(now) });
+                leases.push(LeaseGrant { token, attempt_number: item.tries, expires_in: ends.since(now) });
             }
         }
         Ok(Some(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None }))
@@ -175,7 +176,7 @@ impl Oracle {
     pub fn heartbeat(&mut self, id: SessionId, received: Option<u64>, now: Timestamp) -> Result<Reply, Refusal> {
         self.alive(id, now)?;
         let lease = self.known(id).ok_or(Refusal::SessionNotFound)?.lease;
-        let expires_in = lease.ok_or(Refusal::Invalid(super::super::Invalid::Session))?;
+        let expires_in = lease.ok_or(Refusal::Invalid(super::super::InvalidCommandPart::Session))?;
         if !self.held_by(id).is_empty() {
             self.hear(id, lease, now);
         }
@@ -204,7 +205,7 @@ impl Oracle {
 
     /// The session to be forgotten first, and when.
     pub fn first_forgotten(&self) -> Option<(Timestamp, SessionId)> {
-        let running = self.items.iter().filter(|item| item.state == State::Running);
+        let running = self.items.iter().filter(|item| item.state == MessageState::Running);
         let busy: Vec<SessionId> = running.filter_map(|item| item.session.map(|session| session.id)).collect();
         let idle = self.sessions.iter().filter(|known| !busy.contains(&known.id));
         idle.map(|known| (known.idle_since + Duration::from_secs(600), known.id)).min()

@@ -2,18 +2,18 @@
 
 use super::*;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
-use crate::domain::queue::command::{Failure, Verb};
-use crate::domain::queue::explain::{Cause, FailedAttempts, Holder};
+use crate::domain::queue::command::{FailureReport, SettleAction};
+use crate::domain::queue::explain::{Cause, FailedAttempts, HoldingLease};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{CanceledBy, MessageId, WorkError};
-use crate::domain::queue::session::{SessionCall, SessionId};
+use crate::domain::queue::message::{AttemptError, CanceledBy, MessageId};
+use crate::domain::queue::session_records::{SessionCall, SessionId};
 
 fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {
     bench.shard.explain(&by_key(sequence), bench.now)
 }
 
-fn settle(bench: &mut Bench, leased: Leased, verb: Verb, error: Option<WorkError>) {
-    let failure = Failure { delay: Some(5 * SECOND), draw: 0, error };
+fn settle(bench: &mut Bench, leased: LeaseGrant, verb: SettleAction, error: Option<AttemptError>) {
+    let failure = FailureReport { delay: Some(5 * SECOND), draw: 0, error };
     let settled = bench.apply(Command::Settle { token: leased.token, verb, failure });
     assert!(settled.is_ok(), "{settled:?}");
 }
@@ -23,9 +23,9 @@ fn ready(ahead: usize) -> Cause {
 }
 
 /// The holder of a lease of one second on this message, given at the start.
-fn holder(id: &str, session: Option<SessionId>) -> Holder {
+fn holder(id: &str, session: Option<SessionId>) -> HoldingLease {
     let id = MessageId::new(id).expect("a legal id");
-    Holder { id, session, since: START, expires: START + SECOND, cancel_requested: false }
+    HoldingLease { id, session, since: START, expires: START + SECOND, cancel_requested: false }
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_running_message_has_its_worker_and_a_failed_one_its_delay() {
         SessionCall { id: SessionId(7), lease: Some(2 * SECOND), sequence: 1, attempt: 1, received_up_to: None };
     let leased = bench.take(Dequeue { session: Some(session), ..up_to(1) })[0];
     assert_eq!(causes(&bench, sequence), [Cause::Running(holder("1", Some(SessionId(7))))]);
-    settle(&mut bench, leased, Verb::Fail, None);
+    settle(&mut bench, leased, SettleAction::Fail, None);
     let until = Cause::InvisibleUntil { until: START + 5 * SECOND, after_failure: true };
     assert_eq!(causes(&bench, sequence), [until]);
 }
@@ -69,11 +69,11 @@ fn a_running_message_has_its_worker_and_a_failed_one_its_delay() {
 #[test]
 fn a_message_at_its_end_says_how_it_came_there() {
     let mut bench = Bench::new(settings());
-    let error = WorkError { signature: "E7".into(), text: "no such title".into() };
-    let ends = [Verb::Complete, Verb::Cancel, Verb::Fail].map(|verb| {
+    let error = AttemptError { signature: "E7".into(), text: "no such title".into() };
+    let ends = [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail].map(|verb| {
         let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(&format!("{verb:?}"), &[]) });
         let leased = bench.take(up_to(1))[0];
-        settle(&mut bench, leased, verb, (verb == Verb::Fail).then(|| error.clone()));
+        settle(&mut bench, leased, verb, (verb == SettleAction::Fail).then(|| error.clone()));
         causes(&bench, sequence)
     });
     let canceled = Cause::Canceled(Some(CanceledBy::Worker));
@@ -103,11 +103,11 @@ fn with_strict_order_a_message_names_the_one_it_waits_for() {
     let second = bench.put(of("a", "2", 1));
     let (value, id) = (routing("a"), MessageId::new("1").expect("a legal id"));
     let behind = |state, holder| Cause::Behind { value: value.clone(), id: id.clone(), state, holder };
-    assert_eq!(causes(&bench, second), [behind(State::Invisible, None)]);
+    assert_eq!(causes(&bench, second), [behind(MessageState::Invisible, None)]);
     bench.now = bench.now + SECOND;
     bench.take(up_to(1));
-    let held = Holder { since: bench.now, expires: bench.now + SECOND, ..holder("1", None) };
-    assert_eq!(causes(&bench, second), [behind(State::Running, Some(Box::new(held)))]);
+    let held = HoldingLease { since: bench.now, expires: bench.now + SECOND, ..holder("1", None) };
+    assert_eq!(causes(&bench, second), [behind(MessageState::Running, Some(Box::new(held)))]);
 }
 
 #[test]
@@ -116,16 +116,16 @@ fn a_prospect_tells_what_a_dequeue_would_meet() {
     let filter = |value| Filter::new([("team", value)]).expect("a legal filter");
     let [first, held] = ["1", "2"].map(|id| bench.put(of("a", id, 0)));
     bench.put(NewMessage { invisibility: Some(3 * SECOND), ..of("b", "3", 0) });
-    let before = bench.shard.prospect(&filter("a"), bench.now);
+    let before = bench.shard.preview_dequeue(&filter("a"), bench.now);
     assert_eq!(before.first.map(|key| key.sequence), Some(first));
     bench.take(up_to(1));
-    let after = bench.shard.prospect(&filter("a"), bench.now);
+    let after = bench.shard.preview_dequeue(&filter("a"), bench.now);
     let cause = Cause::ValueHeld { value: routing("a"), limit: 1, holders: vec![holder("1", None)], waiting: 1 };
     assert_eq!((after.first, after.counts), (None, Some([0, 1, 1, 0, 0, 0])));
     assert_eq!(after.held, [(MessageKey { shard: 0, epoch: 1, sequence: held }, cause)]);
-    let hidden = bench.shard.prospect(&filter("b"), bench.now);
+    let hidden = bench.shard.preview_dequeue(&filter("b"), bench.now);
     assert_eq!((hidden.first, hidden.next_visible), (None, Some(START + 3 * SECOND)));
-    let nothing = bench.shard.prospect(&filter("c"), bench.now);
+    let nothing = bench.shard.preview_dequeue(&filter("c"), bench.now);
     assert_eq!((nothing.counts, nothing.next_visible, nothing.or_more), (Some([0; 6]), None, false));
 }
 
@@ -136,10 +136,10 @@ fn a_prospect_counts_the_attempts_of_what_is_out_of_them() {
         bench.put(NewMessage { max_attempts: Some(attempts), ..message(id, &[]) });
         for _ in 0..attempts {
             let leased = bench.take(up_to(1))[0];
-            settle(&mut bench, leased, Verb::Fail, None);
+            settle(&mut bench, leased, SettleAction::Fail, None);
             bench.now = bench.now + 5 * SECOND;
         }
     }
-    let failed = bench.shard.prospect(&Filter::default(), bench.now).failed;
+    let failed = bench.shard.preview_dequeue(&Filter::default(), bench.now).failed;
     assert_eq!(failed, FailedAttempts { messages: 2, attempts: 4 });
 }

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, SHAPES_MAX};
-use crate::domain::queue::command::{Completeness, Cursor, Failure, Invalid, Update, Verb};
+use crate::domain::queue::command::{
+    Completeness, Cursor, FailureReport, InvalidCommandPart, MessageUpdate, SettleAction,
+};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::shard::NotDeclared;
+use crate::domain::queue::shard::UndeclaredFilter;
 
 fn filter(pairs: &[(&str, &str)]) -> Filter {
     Filter::new(pairs.iter().copied()).expect("a legal filter")
@@ -40,7 +42,8 @@ fn complete(bench: &mut Bench, sequence: u64) {
         Some(crate::domain::queue::message::LeaseToken { key: message.key, fence })
     });
     let token = token.expect("it runs");
-    let settled = bench.apply(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() });
+    let settled =
+        bench.apply(Command::Settle { token, verb: SettleAction::Complete, failure: FailureReport::default() });
     assert!(settled.is_ok(), "{settled:?}");
 }
 
@@ -73,7 +76,7 @@ fn the_depth_of_a_declared_filter_is_exact_in_every_state() {
 fn the_depth_of_another_filter_is_refused_with_the_nearest_shape() {
     let mut bench = Bench::new(with(&[&["team"], &["team", "zone"]], settings()));
     let nearest = |bench: &Bench, pairs: &[(&str, &str)]| match bench.shard.depth(&filter(pairs)) {
-        Err(NotDeclared { nearest, is_filling: false }) => nearest,
+        Err(UndeclaredFilter { nearest, is_filling: false }) => nearest,
         Err(filling) => panic!("declared: {filling:?}"),
         Ok(counts) => panic!("declared: {counts:?}"),
     };
@@ -81,7 +84,7 @@ fn the_depth_of_another_filter_is_refused_with_the_nearest_shape() {
     assert_eq!(nearest(&bench, &[("size", "c"), ("team", "a")]), Some(shape(&["team"])));
     put_blue(&mut bench, 1);
     assert_eq!(bench.apply(Command::Configure(Box::new(with(&[&["size"]], settings())))), Ok(Reply::Configured));
-    let filling = Err(NotDeclared { nearest: None, is_filling: true });
+    let filling = Err(UndeclaredFilter { nearest: None, is_filling: true });
     assert_eq!(bench.shard.depth(&filter(&[("size", "c")])), filling, "it is not filled yet");
 }
 
@@ -98,7 +101,7 @@ fn a_walk_is_partial_until_it_comes_to_the_end() {
     }
     assert_eq!((answer, calls), ((vec![red], Completeness::Complete, None), 3));
     let over = Dequeue { look_at: FILTER_WALK_MAX + 1, ..asking(1, &[("team", "red")]) };
-    assert_eq!(bench.apply(Command::Dequeue(over)), Err(Invalid::Count.into()));
+    assert_eq!(bench.apply(Command::Dequeue(over)), Err(InvalidCommandPart::Count.into()));
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn a_message_moved_behind_the_cursor_is_not_lost_to_the_walk() {
     let first = dequeue(&mut bench, asked.clone());
     assert_eq!(first.1, Completeness::Partial);
     bench.now = bench.now + SECOND;
-    let sooner = Update { priority: Some(-5), ..Update::default() };
+    let sooner = MessageUpdate { priority: Some(-5), ..MessageUpdate::default() };
     assert!(bench.apply(Command::Update { message: by_key(red), update: sooner }).is_ok());
     let second = dequeue(&mut bench, Dequeue { cursor: first.2, ..asked.clone() });
     assert_eq!((second.0.len(), second.1), (0, Completeness::Partial), "it begins anew instead of saying: empty");
@@ -183,9 +186,9 @@ fn shapes_beyond_their_number_or_twice_are_refused() {
     let names: Vec<String> = (0..=SHAPES_MAX).map(|n| format!("k{n}")).collect();
     let keys: Vec<Vec<&str>> = names.iter().map(|name| vec![name.as_str()]).collect();
     let declared: Vec<&[&str]> = keys.iter().map(Vec::as_slice).collect();
-    assert_eq!(with(&declared, settings()).check(), Err(Invalid::Settings));
+    assert_eq!(with(&declared, settings()).check(), Err(InvalidCommandPart::Settings));
     assert_eq!(with(&declared[1..], settings()).check(), Ok(()));
-    assert_eq!(with(&[&["a"], &["a"]], settings()).check(), Err(Invalid::Settings));
+    assert_eq!(with(&[&["a"], &["a"]], settings()).check(), Err(InvalidCommandPart::Settings));
 }
 
 /// An exclusive queue with a shape by zone: so many values with one running message and one of zone a, and a last value

@@ -10,19 +10,20 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
-    Bulk, Command, Completeness, Cursor, Dequeue, Failure, MessageRef, NewMessage, Update, UpdateToken, Verb,
+    BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageRef, MessageUpdate, NewMessage,
+    SettleAction, UpdateToken,
 };
-use crate::domain::queue::durable::{Header, Inconsistent, KeptAnswer, Restoring};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::index::Index;
-use crate::domain::queue::message::{LeaseToken, Message, MessageId, MessageKey, Metadata, Routing};
-use crate::domain::queue::pace::StepTime;
-use crate::domain::queue::session::{Ending, Session, SessionCall, SessionId};
-use crate::domain::queue::settings::{Exclusivity, Retention, RetryPolicy};
-use crate::domain::queue::state::rows;
+use crate::domain::queue::message::{LeaseToken, MessageHead, MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionId, SessionRecord};
+use crate::domain::queue::settings::{Exclusivity, MessageRetryPolicy, Retention};
+use crate::domain::queue::shard_index::ShardIndex;
+use crate::domain::queue::shard_restore::{DedupeRecord, ShardHeader, ShardRestoreError, ShardRestorer};
+use crate::domain::queue::state_machine::rows;
 use crate::domain::queue::tests::oracle::Oracle;
-use crate::domain::queue::{Applied, Invalid, Refusal, Reply, Settings, Shard, State, Trigger};
+use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::domain::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ pub(in crate::domain::queue) fn settings() -> Settings {
         max_run_time: 5 * SECOND,
         default_invisibility: Duration::ZERO,
         default_attempts: 3,
-        retry: RetryPolicy { initial: SECOND / 4, factor_percent: 200, max: SECOND, jitter_percent: 50 },
+        retry: MessageRetryPolicy { initial: SECOND / 4, factor_percent: 200, max: SECOND, jitter_percent: 50 },
         default_ttl: None,
         retention: Retention { completed: 2 * SECOND, canceled: 3 * SECOND, errored: 4 * SECOND },
         dedupe_window: 2 * SECOND,
@@ -91,16 +92,16 @@ impl Draw {
 }
 
 /// A row as records show it: from, by what, to.
-type Walked = (Option<State>, Trigger, Option<State>);
+type Walked = (Option<MessageState>, Trigger, Option<MessageState>);
 
 /// What a store has after some commands: nothing but what the shard said had changed.
 struct Stored {
-    header: Header,
+    header: ShardHeader,
     settings: Settings,
-    heads: BTreeMap<u64, Message>,
-    limits: BTreeMap<Routing, u32>,
-    sessions: BTreeMap<SessionId, Session>,
-    answers: Vec<KeptAnswer>,
+    heads: BTreeMap<u64, MessageHead>,
+    limits: BTreeMap<RoutingValue, u32>,
+    sessions: BTreeMap<SessionId, SessionRecord>,
+    answers: Vec<DedupeRecord>,
 }
 
 impl Stored {
@@ -115,9 +116,9 @@ impl Stored {
         }
     }
 
-    fn take(&mut self, shard: &Shard, applied: &Applied) {
+    fn take(&mut self, shard: &Shard, applied: &ApplyResult) {
         self.header = shard.header();
-        for sequence in applied.changed() {
+        for sequence in applied.changed_sequences() {
             match shard.message(sequence) {
                 Some(head) => self.heads.insert(sequence, head.clone()),
                 None => self.heads.remove(&sequence),
@@ -142,8 +143,8 @@ impl Stored {
         self.answers.extend(applied.changes.answers.iter().cloned());
     }
 
-    fn restore(&self) -> Result<Shard, Inconsistent> {
-        let mut restoring = Restoring::new(self.header.clone(), self.settings.clone())?;
+    fn restore(&self) -> Result<Shard, ShardRestoreError> {
+        let mut restoring = ShardRestorer::new(self.header.clone(), self.settings.clone())?;
         // Any order does.
         self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
@@ -210,7 +211,7 @@ impl Pair {
         let said = if draw.below(8) == 7 { self.now - SECOND } else { self.now };
         let off = draw.pick(&[0, 0, 0, 0, -1, -5, 1, 100]);
         let wall = Timestamp::from_micros(self.now.micros() + off * 1_000_000);
-        self.last = StepTime::beside(self.now, wall).after(self.last);
+        self.last = StepTime::with_wall_clock(self.now, wall).clamped_after(self.last);
         self.both(command, StepTime { now: said, ..self.last })
     }
 
@@ -221,7 +222,7 @@ impl Pair {
         if let Some(stored) = &mut self.stored {
             stored.take(&self.shard, &applied);
         }
-        let Applied { reply, transitions, .. } = applied;
+        let ApplyResult { reply, transitions, .. } = applied;
         let (expected, records) = self.oracle.apply(command.clone(), at);
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
@@ -251,9 +252,14 @@ impl Pair {
             0..=7 | 26 | 27 => Command::Enqueue(Box::new(self.message(draw))),
             8..=10 => Command::Dequeue(self.dequeue(draw)),
             11..=16 => {
-                let verb = draw.pick(&[Verb::Complete, Verb::Fail, Verb::Release, Verb::Cancel]);
+                let verb = draw.pick(&[
+                    SettleAction::Complete,
+                    SettleAction::Fail,
+                    SettleAction::Release,
+                    SettleAction::Cancel,
+                ]);
                 let delay = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
-                let failure = Failure { delay, draw: 1 << 31, error: None };
+                let failure = FailureReport { delay, draw: 1 << 31, error: None };
                 self.token(draw).map_or(Command::Sweep { max: 1 }, |token| Command::Settle { token, verb, failure })
             }
             17 => {
@@ -273,7 +279,8 @@ impl Pair {
                 let invisibility = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
                 let invisibility = invisibility.filter(|_| visible_at.is_none());
                 let visible_at = visible_at.map(at);
-                let update = Update { priority, visible_at, invisibility, only_if_sooner, expected_version, token };
+                let update =
+                    MessageUpdate { priority, visible_at, invisibility, only_if_sooner, expected_version, token };
                 Command::Update { message: self.message_ref(draw), update }
             }
             23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },
@@ -290,17 +297,18 @@ impl Pair {
                 let kind = draw.below(6);
                 let after = draw.pick(&[0, 0, through.saturating_sub(9)]);
                 let filter = Self::filter(draw);
-                let bulk = Bulk { filter, after, through, max, dry_run: draw.below(5) == 4, ..Bulk::default() };
+                let bulk =
+                    BulkRequest { filter, after, through, max, dry_run: draw.below(5) == 4, ..BulkRequest::default() };
                 match kind {
                     0 | 1 => Command::Purge(bulk),
                     2 => Command::DiscardAll(bulk),
-                    3 => Command::DiscardAll(Bulk { ended_by: Some(self.now - SECOND), ..bulk }),
+                    3 => Command::DiscardAll(BulkRequest { ended_by: Some(self.now - SECOND), ..bulk }),
                     _ => Command::RedriveAll(bulk),
                 }
             }
             22 if draw.below(4) == 3 => Command::Configure(Box::new(self.changed_settings(draw))),
             22 if draw.below(3) == 2 => {
-                let value = Routing::new(draw.pick(&["red", "blue"])).expect("a legal value");
+                let value = RoutingValue::new(draw.pick(&["red", "blue"])).expect("a legal value");
                 Command::SetValueLimit { value, limit: draw.pick(&[Some(1), None, Some(0), Some(3)]) }
             }
             22 => {
@@ -374,9 +382,9 @@ impl Pair {
         let since = draw.pick(&[None, None, Some(0_i64), Some(-1), Some(-3), Some(61), Some(59)]);
         let token_time = since.map(|since| Timestamp::from_micros(self.now.micros() + since * 1_000_000));
         let metadata = Self::metadata(draw);
-        let value = metadata.get("team").and_then(|value| Routing::new(value).ok());
+        let value = metadata.get("team").and_then(|value| RoutingValue::new(value).ok());
         let by_value = self.oracle.settings.exclusivity.is_some() && draw.below(30) != 29;
-        let by_key = Routing::new("other").ok().filter(|_| number % 2 == 1);
+        let by_key = RoutingValue::new("other").ok().filter(|_| number % 2 == 1);
         let sent = NewMessage {
             id: MessageId::new(&format!("id-{}", number - u64::from(number % 8 == 7))).expect("a legal id"),
             token_time,
@@ -435,26 +443,26 @@ impl Pair {
     /// Holds the whole shard against the list and against itself.
     fn check_whole(&self) -> Result<(), TestCaseError> {
         let limits = self.shard.index.exclusive.as_ref().map(|exclusive| exclusive.values.limits.clone());
-        let mut rebuilt = Index::new(&self.oracle.settings, limits.unwrap_or_default());
+        let mut rebuilt = ShardIndex::new(&self.oracle.settings, limits.unwrap_or_default());
         let mut fences = BTreeSet::new();
         prop_assert_eq!(self.shard.messages.len(), self.oracle.items.len(), "no message is lost");
-        prop_assert_eq!(self.shard.names.len(), self.oracle.items.len(), "each has its id");
+        prop_assert_eq!(self.shard.id_index.len(), self.oracle.items.len(), "each has its id");
         for (shape, filled) in rebuilt.shapes.iter_mut().zip(&self.oracle.filled) {
-            shape.filled = *filled;
+            shape.filled_through = *filled;
         }
         for item in &self.oracle.items {
             let message = self.shard.get(&MessageRef::Key(Oracle::key(item.sequence)));
             let message = message.expect("no message is lost");
             rebuilt.enter(message);
-            rebuilt.settle(message);
+            rebuilt.refresh_lanes(message);
             prop_assert_eq!((message.state, message.version), (item.state, item.version));
             prop_assert_eq!((message.priority, message.ttl_at.get()), (item.priority, item.ttl_at));
             prop_assert_eq!(message.attempt_number(), item.tries, "attempts are exact");
-            prop_assert_eq!(message.lease.is_some(), item.state == State::Running, "who runs has a lease");
+            prop_assert_eq!(message.lease.is_some(), item.state == MessageState::Running, "who runs has a lease");
             prop_assert!(message.lease.is_none_or(|lease| fences.insert(lease.fence)), "each lease is one message's");
         }
         prop_assert_eq!(&rebuilt, &self.shard.index, "indexes are a function of the messages");
-        for state in State::ALL {
+        for state in MessageState::ALL {
             let counted = self.oracle.items.iter().filter(|item| item.state == state);
             let bytes: u64 = counted.clone().map(|item| u64::from(item.sent.payload_bytes)).sum();
             let total = self.shard.totals().of(state);
@@ -526,16 +534,16 @@ fn parts_that_no_shard_has_stored_are_refused() {
         stored.restore().map(|_| ())
     };
     assert_eq!(refused(|_| ()), Ok(()));
-    assert_eq!(refused(|stored| stored.header.number = 7), Err(Inconsistent::Foreign(2)));
-    assert_eq!(refused(|stored| stored.header.epoch = 0), Err(Inconsistent::Foreign(2)));
-    assert_eq!(refused(|stored| stored.header.sequence = 1), Err(Inconsistent::Beyond(2)));
-    assert_eq!(refused(|stored| stored.header.serial = 0), Err(Inconsistent::Lease(1)));
-    type Damage = fn(&mut Message);
-    let cases: [(Damage, Inconsistent); 4] = [
-        (|message| message.lease = None, Inconsistent::Lease(1)),
-        (|message| message.state = State::Pending, Inconsistent::Lease(1)),
-        (|message| message.attempts_left = message.max_attempts + 1, Inconsistent::Attempts(1)),
-        (|message| message.key.sequence = 2, Inconsistent::Twice(2)),
+    assert_eq!(refused(|stored| stored.header.number = 7), Err(ShardRestoreError::Foreign(2)));
+    assert_eq!(refused(|stored| stored.header.epoch = 0), Err(ShardRestoreError::Foreign(2)));
+    assert_eq!(refused(|stored| stored.header.sequence = 1), Err(ShardRestoreError::Beyond(2)));
+    assert_eq!(refused(|stored| stored.header.serial = 0), Err(ShardRestoreError::Lease(1)));
+    type Damage = fn(&mut MessageHead);
+    let cases: [(Damage, ShardRestoreError); 4] = [
+        (|message| message.lease = None, ShardRestoreError::Lease(1)),
+        (|message| message.state = MessageState::Pending, ShardRestoreError::Lease(1)),
+        (|message| message.attempts_left = message.max_attempts + 1, ShardRestoreError::Attempts(1)),
+        (|message| message.key.sequence = 2, ShardRestoreError::Twice(2)),
     ];
     for (damage, expected) in cases {
         let mut stored = stored_of_two();
@@ -546,7 +554,7 @@ fn parts_that_no_shard_has_stored_are_refused() {
     let (id, routing) = (stored.heads[&2].id.clone(), stored.heads[&2].routing.clone());
     let head = stored.heads.get_mut(&1).expect("two");
     (head.id, head.routing) = (id, routing);
-    assert_eq!(stored.restore().map(|_| ()), Err(Inconsistent::Twice(2)), "one id, two messages");
+    assert_eq!(stored.restore().map(|_| ()), Err(ShardRestoreError::Twice(2)), "one id, two messages");
 }
 
 /// One message of one attempt, released until that costs the attempt.
@@ -558,9 +566,9 @@ fn released_until_errored() -> Result<Pair, TestCaseError> {
     for releases in 1..=11 {
         pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START)?;
         let token = *pair.tokens.last().expect("the message is served again");
-        pair.both(Command::Settle { token, verb: Verb::Release, failure: Failure::default() }, START)?;
+        pair.both(Command::Settle { token, verb: SettleAction::Release, failure: FailureReport::default() }, START)?;
         let state = pair.shard.get(&MessageRef::Key(token.key)).map(|message| message.state);
-        prop_assert_eq!(state, Some(if releases <= 10 { State::Pending } else { State::Errored }));
+        prop_assert_eq!(state, Some(if releases <= 10 { MessageState::Pending } else { MessageState::Errored }));
     }
     pair.check_whole()?;
     Ok(pair)
@@ -569,7 +577,7 @@ fn released_until_errored() -> Result<Pair, TestCaseError> {
 /// Messages whose cancel was asked for while they ran, given up in each way that cancels them.
 fn given_up_after_a_request() -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
-    for verb in [Some(Verb::Fail), Some(Verb::Release), None] {
+    for verb in [Some(SettleAction::Fail), Some(SettleAction::Release), None] {
         let message = NewMessage { lease_duration: None, invisibility: None, ttl: None, ..pair.message(&mut Draw(0)) };
         pair.both(Command::Enqueue(Box::new(message)), START)?;
         pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START)?;
@@ -577,11 +585,11 @@ fn given_up_after_a_request() -> Result<Pair, TestCaseError> {
         let (message, reason) = (MessageRef::Key(token.key), "asked".into());
         pair.both(Command::CancelMessage { message, reason }, START)?;
         match verb {
-            Some(verb) => pair.both(Command::Settle { token, verb, failure: Failure::default() }, START)?,
+            Some(verb) => pair.both(Command::Settle { token, verb, failure: FailureReport::default() }, START)?,
             None => pair.both(Command::Sweep { max: 1 }, START + SECOND)?,
         }
         let state = pair.shard.get(&MessageRef::Key(token.key)).map(|message| message.state);
-        prop_assert_eq!(state, Some(State::Canceled), "{:?}", verb);
+        prop_assert_eq!(state, Some(MessageState::Canceled), "{:?}", verb);
     }
     Ok(pair)
 }
@@ -594,9 +602,9 @@ fn completed_late_while_invisible() -> Result<Pair, TestCaseError> {
     pair.both(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START)?;
     let token = *pair.tokens.last().expect("a lease");
     let later = START + SECOND;
-    let update = Update { visible_at: Some(later + SECOND), ..Update::default() };
+    let update = MessageUpdate { visible_at: Some(later + SECOND), ..MessageUpdate::default() };
     pair.both(Command::Update { message: MessageRef::Key(token.key), update }, later)?;
-    pair.both(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() }, later)?;
+    pair.both(Command::Settle { token, verb: SettleAction::Complete, failure: FailureReport::default() }, later)?;
     pair.check_whole()?;
     Ok(pair)
 }
@@ -678,7 +686,7 @@ fn walk(settings: &Settings) -> Walk {
     assert!(walk.partial > 0, "no walk was partial");
     let met = |refusal: &Refusal| walk.refused.contains(refusal);
     let ended = [Ending::Closed, Ending::Replaced, Ending::Expired].map(Refusal::SessionEnded);
-    let tokens = [Refusal::TokenExpired, Invalid::TokenTime.into()];
+    let tokens = [Refusal::TokenExpired, InvalidCommandPart::TokenTime.into()];
     let others = [Refusal::SessionNotFound, Refusal::TryBarred, Refusal::LeaseLost];
     let unmet: Vec<_> = ended.iter().chain(&others).chain(&tokens).filter(|refusal| !met(refusal)).collect();
     assert!(unmet.is_empty(), "no run was refused so: {unmet:?}");

@@ -12,9 +12,9 @@ mod walks;
 
 use std::time::Duration;
 
-use crate::domain::queue::command::{Dequeue, Leased, MessageRef, NewMessage};
-use crate::domain::queue::message::{MessageId, MessageKey, Metadata, Routing};
-use crate::domain::queue::{Command, Message, Refusal, Reply, Settings, Shard, State};
+use crate::domain::queue::command::{Dequeue, LeaseGrant, MessageRef, NewMessage};
+use crate::domain::queue::message::{MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 pub(super) use laws::settings;
 use laws::{Order, exclusive, shape};
@@ -46,14 +46,14 @@ impl Bench {
     }
 
     /// The leases of a dequeue, and nothing else.
-    fn take(&mut self, asked: Dequeue) -> Vec<Leased> {
+    fn take(&mut self, asked: Dequeue) -> Vec<LeaseGrant> {
         match self.apply(Command::Dequeue(asked)) {
             Ok(Reply::Leases { leases, .. }) => leases,
             other => panic!("no leases: {other:?}"),
         }
     }
 
-    fn state(&self, sequence: u64) -> Option<State> {
+    fn state(&self, sequence: u64) -> Option<MessageState> {
         self.shard.get(&by_key(sequence)).map(|message| message.state)
     }
 }
@@ -67,11 +67,11 @@ fn of(value: &str, id: &str, priority: i64) -> NewMessage {
     NewMessage { routing: Some(routing(value)), priority: Some(priority), ..message(id, &[("team", value)]) }
 }
 
-fn routing(value: &str) -> Routing {
-    Routing::new(value).expect("a legal value")
+fn routing(value: &str) -> RoutingValue {
+    RoutingValue::new(value).expect("a legal value")
 }
 
-fn sequences(leases: &[Leased]) -> Vec<u64> {
+fn sequences(leases: &[LeaseGrant]) -> Vec<u64> {
     leases.iter().map(|leased| leased.token.key.sequence).collect()
 }
 
@@ -94,11 +94,11 @@ fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
 }
 
 /// A message of this sequence that waits, as the shard keeps it.
-pub(super) fn waiting(sequence: u64) -> Message {
+pub(super) fn waiting(sequence: u64) -> MessageHead {
     let mut bench = Bench::new(settings());
     bench.put(message(&format!("m-{sequence}"), &[]));
     let found = bench.shard.peek().next().expect("it was just enqueued").clone();
-    Message { key: MessageKey { sequence, ..found.key }, ..found }
+    MessageHead { key: MessageKey { sequence, ..found.key }, ..found }
 }
 
 fn up_to(max: usize) -> Dequeue {

@@ -5,26 +5,26 @@
 use std::time::Duration;
 
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
+use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
-    Bulk, Command, Completeness, Dequeue, Failure, Full, Invalid, Leased, MessageRef, NewMessage, Refusal, Reply,
-    Settlement, Transition, Update, UpdateToken, Verb,
+    BulkRequest, Command, Completeness, Dequeue, FailureReport, InvalidCommandPart, LeaseGrant, MessageRef,
+    MessageUpdate, NewMessage, Refusal, Reply, SettleAction, Settlement, ShardCapacity, Transition, UpdateToken,
 };
-use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, Routing};
-use crate::domain::queue::pace::StepTime;
+use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, RoutingValue};
 use crate::domain::queue::settings::{Exclusivity, Settings};
-use crate::domain::queue::state::{State, Trigger};
+use crate::domain::queue::state_machine::{MessageState, Trigger};
 use crate::domain::time::Timestamp;
 
 use super::calls::Known;
 use super::walks::Round;
-use State::{Canceled, Completed, Errored, Invisible, Pending, Running};
+use MessageState::{Canceled, Completed, Errored, Invisible, Pending, Running};
 
 /// One message of the list.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub sent: NewMessage,
     pub sequence: u64,
-    pub state: State,
+    pub state: MessageState,
     pub version: u64,
     pub priority: i64,
     pub noted_priority: i64,
@@ -40,13 +40,13 @@ pub struct Item {
     pub cancel_requested: bool,
     pub session: Option<LeaseSession>,
     pub lapsed: bool,
-    pub settled: Option<(u64, Verb, Settlement)>,
+    pub settled: Option<(u64, SettleAction, Settlement)>,
     pub updates: Vec<(UpdateToken, Settlement)>,
-    pub first_state: State,
+    pub first_state: MessageState,
 }
 
 /// An answer kept: who asked, with which time and content, and what was answered.
-type Kept = (MessageId, Option<Routing>, Timestamp, u64, MessageKey, State);
+type Kept = (MessageId, Option<RoutingValue>, Timestamp, u64, MessageKey, MessageState);
 
 /// The list and what else the rules speak of.
 pub struct Oracle {
@@ -65,7 +65,7 @@ pub struct Oracle {
     pub sessions: Vec<Known>,
     /// Whether a command wrote what has no record.
     pub wrote: bool,
-    limits: Vec<(Routing, u32)>,
+    limits: Vec<(RoutingValue, u32)>,
     out: Vec<Transition>,
 }
 
@@ -139,7 +139,7 @@ impl Oracle {
                 if old != new {
                     self.limits.clear();
                 }
-                self.floor = self.floor.max(at.earlier - self.settings.dedupe_window);
+                self.floor = self.floor.max(at.token_age_clock - self.settings.dedupe_window);
                 self.kept.retain(|kept| kept.2 >= self.floor);
                 let unfilled = (!self.items.is_empty()).then_some(0);
                 let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
@@ -197,7 +197,7 @@ impl Oracle {
         self.items[at].noted_priority = self.items[at].priority;
     }
 
-    fn set(&mut self, at: usize, trigger: Trigger, to: State, now: Timestamp) {
+    fn set(&mut self, at: usize, trigger: Trigger, to: MessageState, now: Timestamp) {
         let was_pending = self.items[at].state == Pending;
         let item = &mut self.items[at];
         let from = Some(item.state);
@@ -297,7 +297,7 @@ impl Oracle {
     fn enqueue(&mut self, sent: NewMessage, at: StepTime, now: Timestamp) -> Result<Reply, Refusal> {
         let mut first = None;
         if let Some(time) = sent.token_time {
-            if time < at.earlier - self.settings.dedupe_window || time < self.floor {
+            if time < at.token_age_clock - self.settings.dedupe_window || time < self.floor {
                 return Err(Refusal::TokenExpired);
             }
             let kept = self.kept.iter().find(|(id, _, at, ..)| *id == sent.id && *at == time);
@@ -309,8 +309,11 @@ impl Oracle {
         match first {
             Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
             Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
-            None if sent.token_time.is_some_and(|time| time > at.no_earlier_than(now).later + TOKEN_AHEAD_MAX) => {
-                return Err(Refusal::Invalid(Invalid::TokenTime));
+            None if sent
+                .token_time
+                .is_some_and(|time| time > at.no_earlier_than(now).token_ahead_clock + TOKEN_AHEAD_MAX) =>
+            {
+                return Err(Refusal::Invalid(InvalidCommandPart::TokenTime));
             }
             None => {}
         }
@@ -327,25 +330,25 @@ impl Oracle {
             .token_time
             .is_some_and(|time| self.kept.len() >= most && !self.kept.iter().any(|kept| bucket(kept.2) < bucket(time)));
         if self.items.len() as u64 >= self.settings.quota_messages {
-            return Err(Refusal::Full(Full::Messages));
+            return Err(Refusal::Full(ShardCapacity::Messages));
         }
         if bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes {
-            return Err(Refusal::Full(Full::Bytes));
+            return Err(Refusal::Full(ShardCapacity::Bytes));
         }
         if no_room {
-            return Err(Refusal::Full(Full::Answers));
+            return Err(Refusal::Full(ShardCapacity::Answers));
         }
         if let Some(rule) = &self.settings.exclusivity
             && (sent.metadata.get(&rule.key).is_none()
-                || sent.metadata.get(&rule.key) != sent.routing.as_ref().map(Routing::as_str))
+                || sent.metadata.get(&rule.key) != sent.routing.as_ref().map(RoutingValue::as_str))
         {
-            return Err(Refusal::Invalid(Invalid::ExclusivityValue));
+            return Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue));
         }
         let state = self.append(&sent, now);
         let key = Self::key(self.sequence);
         if let Some(time) = sent.token_time {
             while let Some(oldest) = self.kept.iter().map(|kept| bucket(kept.2)).min()
-                && (oldest + DEDUPE_BUCKET <= at.earlier - self.settings.dedupe_window
+                && (oldest + DEDUPE_BUCKET <= at.token_age_clock - self.settings.dedupe_window
                     || self.kept.len() >= most && oldest < bucket(time))
             {
                 self.kept.retain(|kept| bucket(kept.2) != oldest);
@@ -356,7 +359,7 @@ impl Oracle {
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
     }
 
-    fn append(&mut self, sent: &NewMessage, now: Timestamp) -> State {
+    fn append(&mut self, sent: &NewMessage, now: Timestamp) -> MessageState {
         self.sequence += 1;
         let window = sent.invisibility.unwrap_or(self.settings.default_invisibility);
         let state = if window > Duration::ZERO { Invisible } else { Pending };
@@ -442,7 +445,7 @@ impl Oracle {
         lease: Option<Duration>,
         session: Option<LeaseSession>,
         now: Timestamp,
-    ) -> Leased {
+    ) -> LeaseGrant {
         self.serial += 1;
         let wish = lease.or(self.items[at].sent.lease_duration).unwrap_or(self.settings.default_lease);
         let expires_in = wish.min(self.settings.max_run_time);
@@ -454,7 +457,7 @@ impl Oracle {
         let token = LeaseToken { key: Self::key(item.sequence), fence };
         let attempt_number = item.tries;
         self.set(at, Trigger::Dequeue, Running, now);
-        Leased { token, attempt_number, expires_in }
+        LeaseGrant { token, attempt_number, expires_in }
     }
 
     /// Whether nothing of its value holds a message back.
@@ -469,9 +472,9 @@ impl Oracle {
         in_flight < limit as usize && !(rule.strict_order_per_value && waits)
     }
 
-    fn set_limit(&mut self, value: Routing, limit: Option<u32>) -> Result<Reply, Refusal> {
+    fn set_limit(&mut self, value: RoutingValue, limit: Option<u32>) -> Result<Reply, Refusal> {
         if self.settings.exclusivity.is_none() {
-            return Err(Refusal::Invalid(Invalid::NotExclusive));
+            return Err(Refusal::Invalid(InvalidCommandPart::NotExclusive));
         }
         self.limits.retain(|(known, _)| *known != value);
         self.limits.extend(limit.map(|limit| (value, limit)));
@@ -505,7 +508,13 @@ impl Oracle {
         Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
     }
 
-    fn settle(&mut self, token: LeaseToken, verb: Verb, failure: &Failure, now: Timestamp) -> Result<Reply, Refusal> {
+    fn settle(
+        &mut self,
+        token: LeaseToken,
+        verb: SettleAction,
+        failure: &FailureReport,
+        now: Timestamp,
+    ) -> Result<Reply, Refusal> {
         let settled = self.items.iter().find(|item| Self::key(item.sequence) == token.key);
         if let Some((serial, known, answer)) = settled.and_then(|item| item.settled)
             && (Fence { epoch: 1, serial }, known) == (token.fence, verb)
@@ -517,18 +526,20 @@ impl Oracle {
         let own = Fence { epoch: 1, serial: item.serial } == token.fence;
         let late = own && item.lapsed && matches!(item.state, Invisible | Pending | Errored);
         match verb {
-            Verb::Complete if holds => self.set(at, Trigger::Complete, Completed, now),
+            SettleAction::Complete if holds => self.set(at, Trigger::Complete, Completed, now),
             // A canceled message knows its lapsed lease and says what became of it.
-            Verb::Complete if own && item.lapsed && !late => return Err(Refusal::WrongState(item.state)),
-            Verb::Complete if late => {
+            SettleAction::Complete if own && item.lapsed && !late => return Err(Refusal::WrongState(item.state)),
+            SettleAction::Complete if late => {
                 self.items[at].lapsed = false;
                 self.set(at, Trigger::LateComplete, Completed, now);
             }
-            Verb::Complete | Verb::Cancel | Verb::Fail | Verb::Release if !holds => return Err(Refusal::LeaseLost),
-            Verb::Cancel => self.set(at, Trigger::Cancel, Canceled, now),
-            Verb::Complete => unreachable!("holds or does not"),
-            Verb::Fail => self.fail(at, failure, now),
-            Verb::Release => self.release(at, now),
+            SettleAction::Complete | SettleAction::Cancel | SettleAction::Fail | SettleAction::Release if !holds => {
+                return Err(Refusal::LeaseLost);
+            }
+            SettleAction::Cancel => self.set(at, Trigger::Cancel, Canceled, now),
+            SettleAction::Complete => unreachable!("holds or does not"),
+            SettleAction::Fail => self.fail(at, failure, now),
+            SettleAction::Release => self.release(at, now),
         }
         self.catch_up(at, now);
         let item = &mut self.items[at];
@@ -537,7 +548,7 @@ impl Oracle {
         Ok(Reply::Settled(answer))
     }
 
-    fn fail(&mut self, at: usize, failure: &Failure, now: Timestamp) {
+    fn fail(&mut self, at: usize, failure: &FailureReport, now: Timestamp) {
         let item = &self.items[at];
         let delay = failure.delay.unwrap_or_else(|| self.settings.retry.delay(item.tries, failure.draw));
         let to = match () {
@@ -589,7 +600,7 @@ impl Oracle {
         Ok(self.settlement(at))
     }
 
-    fn update(&mut self, message: &MessageRef, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
+    fn update(&mut self, message: &MessageRef, update: &MessageUpdate, now: Timestamp) -> Result<Reply, Refusal> {
         let at = self.find(message, now)?;
         let kept = self.items[at].updates.iter().rev().take(8);
         let known = kept.clone().find(|(known, _)| Some(&known.text) == update.token.as_ref().map(|token| &token.text));
@@ -604,7 +615,7 @@ impl Oracle {
         Ok(reply)
     }
 
-    fn update_at(&mut self, at: usize, update: &Update, now: Timestamp) -> Result<Reply, Refusal> {
+    fn update_at(&mut self, at: usize, update: &MessageUpdate, now: Timestamp) -> Result<Reply, Refusal> {
         let item = &mut self.items[at];
         if update.expected_version.is_some_and(|version| version != item.version) {
             return Err(Refusal::VersionMismatch(item.version));
@@ -653,8 +664,8 @@ impl Oracle {
 
     fn bulk(
         &mut self,
-        states: &[State],
-        bulk: &Bulk,
+        states: &[MessageState],
+        bulk: &BulkRequest,
         now: Timestamp,
         change: impl Fn(&mut Self, usize, Timestamp) -> Result<(), Refusal>,
     ) -> Result<Reply, Refusal> {
@@ -667,7 +678,7 @@ impl Oracle {
             let at = self.items.iter().position(|item| item.sequence == *sequence).expect("just met");
             let item = &self.items[at];
             let is_in_time = bulk.ended_by.is_none_or(|by| item.terminal_since <= by);
-            let meets = bulk.filter.is_met_by(&item.sent.metadata) && is_in_time;
+            let meets = bulk.filter.matches(&item.sent.metadata) && is_in_time;
             count += usize::from(meets);
             if meets && !bulk.dry_run {
                 change(self, at, now)?;

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, Failure, Full, Invalid, Verb};
+use crate::domain::queue::command::{Completeness, FailureReport, InvalidCommandPart, SettleAction, ShardCapacity};
 use crate::domain::queue::message::LeaseToken;
-use crate::domain::queue::session::{Ending, SessionCall, SessionId};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 
 const WORKER: SessionId = SessionId(7);
 
@@ -35,7 +35,8 @@ fn end(bench: &mut Bench, ending: Ending, max: usize) -> Result<Reply, Refusal> 
 }
 
 fn complete(bench: &mut Bench, token: LeaseToken) {
-    let settled = bench.apply(Command::Settle { token, verb: Verb::Complete, failure: Failure::default() });
+    let settled =
+        bench.apply(Command::Settle { token, verb: SettleAction::Complete, failure: FailureReport::default() });
     assert!(settled.is_ok(), "{settled:?}");
 }
 
@@ -45,7 +46,7 @@ fn a_repeated_call_gets_the_same_leases_while_they_hold_and_nothing_after() {
     let first = bench.take(asking(2, call(1)));
     bench.now = bench.now + SECOND / 2;
     let again = bench.take(asking(2, call(1)));
-    let tokens = |leases: &[Leased]| leases.iter().map(|leased| leased.token).collect::<Vec<_>>();
+    let tokens = |leases: &[LeaseGrant]| leases.iter().map(|leased| leased.token).collect::<Vec<_>>();
     assert_eq!(tokens(&again), tokens(&first));
     assert_eq!(again[0].expires_in, SECOND / 2, "it goes on as it was");
     complete(&mut bench, first[0].token);
@@ -108,7 +109,7 @@ fn a_confirmed_lease_ends_with_its_session_and_not_before() {
     complete(&mut bench, leases[0].token);
     let other = bench.take(asking(1, SessionCall { received_up_to: Some(1), ..call(2) }))[0];
     bench.now = bench.now + SECOND;
-    let lost = Command::Settle { token: other.token, verb: Verb::Fail, failure: Failure::default() };
+    let lost = Command::Settle { token: other.token, verb: SettleAction::Fail, failure: FailureReport::default() };
     assert_eq!(bench.apply(lost), Err(Refusal::LeaseLost), "this one was never confirmed");
 }
 
@@ -158,7 +159,7 @@ fn an_ended_session_is_refused_where_it_was_not_known_too() {
     assert_eq!(end(&mut bench, Ending::Replaced, 9), Ok(nothing));
     let late = bench.apply(Command::Dequeue(asking(1, call(1))));
     assert_eq!(late, Err(Refusal::SessionEnded(Ending::Replaced)));
-    assert_eq!(end(&mut bench, Ending::Closed, 0), Err(Invalid::Count.into()));
+    assert_eq!(end(&mut bench, Ending::Closed, 0), Err(InvalidCommandPart::Count.into()));
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn a_session_that_only_replays_confirms_nothing() {
     let own = |sequence| SessionCall { lease: None, received_up_to: Some(9), ..call(sequence) };
     let leases = bench.take(asking(1, own(1)));
     assert_eq!(bench.take(asking(1, own(1))), leases);
-    assert_eq!(beat(&mut bench, Some(1)), Err(Invalid::Session.into()));
+    assert_eq!(beat(&mut bench, Some(1)), Err(InvalidCommandPart::Session.into()));
     bench.now = bench.now + SECOND;
     assert_eq!(sequences(&bench.take(up_to(1))), [1], "its lease has its own end");
 }
@@ -203,7 +204,7 @@ fn a_confirmed_lease_ends_after_the_longest_run_however_often_its_session_is_hea
         assert!(beat(&mut bench, Some(1)).is_ok());
         bench.now = bench.now + SECOND;
     }
-    assert_eq!(bench.state(token.key.sequence), Some(State::Running));
+    assert_eq!(bench.state(token.key.sequence), Some(MessageState::Running));
     bench.now = bench.now + SECOND;
     assert_eq!(sequences(&bench.take(up_to(1))), [token.key.sequence], "it ran for 60 s");
 }
@@ -222,10 +223,10 @@ fn a_heartbeat_tells_which_messages_somebody_wants_canceled() {
 fn calls_out_of_range_are_refused() {
     let mut bench = with(1);
     let bad = [
-        (SessionCall { sequence: 0, ..call(1) }, Invalid::Sequence),
-        (SessionCall { attempt: 0, ..call(1) }, Invalid::Try),
-        (SessionCall { lease: Some(Duration::ZERO), ..call(1) }, Invalid::SessionLease),
-        (SessionCall { lease: Some(13 * 3_600 * SECOND), ..call(1) }, Invalid::SessionLease),
+        (SessionCall { sequence: 0, ..call(1) }, InvalidCommandPart::Sequence),
+        (SessionCall { attempt: 0, ..call(1) }, InvalidCommandPart::Try),
+        (SessionCall { lease: Some(Duration::ZERO), ..call(1) }, InvalidCommandPart::SessionLease),
+        (SessionCall { lease: Some(13 * 3_600 * SECOND), ..call(1) }, InvalidCommandPart::SessionLease),
     ];
     for (call, invalid) in bad {
         assert_eq!(bench.apply(Command::Dequeue(asking(1, call))), Err(invalid.into()), "{call:?}");
@@ -241,7 +242,7 @@ fn a_shard_full_of_sessions_refuses_new_ones() {
         assert!(bench.apply(Command::Recall(SessionCall { id, attempt: 2, ..call(1) })).is_ok());
     }
     let one_more = bench.apply(Command::Dequeue(asking(1, call(1))));
-    assert_eq!(one_more, Err(Refusal::Full(Full::Sessions)));
+    assert_eq!(one_more, Err(Refusal::Full(ShardCapacity::Sessions)));
     bench.now = bench.now + SESSION_KEPT;
     let swept = bench.apply(Command::Sweep { max: 1 });
     assert_eq!(swept, Ok(Reply::Touched { count: 1, completeness: Completeness::More }));

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, VALUE_LIMITS_MAX, VALUES_RECHECKED_MAX};
-use crate::domain::queue::command::{Completeness, Failure, Full, Invalid, Verb};
+use crate::domain::queue::command::{Completeness, FailureReport, InvalidCommandPart, SettleAction, ShardCapacity};
 
-fn settle(bench: &mut Bench, leased: Leased, verb: Verb) {
-    let failure = Failure { delay: Some(SECOND), ..Failure::default() };
+fn settle(bench: &mut Bench, leased: LeaseGrant, verb: SettleAction) {
+    let failure = FailureReport { delay: Some(SECOND), ..FailureReport::default() };
     let settled = bench.apply(Command::Settle { token: leased.token, verb, failure });
     assert!(settled.is_ok(), "{settled:?}");
 }
@@ -17,18 +17,18 @@ fn each_value_is_served_up_to_its_limit_best_first() {
     let [b1, c1] = [("b", "b1", 3), ("c", "c1", 0)].map(|(value, id, priority)| bench.put(of(value, id, priority)));
     let leases = bench.take(up_to(100));
     assert_eq!(sequences(&leases), [c1, a1, b1], "a2 waits behind a1");
-    settle(&mut bench, leases[1], Verb::Complete);
+    settle(&mut bench, leases[1], SettleAction::Complete);
     assert_eq!(sequences(&bench.take(up_to(100))), [a2]);
 }
 
 #[test]
 fn a_value_returns_however_its_lease_ends() {
-    for verb in [Verb::Complete, Verb::Cancel, Verb::Fail, Verb::Release] {
+    for verb in [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail, SettleAction::Release] {
         let mut bench = Bench::new(exclusive(1, Order::Loose));
         let [first, second] = ["1", "2"].map(|id| bench.put(of("a", id, 0)));
         let leased = bench.take(up_to(9))[0];
         settle(&mut bench, leased, verb);
-        let next = if verb == Verb::Release { first } else { second };
+        let next = if verb == SettleAction::Release { first } else { second };
         assert_eq!(sequences(&bench.take(up_to(9))), [next], "{verb:?}");
     }
     let mut bench = Bench::new(exclusive(1, Order::Loose));
@@ -52,12 +52,12 @@ fn a_limit_of_its_own_outweighs_that_of_the_queue_and_revokes_nothing() {
     let running = bench.take(up_to(9));
     assert_eq!(running.len(), 3);
     set(&mut bench, Some(2));
-    assert_eq!(bench.state(running[2].token.key.sequence), Some(State::Running));
-    settle(&mut bench, running[0], Verb::Complete);
+    assert_eq!(bench.state(running[2].token.key.sequence), Some(MessageState::Running));
+    settle(&mut bench, running[0], SettleAction::Complete);
     assert_eq!(bench.take(up_to(9)), [], "two are in flight");
     set(&mut bench, Some(0));
-    settle(&mut bench, running[1], Verb::Complete);
-    settle(&mut bench, running[2], Verb::Complete);
+    settle(&mut bench, running[1], SettleAction::Complete);
+    settle(&mut bench, running[2], SettleAction::Complete);
     assert_eq!(bench.take(up_to(9)), [], "the value rests");
     set(&mut bench, None);
     assert_eq!(bench.take(up_to(9)).len(), 1);
@@ -71,15 +71,15 @@ fn strict_order_waits_for_earlier_ones_that_run_or_are_invisible() {
     assert_eq!(sequences(&leased), [first]);
     let better = bench.put(of("a", "0", 1));
     assert_eq!(sequences(&bench.take(up_to(9))), [better], "it comes before the one that runs");
-    settle(&mut bench, leased[0], Verb::Fail);
+    settle(&mut bench, leased[0], SettleAction::Fail);
     assert_eq!(bench.take(up_to(9)), [], "the failed one comes first and is not due");
     bench.now = bench.now + SECOND;
     let leased = bench.take(up_to(9));
     assert_eq!(sequences(&leased), [better], "its lease was over too, and it is the best");
-    settle(&mut bench, leased[0], Verb::Complete);
+    settle(&mut bench, leased[0], SettleAction::Complete);
     let leased = bench.take(up_to(9));
     assert_eq!(sequences(&leased), [first]);
-    settle(&mut bench, leased[0], Verb::Complete);
+    settle(&mut bench, leased[0], SettleAction::Complete);
     assert_eq!(sequences(&bench.take(up_to(9))), [second]);
 }
 
@@ -91,7 +91,7 @@ fn a_dequeue_by_id_is_refused_while_its_value_is_held() {
     let leased = bench.take(up_to(1))[0];
     let by_id = || Command::Dequeue(Dequeue { message: Some(by_key(second)), ..up_to(1) });
     assert_eq!(bench.apply(by_id()), Err(Refusal::ValueHeld));
-    settle(&mut bench, leased, Verb::Complete);
+    settle(&mut bench, leased, SettleAction::Complete);
     assert!(bench.apply(by_id()).is_ok());
 }
 
@@ -103,7 +103,7 @@ fn a_message_without_its_value_is_refused() {
     let unrouted = NewMessage { routing: None, ..of("a", "3", 0) };
     for sent in [without, elsewhere, unrouted] {
         let refused = bench.apply(Command::Enqueue(Box::new(sent)));
-        assert_eq!(refused, Err(Invalid::ExclusivityValue.into()));
+        assert_eq!(refused, Err(InvalidCommandPart::ExclusivityValue.into()));
     }
 }
 
@@ -113,14 +113,14 @@ fn limits_out_of_range_are_refused() {
     let set = |bench: &mut Bench, value: &str, limit| {
         bench.apply(Command::SetValueLimit { value: routing(value), limit: Some(limit) })
     };
-    assert_eq!(set(&mut bench, "a", 10_001), Err(Invalid::ValueLimit.into()));
+    assert_eq!(set(&mut bench, "a", 10_001), Err(InvalidCommandPart::ValueLimit.into()));
     for n in 0..VALUE_LIMITS_MAX {
         assert_eq!(set(&mut bench, &n.to_string(), 10_000), Ok(Reply::ValueLimitSet));
     }
-    assert_eq!(set(&mut bench, "one more", 1), Err(Refusal::Full(Full::ValueLimits)));
+    assert_eq!(set(&mut bench, "one more", 1), Err(Refusal::Full(ShardCapacity::ValueLimits)));
     assert_eq!(set(&mut bench, "0", 1), Ok(Reply::ValueLimitSet), "a known one may change");
     let mut simple = Bench::new(settings());
-    assert_eq!(set(&mut simple, "a", 1), Err(Invalid::NotExclusive.into()));
+    assert_eq!(set(&mut simple, "a", 1), Err(InvalidCommandPart::NotExclusive.into()));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_makes_a_queue_exclusive_changes_only_while_it_is_empty() {
     assert_eq!(bench.apply(configure(exclusive(2, Order::Loose))), Ok(Reply::Configured));
     let mut empty = Bench::new(settings());
     assert_eq!(empty.apply(configure(exclusive(1, Order::Strict))), Ok(Reply::Configured));
-    assert_eq!(empty.apply(configure(exclusive(0, Order::Strict))), Err(Invalid::Settings.into()));
+    assert_eq!(empty.apply(configure(exclusive(0, Order::Strict))), Err(InvalidCommandPart::Settings.into()));
 }
 
 /// A bench with two messages of each of so many values, one of them running.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::oracle::{Item, Oracle};
-use crate::domain::queue::command::{Cursor, Dequeue, Leased};
+use crate::domain::queue::command::{Cursor, Dequeue, LeaseGrant};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::message::{LeaseSession, Rank, Routing};
-use crate::domain::queue::state::State;
+use crate::domain::queue::message::{LeaseSession, Rank, RoutingValue};
+use crate::domain::queue::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
 /// A dequeue under way.
@@ -16,7 +16,7 @@ pub struct Round {
     pub lease: Option<Duration>,
     pub session: Option<LeaseSession>,
     pub due_left: usize,
-    pub leases: Vec<Leased>,
+    pub leases: Vec<LeaseGrant>,
     pub stopped: bool,
 }
 
@@ -37,9 +37,9 @@ impl Oracle {
         let complete = self.settings.shapes.iter().zip(&self.filled).filter(|(_, filled)| filled.is_none());
         let inside: Vec<Filter> =
             complete.filter(|(keys, _)| keys.is_inside(filter)).map(|(keys, _)| part(filter, keys)).collect();
-        let of = |part: &Filter, state: Option<State>| {
+        let of = |part: &Filter, state: Option<MessageState>| {
             let mine =
-                |item: &&Item| part.is_met_by(&item.sent.metadata) && state.is_none_or(|state| item.state == state);
+                |item: &&Item| part.matches(&item.sent.metadata) && state.is_none_or(|state| item.state == state);
             self.items.iter().filter(mine).count()
         };
         if inside.iter().any(|part| of(part, None) == 0) {
@@ -56,7 +56,7 @@ impl Oracle {
         }
         let mut within = Filter::default();
         for part in inside {
-            if of(&part, Some(State::Pending)) < of(&within, Some(State::Pending)) {
+            if of(&part, Some(MessageState::Pending)) < of(&within, Some(MessageState::Pending)) {
                 within = part;
             }
         }
@@ -65,8 +65,8 @@ impl Oracle {
 
     /// The best message that meets a filter and may be served.
     fn best(&self, filter: &Filter) -> Option<usize> {
-        let servable = |item: &Item| item.state == State::Pending && self.may_serve(item);
-        let met = (0..self.items.len()).filter(|at| filter.is_met_by(&self.items[*at].sent.metadata));
+        let servable = |item: &Item| item.state == MessageState::Pending && self.may_serve(item);
+        let met = (0..self.items.len()).filter(|at| filter.matches(&self.items[*at].sent.metadata));
         met.filter(|at| servable(&self.items[*at])).min_by_key(|at| rank(&self.items[*at]))
     }
 
@@ -96,7 +96,7 @@ impl Oracle {
                 return Some(before);
             }
             seen += 1;
-            if asked.filter.is_met_by(&self.items[at].sent.metadata) {
+            if asked.filter.matches(&self.items[at].sent.metadata) {
                 self.take(at, round, now);
                 if round.stopped {
                     return Some(before);
@@ -109,8 +109,9 @@ impl Oracle {
     /// The next message of a walk: by rank, or by values in the order of their first messages.
     fn next(&self, within: &Filter, cursor: &mut Cursor) -> Option<usize> {
         let all = 0..self.items.len();
-        let mine =
-            |at: &usize| self.items[*at].state == State::Pending && within.is_met_by(&self.items[*at].sent.metadata);
+        let mine = |at: &usize| {
+            self.items[*at].state == MessageState::Pending && within.matches(&self.items[*at].sent.metadata)
+        };
         let pending: Vec<usize> = all.filter(mine).collect();
         let first = |from: &mut dyn Iterator<Item = usize>| from.min_by_key(|at| rank(&self.items[*at]));
         let value = |at: usize| self.items[at].sent.routing.clone();
@@ -129,14 +130,14 @@ impl Oracle {
                     return Some(at);
                 }
             }
-            let mut heads: BTreeMap<Option<Routing>, usize> = BTreeMap::new();
+            let mut heads: BTreeMap<Option<RoutingValue>, usize> = BTreeMap::new();
             for at in &pending {
                 let head = heads.entry(value(*at)).or_insert(*at);
                 *head = if rank(&self.items[*at]) < rank(&self.items[*head]) { *at } else { *head };
             }
             let further = |at: &usize| rank(&self.items[*at]) > cursor.after && self.may_serve(&self.items[*at]);
             let head = first(&mut heads.into_values().filter(further))?;
-            let entered: Routing = value(head)?;
+            let entered: RoutingValue = value(head)?;
             cursor.after = rank(&self.items[head]);
             cursor.inside = Some((entered, (i64::MIN, 0)));
         }

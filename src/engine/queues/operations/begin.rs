@@ -11,17 +11,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Asked, Kind, Running, Work};
+use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::{MessageRef, Refusal};
-use crate::domain::queue::{QueueId, State};
+use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::QueueRequest;
 
-impl Work {
+impl OperationSpec {
     /// Whether a repeat after a restart has to know of it.
     fn outlives_its_server(&self) -> bool {
         !self.dry_run
@@ -31,11 +31,11 @@ impl Work {
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
         let kind = match (self.kind, &self.message) {
-            (Kind::Purge, _) => 1,
-            (Kind::Redrive, None) => 2,
-            (Kind::Redrive, Some(_)) => 3,
-            (Kind::Discard, None) => 4,
-            (Kind::Discard, Some(_)) => 5,
+            (OperationKind::Purge, _) => 1,
+            (OperationKind::Redrive, None) => 2,
+            (OperationKind::Redrive, Some(_)) => 3,
+            (OperationKind::Discard, None) => 4,
+            (OperationKind::Discard, Some(_)) => 5,
         };
         hash.update(&[kind]);
         hash.update(&self.rate.to_be_bytes());
@@ -66,35 +66,39 @@ impl Work {
 
 impl Queues {
     /// Begins an operation, or finds the one that its token names.
-    pub(super) async fn begin(&self, queue: &Arc<LiveQueue>, asked: Asked) -> Result<Arc<Running>, QueueError> {
+    pub(super) async fn begin(
+        &self,
+        queue: &Arc<ServedQueue>,
+        asked: OperationRequest,
+    ) -> Result<Arc<RunningOperation>, QueueError> {
         check_token(asked.token.as_deref())?;
         match asked.token.clone() {
             Some(token) if asked.work.outlives_its_server() => {
                 let (queues, queue) = (self.clone(), Arc::clone(queue));
-                self.finish(async move { queues.begin_kept(&queue, asked, token).await }).await
+                self.finish(async move { queues.begin_stored(&queue, asked, token).await }).await
             }
-            Some(_) | None => self.begin_now(queue, asked, None),
+            Some(_) | None => self.start_running(queue, asked, None),
         }
     }
 
     /// The same for one that is kept before it is answered. One at a time, so that each is kept once.
-    async fn begin_kept(
+    async fn begin_stored(
         &self,
-        queue: &Arc<LiveQueue>,
-        asked: Asked,
+        queue: &Arc<ServedQueue>,
+        asked: OperationRequest,
         token: String,
-    ) -> Result<Arc<Running>, QueueError> {
-        let _turn = self.shared.changes.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        let (id, now) = (queue.record.load().id, self.shared.now());
-        if self.shared.operations.get(&name_of(id, &token)).is_some() {
-            return self.begin_now(queue, asked, None);
+    ) -> Result<Arc<RunningOperation>, QueueError> {
+        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let (id, now) = (queue.record.load().id, self.context.now());
+        if self.context.operations.get(&name_of(id, &token)).is_some() {
+            return self.start_running(queue, asked, None);
         }
-        let Asked { caller, work, total, .. } = &asked;
-        let catalog = &self.shared.stores.catalog;
-        let kept = catalog.kept(id, &token).await?.filter(|kept| kept.until > now);
+        let OperationRequest { caller, work, total, .. } = &asked;
+        let catalog = &self.context.stores.catalog;
+        let kept = catalog.saved_request(id, &token).await?.filter(|kept| kept.until > now);
         let kept = match kept {
             Some(kept) if kept.fingerprint != work.fingerprint() => return Err(reused()),
-            Some(kept) => self.left_of(queue, work, kept).await?,
+            Some(kept) => self.remaining_of(queue, work, kept).await?,
             None => {
                 let through = match &work.message {
                     Some(message) => self.errored_version(queue, message).await?,
@@ -102,84 +106,89 @@ impl Queues {
                 };
                 // What is slow on purpose is known until it can be over, and then as long as anything else.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
-                let until = now + walk + kept_for(queue, work);
-                self.shared.operations.keep(caller, until, now)?;
+                let until = now + walk + token_lifetime(queue, work);
+                self.context.operations.reserve_stored_request(caller, until, now)?;
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
                 let ended_by = asked.ended_by;
                 let request = QueueRequest { queue: id, token, fingerprint, through, ended_by, until };
-                catalog.keep(request.clone(), now).await?;
+                catalog.save_request(request.clone(), now).await?;
                 request
             }
         };
-        self.begin_now(queue, asked, Some(kept))
+        self.start_running(queue, asked, Some(kept))
     }
 
     /// Keeps that nothing is left of an operation, so that no repeat does it again.
-    pub(super) async fn keep_end(&self, queue: &Arc<LiveQueue>, kept: QueueRequest) {
-        let now = self.shared.now();
+    pub(super) async fn store_end(&self, queue: &Arc<ServedQueue>, kept: QueueRequest) {
+        let now = self.context.now();
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
-        if let Err(error) = self.shared.stores.catalog.keep(request, now).await {
+        if let Err(error) = self.context.stores.catalog.save_request(request, now).await {
             tracing::warn!(%error, "the end of a purge, redrive or discard could not be kept: repeated after a restart it begins anew");
         }
     }
 
     /// Lets the token of a redrive that did nothing name another one.
     pub(super) async fn free_token(&self, kept: QueueRequest) {
-        let now = self.shared.now();
-        if let Err(error) = self.shared.stores.catalog.keep(QueueRequest { until: now, ..kept }, now).await {
+        let now = self.context.now();
+        if let Err(error) = self.context.stores.catalog.save_request(QueueRequest { until: now, ..kept }, now).await {
             tracing::warn!(%error, "the token of a redrive that was refused stays taken for an hour");
         }
     }
 
-    fn begin_now(
+    fn start_running(
         &self,
-        queue: &Arc<LiveQueue>,
-        Asked { caller, work, total, token, ended_by }: Asked,
+        queue: &Arc<ServedQueue>,
+        OperationRequest { caller, work, total, token, ended_by }: OperationRequest,
         kept: Option<QueueRequest>,
-    ) -> Result<Arc<Running>, QueueError> {
+    ) -> Result<Arc<RunningOperation>, QueueError> {
         let record = queue.record.load();
-        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.shared.random()));
-        let made = Running {
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.context.random()));
+        let made = RunningOperation {
             id: name_of(record.id, &token.unwrap_or_else(unnamed)),
             caller,
             queue: record.spec.name.clone(),
             work: work.clone(),
             // Of what goes on after a restart, the time of then.
             ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
-            kept,
+            stored_request: kept,
             done: AtomicU64::new(0),
             total,
             // Of a discard, what it touches had failed by this very time.
-            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.shared.now()),
-            began_elapsed: self.shared.clock.elapsed(),
+            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.now()),
+            began_elapsed: self.context.clock.elapsed(),
             cancel: CancellationToken::new(),
             end: watch::Sender::new(None),
         };
-        let (running, is_new) = self.shared.operations.put(made, self.shared.clock.elapsed())?;
+        let (running, is_new) = self.context.operations.put(made, self.context.clock.elapsed())?;
         if running.work != work {
             return Err(reused());
         }
         if is_new {
             let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
-            self.shared.driver.start_once(async move { queues.work_off(&queue, &work).await });
+            self.context.driver.start_once(async move { queues.run_operation(&queue, &work).await });
         }
         Ok(running)
     }
 
     /// The sequence and the version of a message that is errored: a redrive, like all that happens to it later, gives it
     /// another version.
-    async fn errored_version(&self, queue: &LiveQueue, message: &MessageRef) -> Result<Vec<u64>, QueueError> {
+    async fn errored_version(&self, queue: &ServedQueue, message: &MessageRef) -> Result<Vec<u64>, QueueError> {
         let name = queue.record.load().spec.name.clone();
         let head = self.get_message(&name, message.clone()).await?.message.head;
         match head.state {
-            State::Errored => Ok(vec![head.key.sequence, head.version]),
+            MessageState::Errored => Ok(vec![head.key.sequence, head.version]),
             other => Err(Refusal::WrongState(other).into()),
         }
     }
 
     /// What a repeat after a restart goes on with: nothing, if it names a message that has changed since.
-    async fn left_of(&self, queue: &LiveQueue, work: &Work, kept: QueueRequest) -> Result<QueueRequest, QueueError> {
+    async fn remaining_of(
+        &self,
+        queue: &ServedQueue,
+        work: &OperationSpec,
+        kept: QueueRequest,
+    ) -> Result<QueueRequest, QueueError> {
         let Some(message) = &work.message else { return Ok(kept) };
         let is_left = match self.errored_version(queue, message).await {
             Ok(version) => version == kept.through,
@@ -190,11 +199,11 @@ impl Queues {
     }
 
     /// The sequence of the newest message of each shard.
-    pub(super) async fn sequences(&self, queue: &Arc<LiveQueue>) -> Result<Vec<u64>, QueueError> {
+    pub(super) async fn sequences(&self, queue: &Arc<ServedQueue>) -> Result<Vec<u64>, QueueError> {
         let mut sequences = Vec::new();
         for number in 0..queue.shards() {
-            let read = self.shared.stores.shards.totals(queue.shard(number).id).await;
-            sequences.push(read.map_err(|error| self.shared.not_found_if_gone(queue, error))?.sequence);
+            let read = self.context.stores.shards.totals(queue.shard(number).id).await;
+            sequences.push(read.map_err(|error| self.context.translate_store_error(queue, error))?.sequence);
         }
         Ok(sequences)
     }
@@ -202,11 +211,11 @@ impl Queues {
 
 /// How long a token is known after its operation. That of one message is known for the least time: there may be many, and
 /// the version of the message tells as well.
-fn kept_for(queue: &LiveQueue, work: &Work) -> Duration {
+fn token_lifetime(queue: &ServedQueue, work: &OperationSpec) -> Duration {
     if work.message.is_some() { OPERATION_KEPT } else { longest(queue) }
 }
 
-fn longest(queue: &LiveQueue) -> Duration {
+fn longest(queue: &ServedQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
 }
 

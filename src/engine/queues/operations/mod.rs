@@ -7,7 +7,7 @@
 
 mod begin;
 mod discard;
-mod known;
+mod index;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,29 +17,29 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::command::{Bulk, MessageRef, Refusal};
+use crate::domain::queue::command::{BulkRequest, MessageRef, Refusal};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::{Command, QueueId, QueueName, Reply, State};
+use crate::domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::live::LiveQueue;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
-use crate::engine::shares::CallerId;
 use crate::ports::{QueueRequest, ShardCommand};
 
 pub(super) use begin::check_token;
-pub use discard::Discard;
-pub(super) use known::Operations;
+pub use discard::DiscardRequest;
+pub(super) use index::Operations;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum OperationKind {
     Purge,
     Redrive,
     Discard,
 }
 
-impl Kind {
+impl OperationKind {
     fn name(self) -> &'static str {
         match self {
             Self::Purge => "purge",
@@ -51,8 +51,8 @@ impl Kind {
 
 /// What is done to which messages: two requests of one token must agree in it.
 #[derive(Clone, PartialEq, Debug)]
-struct Work {
-    kind: Kind,
+struct OperationSpec {
+    kind: OperationKind,
     /// One message and no other.
     message: Option<MessageRef>,
     filter: Filter,
@@ -65,9 +65,9 @@ struct Work {
     rate: u32,
 }
 
-impl Work {
+impl OperationSpec {
     /// All that a kind may touch.
-    fn all(kind: Kind) -> Self {
+    fn all(kind: OperationKind) -> Self {
         let (message, filter, signature) = (None, Filter::default(), None);
         Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0 }
     }
@@ -116,7 +116,7 @@ pub struct Operation {
 
 /// What a redrive is asked to do.
 #[derive(Clone, Debug, Default)]
-pub struct Redrive {
+pub struct RedriveRequest {
     /// One message; all that are errored without.
     pub message: Option<MessageRef>,
     /// What they must have.
@@ -132,23 +132,23 @@ pub struct Redrive {
 }
 
 /// What is asked for: by whom, about how many messages it is, and the caller's name of the request.
-struct Asked {
+struct OperationRequest {
     caller: CallerId,
-    work: Work,
+    work: OperationSpec,
     total: u64,
     token: Option<String>,
     /// By when messages must have come to their end, of a discard of many.
     ended_by: Option<Timestamp>,
 }
 
-struct Running {
+struct RunningOperation {
     id: String,
     caller: CallerId,
     queue: QueueName,
-    work: Work,
+    work: OperationSpec,
     /// What is kept of it, with the sequence of each shard when it began, or with the version of its one message; with none
     /// of both where nothing is left of that one.
-    kept: Option<QueueRequest>,
+    stored_request: Option<QueueRequest>,
     ended_by: Option<Timestamp>,
     done: AtomicU64,
     total: u64,
@@ -158,7 +158,7 @@ struct Running {
     end: watch::Sender<Option<(OperationState, Timestamp)>>,
 }
 
-impl Running {
+impl RunningOperation {
     fn show(&self) -> Operation {
         let end = self.end.borrow().clone();
         let (state, ended) = match end {
@@ -189,41 +189,54 @@ impl Queues {
         token: Option<String>,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
-        let queue = self.shared.queue_of(name, id)?;
+        let queue = self.context.queue_of(name, id)?;
         let depth = self.depth_of(&queue).await?;
-        let total = depth.of(State::Pending) + depth.of(State::Invisible);
-        let work = Work::all(Kind::Purge);
-        let running = self.begin(&queue, Asked { caller, work, total, token, ended_by: None }).await?;
+        let total = depth.of(MessageState::Pending) + depth.of(MessageState::Invisible);
+        let work = OperationSpec::all(OperationKind::Purge);
+        let running = self.begin(&queue, OperationRequest { caller, work, total, token, ended_by: None }).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
-            () = self.shared.clock.sleep(patience) => {}
+            () = self.context.clock.sleep(patience) => {}
         }
         Ok(running.show())
     }
 
     /// Gives errored messages their attempts back.
-    pub async fn redrive(&self, caller: CallerId, name: &QueueName, asked: Redrive) -> Result<Operation, QueueError> {
-        let queue = self.shared.queue_of(name, asked.queue)?;
+    pub async fn redrive(
+        &self,
+        caller: CallerId,
+        name: &QueueName,
+        asked: RedriveRequest,
+    ) -> Result<Operation, QueueError> {
+        let queue = self.context.queue_of(name, asked.queue)?;
         if let Some(message) = asked.message {
-            let work = Work { dry_run: asked.dry_run, ..Work::all(Kind::Redrive) };
-            return self.one(caller, &queue, Work { message: Some(message), ..work }, asked.token).await;
+            let work = OperationSpec { dry_run: asked.dry_run, ..OperationSpec::all(OperationKind::Redrive) };
+            return self
+                .run_single(caller, &queue, OperationSpec { message: Some(message), ..work }, asked.token)
+                .await;
         }
-        let Redrive { filter, dry_run, rate, token, .. } = asked;
-        self.many(caller, &queue, Work { filter, dry_run, rate, ..Work::all(Kind::Redrive) }, token).await
+        let RedriveRequest { filter, dry_run, rate, token, .. } = asked;
+        self.start_bulk(
+            caller,
+            &queue,
+            OperationSpec { filter, dry_run, rate, ..OperationSpec::all(OperationKind::Redrive) },
+            token,
+        )
+        .await
     }
 
     /// Begins work on errored messages; waits for the end where nothing but a count comes of it.
-    async fn many(
+    async fn start_bulk(
         &self,
         caller: CallerId,
-        queue: &Arc<LiveQueue>,
-        work: Work,
+        queue: &Arc<ServedQueue>,
+        work: OperationSpec,
         token: Option<String>,
     ) -> Result<Operation, QueueError> {
         let (total, dry_run) = (self.errored(queue, &work.filter).await?, work.dry_run);
         let ended_by = self.ended_by(&work).await?;
-        let running = self.begin(queue, Asked { caller, work, total, token, ended_by }).await?;
+        let running = self.begin(queue, OperationRequest { caller, work, total, token, ended_by }).await?;
         if dry_run {
             // Nobody asks again how far a count is.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -232,24 +245,24 @@ impl Queues {
     }
 
     /// Works on one errored message.
-    async fn one(
+    async fn run_single(
         &self,
         caller: CallerId,
-        queue: &Arc<LiveQueue>,
-        work: Work,
+        queue: &Arc<ServedQueue>,
+        work: OperationSpec,
         token: Option<String>,
     ) -> Result<Operation, QueueError> {
         match token {
-            None => self.one_now(queue, &work).await,
-            Some(token) => self.one_once(caller, queue, work, token).await,
+            None => self.apply_single(queue, &work).await,
+            Some(token) => self.apply_single_once(caller, queue, work, token).await,
         }
     }
 
     /// How many errored messages meet a filter; at most so many, if it is not declared.
-    async fn errored(&self, queue: &Arc<LiveQueue>, filter: &Filter) -> Result<u64, QueueError> {
-        match self.depth_by(queue, filter.clone()).await {
-            Ok(depth) => Ok(depth.of(State::Errored)),
-            Err(QueueError::FilterNotDeclared { .. }) => Ok(self.depth_of(queue).await?.of(State::Errored)),
+    async fn errored(&self, queue: &Arc<ServedQueue>, filter: &Filter) -> Result<u64, QueueError> {
+        match self.filtered_depth(queue, filter.clone()).await {
+            Ok(depth) => Ok(depth.of(MessageState::Errored)),
+            Err(QueueError::FilterNotDeclared { .. }) => Ok(self.depth_of(queue).await?.of(MessageState::Errored)),
             Err(error) => Err(error),
         }
     }
@@ -268,52 +281,52 @@ impl Queues {
         Ok(running.show())
     }
 
-    fn running(&self, id: &str) -> Result<Arc<Running>, QueueError> {
+    fn running(&self, id: &str) -> Result<Arc<RunningOperation>, QueueError> {
         let shown: String = id.chars().take(REQUEST_TOKEN_BYTES_MAX).collect();
-        self.shared.operations.get(id).ok_or(QueueError::OperationNotFound { id: shown })
+        self.context.operations.get(id).ok_or(QueueError::OperationNotFound { id: shown })
     }
 
-    async fn one_now(&self, queue: &LiveQueue, work: &Work) -> Result<Operation, QueueError> {
-        let began = self.shared.now();
+    async fn apply_single(&self, queue: &ServedQueue, work: &OperationSpec) -> Result<Operation, QueueError> {
+        let began = self.context.now();
         let name = queue.record.load().spec.name.clone();
         let message = work.message.clone().expect("the work is about one message");
         if work.dry_run {
             let state = self.get_message(&name, message).await?.message.head.state;
-            if state != State::Errored {
+            if state != MessageState::Errored {
                 return Err(Refusal::WrongState(state).into());
             }
-        } else if work.kind == Kind::Discard {
+        } else if work.kind == OperationKind::Discard {
             self.discard_one(&name, message).await?;
         } else {
             self.redrive_one(&name, message).await?;
         }
         let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
-        let (id, queue, ended) = (String::new(), name, Some(self.shared.now()));
+        let (id, queue, ended) = (String::new(), name, Some(self.context.now()));
         Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
     /// The same for a call that may be repeated; one that was refused leaves its token free.
-    async fn one_once(
+    async fn apply_single_once(
         &self,
         caller: CallerId,
-        queue: &Arc<LiveQueue>,
-        work: Work,
+        queue: &Arc<ServedQueue>,
+        work: OperationSpec,
         token: String,
     ) -> Result<Operation, QueueError> {
-        let asked = Asked { caller, work, total: 1, token: Some(token), ended_by: None };
+        let asked = OperationRequest { caller, work, total: 1, token: Some(token), ended_by: None };
         let running = self.begin(queue, asked).await?;
         // The sender lives as long as the operation that is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
             Operation { state: OperationState::Failed(reason, what), id, .. } => {
-                self.shared.operations.remove(&id);
+                self.context.operations.remove(&id);
                 Err(Reject::new(reason, what).into())
             }
             shown => Ok(shown),
         }
     }
 
-    async fn work_off(&self, queue: &Arc<LiveQueue>, running: &Arc<Running>) {
+    async fn run_operation(&self, queue: &Arc<ServedQueue>, running: &Arc<RunningOperation>) {
         let walked = self.walk(queue, running).await;
         let was_refused = running.work.message.is_some() && matches!(walked, Err(QueueError::Refused(_)));
         let state = match walked {
@@ -327,38 +340,38 @@ impl Queues {
             OperationState::Cancelled => running.cancel.is_cancelled(), // not by the end of the server
         };
         // One message tells by its version whether it is over.
-        if let Some(kept) = running.kept.clone().filter(|_| is_over && running.work.message.is_none()) {
-            self.keep_end(queue, kept).await;
+        if let Some(kept) = running.stored_request.clone().filter(|_| is_over && running.work.message.is_none()) {
+            self.store_end(queue, kept).await;
         }
-        if let (Some(kept), true) = (&running.kept, was_refused) {
+        if let (Some(kept), true) = (&running.stored_request, was_refused) {
             self.free_token(kept.clone()).await;
         }
-        let elapsed = self.shared.clock.elapsed();
-        running.end.send_replace(Some((state, self.shared.now())));
-        self.shared.operations.ended(running, elapsed);
+        let elapsed = self.context.clock.elapsed();
+        running.end.send_replace(Some((state, self.context.now())));
+        self.context.operations.ended(running, elapsed);
     }
 
     /// Walks over all shards; says whether it came to the end.
-    async fn walk(&self, queue: &Arc<LiveQueue>, running: &Running) -> Result<bool, QueueError> {
+    async fn walk(&self, queue: &Arc<ServedQueue>, running: &RunningOperation) -> Result<bool, QueueError> {
         if running.work.message.is_some() {
-            let is_over = running.kept.as_ref().is_some_and(|kept| kept.through.is_empty());
+            let is_over = running.stored_request.as_ref().is_some_and(|kept| kept.through.is_empty());
             if is_over {
                 running.done.store(1, Ordering::Relaxed);
                 return Ok(true);
             }
-            let end = self.one_now(queue, &running.work).await?;
+            let end = self.apply_single(queue, &running.work).await?;
             running.done.store(end.done, Ordering::Relaxed);
             return Ok(true);
         }
-        let ends = match &running.kept {
+        let ends = match &running.stored_request {
             Some(kept) => kept.through.clone(),
             None => self.sequences(queue).await?,
         };
         for (number, through) in (0..queue.shards()).zip(ends) {
             let mut after = Some(0);
             while let Some(from) = after {
-                self.keep_rate(running).await;
-                if running.cancel.is_cancelled() || self.shared.drain.is_cancelled() {
+                self.throttle(running).await;
+                if running.cancel.is_cancelled() || self.context.drain.is_cancelled() {
                     return Ok(false);
                 }
                 after = self.step(queue, running, number, from, through).await?;
@@ -369,25 +382,25 @@ impl Queues {
 
     async fn step(
         &self,
-        queue: &Arc<LiveQueue>,
-        running: &Running,
+        queue: &Arc<ServedQueue>,
+        running: &RunningOperation,
         shard: u32,
         after: u64,
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
-        let Work { kind, filter, signature, dry_run, .. } = running.work.clone();
+        let OperationSpec { kind, filter, signature, dry_run, .. } = running.work.clone();
         // With a rate, a tenth of a second's worth at a time.
         let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
         };
-        let bulk = Bulk { after, through, max, filter, signature, ended_by: running.ended_by, dry_run };
+        let bulk = BulkRequest { after, through, max, filter, signature, ended_by: running.ended_by, dry_run };
         let command = match kind {
-            Kind::Purge => Command::Purge(bulk),
-            Kind::Redrive => Command::RedriveAll(bulk),
-            Kind::Discard => Command::DiscardAll(bulk),
+            OperationKind::Purge => Command::Purge(bulk),
+            OperationKind::Redrive => Command::RedriveAll(bulk),
+            OperationKind::Discard => Command::DiscardAll(bulk),
         };
-        let answer = self.shared.call(queue, shard, ShardCommand::of(command)).await?;
+        let answer = self.context.call(queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {
             Reply::Walked { count, next } => {
                 running.done.fetch_add(count as u64, Ordering::Relaxed);
@@ -398,18 +411,18 @@ impl Queues {
     }
 
     /// Waits until the operation may go on without being faster than it should.
-    async fn keep_rate(&self, running: &Running) {
+    async fn throttle(&self, running: &RunningOperation) {
         let rate = running.work.rate_kept();
         if rate == 0 {
             return;
         }
         let done = running.done.load(Ordering::Relaxed);
         let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(rate));
-        let pause = due.saturating_sub(self.shared.clock.elapsed());
+        let pause = due.saturating_sub(self.context.clock.elapsed());
         tokio::select! {
-            () = self.shared.clock.sleep(pause) => {}
+            () = self.context.clock.sleep(pause) => {}
             () = running.cancel.cancelled() => {}
-            () = self.shared.drain.cancelled() => {}
+            () = self.context.drain.cancelled() => {}
         }
     }
 }

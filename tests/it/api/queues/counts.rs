@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tallystone::domain::queue::State;
+use tallystone::domain::queue::MessageState;
 
 use super::on_stores::on_every_store_at;
 use super::{enqueue, lease, settle};
@@ -12,10 +12,11 @@ use super::{enqueue, lease, settle};
 async fn every_state_of_a_queue_is_counted_and_so_is_every_trouble_of_its_messages() {
     let queue = json!({"name": "mail", "shards": 2, "default_max_attempts": 1, "default_lease": "10s"});
     on_every_store_at(queue, async |server, clock| {
-        let told = |expected: &[(State, u64)], troubles: [u64; 5]| {
+        let told = |expected: &[(MessageState, u64)], troubles: [u64; 5]| {
             let backlogs = server.engine.queues().backlogs();
-            let of = |state: &State| expected.iter().find(|(other, _)| other == state).map_or(0, |(_, count)| *count);
-            assert_eq!(backlogs[0].messages, State::ALL.map(|state| of(&state)), "{:?}", State::ALL);
+            let of =
+                |state: &MessageState| expected.iter().find(|(other, _)| other == state).map_or(0, |(_, count)| *count);
+            assert_eq!(backlogs[0].messages, MessageState::ALL.map(|state| of(&state)), "{:?}", MessageState::ALL);
             let (queues, _) = server.engine.stats().by_queue.get();
             let [(name, counts)] = &queues[..] else { panic!("one queue is served: {queues:?}") };
             let seen =
@@ -34,23 +35,31 @@ async fn every_state_of_a_queue_is_counted_and_so_is_every_trouble_of_its_messag
             sent["message"][key] = json!(time);
             server.done("Enqueue", sent).await;
         }
-        told(&[(State::Invisible, 1), (State::Pending, 3)], [0; 5]);
+        told(&[(MessageState::Invisible, 1), (MessageState::Pending, 3)], [0; 5]);
         server.done("Fail", settle(&lease(server).await)).await;
-        told(&[(State::Invisible, 1), (State::Pending, 2), (State::Errored, 1)], [1, 1, 0, 0, 0]);
+        told(&[(MessageState::Invisible, 1), (MessageState::Pending, 2), (MessageState::Errored, 1)], [1, 1, 0, 0, 0]);
         lease(server).await;
-        let running = [(State::Invisible, 1), (State::Pending, 1), (State::Running, 1), (State::Errored, 1)];
+        let running = [
+            (MessageState::Invisible, 1),
+            (MessageState::Pending, 1),
+            (MessageState::Running, 1),
+            (MessageState::Errored, 1),
+        ];
         told(&running, [1, 1, 0, 0, 0]);
         // The second lease is over, and so is the time of c; a look at each shard finds both out.
         clock.advance(Duration::from_secs(61));
         let none = server.done("Dequeue", json!({"queue": "mail", "max_messages": 10})).await;
         assert_eq!(none["leases"], json!([]));
-        told(&[(State::Invisible, 1), (State::Canceled, 1), (State::Errored, 2)], [1, 2, 1, 1, 0]);
+        told(&[(MessageState::Invisible, 1), (MessageState::Canceled, 1), (MessageState::Errored, 2)], [1, 2, 1, 1, 0]);
         server.done("RedriveMessages", json!({"queue": "mail"})).await;
         for _ in 0..2 {
             let held = server.done("Dequeue", json!({"queue": "mail", "wait": "20s"})).await;
             server.done("Complete", settle(&held["leases"][0])).await;
         }
-        told(&[(State::Invisible, 1), (State::Completed, 2), (State::Canceled, 1)], [1, 2, 1, 1, 2]);
+        told(
+            &[(MessageState::Invisible, 1), (MessageState::Completed, 2), (MessageState::Canceled, 1)],
+            [1, 2, 1, 1, 2],
+        );
     })
     .await;
 }

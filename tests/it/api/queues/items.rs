@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tallystone::domain::Reason;
-use tallystone::domain::queue::State;
+use tallystone::domain::queue::MessageState;
 
 use super::on_stores::{mail, on_every_store, on_every_store_at};
 use super::{enqueue, lease, settle};
@@ -51,7 +51,7 @@ async fn item_34_the_age_of_the_oldest_ready_message_is_told_by_queue() {
             let backlogs = server.engine.queues().backlogs();
             let told: Vec<_> = backlogs
                 .iter()
-                .map(|of| (&*of.queue, of.messages[State::Pending as usize], of.oldest.as_secs()))
+                .map(|of| (&*of.queue, of.messages[MessageState::Pending as usize], of.oldest.as_secs()))
                 .collect();
             assert_eq!(told, [("mail", waiting, seconds)], "the queue and no template");
         };

@@ -8,7 +8,7 @@
 //! In a session the stream is its heartbeat, as long as its connection stands and takes what is sent, and leases end with the
 //! session once the connection has taken them. Pings find a connection behind which nobody is any more.
 
-mod held;
+mod unsettled_leases;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -21,35 +21,37 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::api::errors::{self, Refusal};
+use crate::api::errors::{self, ApiError};
 use crate::api::grpc::queues::{decode, encode};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
 use crate::domain::queue::QueueName;
-use crate::domain::queue::command::Verb;
+use crate::domain::queue::command::SettleAction;
 use crate::domain::queue::filter::Filter;
-use crate::engine::queues::{Beat, CancelNews, Dequeued, QueueError, Queues, SentSettlement, StreamAsk, StreamSession};
-use crate::engine::shares::Share;
+use crate::engine::caller_quota::QuotaPermit;
+use crate::engine::queues::{
+    CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SentSettlement, StreamLeaseRequest, StreamSession,
+};
 use crate::proto::queue::v1 as wire;
-use held::{Held, Sent};
+use unsettled_leases::{SentLease, UnsettledLeases};
 
-type Dequeuing = Pin<Box<dyn Future<Output = Result<Dequeued, QueueError>> + Send>>;
-type Beating = Pin<Box<dyn Future<Output = Result<Beat, QueueError>> + Send>>;
+type DequeueFuture = Pin<Box<dyn Future<Output = Result<LeaseBatch, QueueError>> + Send>>;
+type HeartbeatFuture = Pin<Box<dyn Future<Output = Result<HeartbeatOutcome, QueueError>> + Send>>;
 
 /// The answers to a worker, whose stream takes a place as long as it is open.
-pub fn answers<S>(
+pub fn response_stream<S>(
     queues: Queues,
-    place: Share,
+    place: QuotaPermit,
     requests: S,
     drain: CancellationToken,
 ) -> BoxStream<'static, Result<wire::WorkResponse, Status>>
 where
     S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin + 'static,
 {
-    let (answers, taken) = mpsc::channel(1);
-    let worker = Worker {
-        cancels: queues.cancel_news(),
+    let (responses, taken) = mpsc::channel(1);
+    let worker = WorkerStream {
+        cancels: queues.cancel_notices(),
         queues: queues.clone(),
         requests,
         drain,
@@ -58,21 +60,21 @@ where
         filter: Filter::default(),
         session: None,
         credit: 0,
-        held: Held::default(),
+        unsettled: UnsettledLeases::default(),
         dequeuing: None,
-        beating: None,
+        heartbeat: None,
         draining: false,
         _place: place,
     };
-    queues.run_beside(worker.run(answers));
+    queues.run_in_background(worker.run(responses));
     ReceiverStream::new(taken).boxed()
 }
 
-struct Worker<S> {
+struct WorkerStream<S> {
     queues: Queues,
     requests: S,
     drain: CancellationToken,
-    cancels: broadcast::Receiver<CancelNews>,
+    cancels: broadcast::Receiver<CancelNotice>,
     /// The queues it serves, the one that is asked first at the front; none before the first request.
     names: Vec<QueueName>,
     lease: Option<Duration>,
@@ -80,46 +82,46 @@ struct Worker<S> {
     session: Option<StreamSession>,
     credit: u32,
     /// The leases that were sent and not settled.
-    held: Held,
-    dequeuing: Option<Dequeuing>,
-    beating: Option<Beating>,
+    unsettled: UnsettledLeases,
+    dequeuing: Option<DequeueFuture>,
+    heartbeat: Option<HeartbeatFuture>,
     draining: bool,
     /// Given back with the stream.
-    _place: Share,
+    _place: QuotaPermit,
 }
 
 /// What happens next.
-enum Event {
+enum WorkerStreamEvent {
     Drain,
     Request(Option<Result<wire::WorkRequest, Status>>),
-    Found(Result<Dequeued, QueueError>),
-    BeatDue,
-    Beaten(Result<Beat, QueueError>),
-    Canceled(CancelNews),
+    DequeueDone(Result<LeaseBatch, QueueError>),
+    HeartbeatDue,
+    HeartbeatDone(Result<HeartbeatOutcome, QueueError>),
+    Canceled(CancelNotice),
     SessionOver(QueueError),
     Nothing,
 }
 
 /// What comes of it.
-enum Step {
+enum WorkerStreamStep {
     Answer(wire::WorkResponse),
-    Silence,
+    NoResponse,
     End,
 }
 
-impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<S> {
+impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerStream<S> {
     /// Answers until the worker, the connection, the server or an error ends it.
-    async fn run(mut self, answers: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
-        while let Ok(room) = answers.reserve().await {
+    async fn run(mut self, responses: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
+        while let Ok(room) = responses.reserve().await {
             // There is room, so the connection has taken all that was sent.
             if let Some(session) = &mut self.session
                 && session.taken()
             {
-                self.beating = Some(session.beat(self.queues.clone()).boxed());
+                self.heartbeat = Some(session.send_heartbeat(self.queues.clone()).boxed());
             }
             let answer = tokio::select! {
                 biased;
-                () = answers.closed() => return,
+                () = responses.closed() => return,
                 answer = self.answer() => answer,
             };
             match answer {
@@ -134,37 +136,37 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
     async fn answer(&mut self) -> Result<Option<wire::WorkResponse>, Status> {
         loop {
             match self.step().await? {
-                Step::Answer(answer) => return Ok(Some(answer)),
-                Step::Silence => {}
-                Step::End => return Ok(None),
+                WorkerStreamStep::Answer(answer) => return Ok(Some(answer)),
+                WorkerStreamStep::NoResponse => {}
+                WorkerStreamStep::End => return Ok(None),
             }
         }
     }
 
-    async fn step(&mut self) -> Result<Step, Status> {
-        if self.draining && self.held.is_empty() {
-            return Err(Refusal::new(Reason::ShuttingDown, "the server is stopping and gives no more leases").into());
+    async fn step(&mut self) -> Result<WorkerStreamStep, Status> {
+        if self.draining && self.unsettled.is_empty() {
+            return Err(ApiError::new(Reason::ShuttingDown, "the server is stopping and gives no more leases").into());
         }
         self.begin_dequeue();
         match self.event().await {
-            Event::Drain => {
+            WorkerStreamEvent::Drain => {
                 (self.draining, self.dequeuing) = (true, None);
-                Ok(Step::Silence)
+                Ok(WorkerStreamStep::NoResponse)
             }
-            Event::Request(Some(request)) => {
-                self.take_in(request.map_err(errors::with_reason)?).await.map(Step::Answer)
+            WorkerStreamEvent::Request(Some(request)) => {
+                self.handle_request(request.map_err(errors::with_reason)?).await.map(WorkerStreamStep::Answer)
             }
-            Event::Request(None) => {
+            WorkerStreamEvent::Request(None) => {
                 self.dequeuing = None;
-                self.release_held().await;
-                Ok(Step::End)
+                self.release_unsettled().await;
+                Ok(WorkerStreamStep::End)
             }
-            Event::Found(found) => self.hand_out(found),
-            Event::BeatDue => self.beat(),
-            Event::Beaten(beaten) => self.beaten(beaten),
-            Event::SessionOver(error) => Err(refused(error)),
-            Event::Canceled(news) => Ok(self.canceled(&news)),
-            Event::Nothing => Ok(Step::Silence),
+            WorkerStreamEvent::DequeueDone(found) => self.send_leases(found),
+            WorkerStreamEvent::HeartbeatDue => self.start_heartbeat(),
+            WorkerStreamEvent::HeartbeatDone(beaten) => self.finish_heartbeat(beaten),
+            WorkerStreamEvent::SessionOver(error) => Err(refused(error)),
+            WorkerStreamEvent::Canceled(news) => Ok(self.canceled(&news)),
+            WorkerStreamEvent::Nothing => Ok(WorkerStreamStep::NoResponse),
         }
     }
 
@@ -172,7 +174,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         if self.names.is_empty() || self.dequeuing.is_some() || self.credit == 0 || self.draining {
             return;
         }
-        let ask = StreamAsk {
+        let ask = StreamLeaseRequest {
             max: WORK_LEASES_AT_ONCE_MAX.min(self.credit as usize),
             lease: self.lease,
             filter: self.filter.clone(),
@@ -182,8 +184,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         self.dequeuing = Some(async move { queues.next_leases(&names, ask).await }.boxed());
     }
 
-    async fn event(&mut self) -> Event {
-        let Self { requests, drain, cancels, dequeuing, beating, draining, names, session, .. } = self;
+    async fn event(&mut self) -> WorkerStreamEvent {
+        let Self { requests, drain, cancels, dequeuing, heartbeat: beating, draining, names, session, .. } = self;
         let is_beating = beating.is_some();
         let found = async {
             match dequeuing {
@@ -200,41 +202,41 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         let session = session.as_ref();
         let over = async {
             match session {
-                Some(session) => session.over().await,
+                Some(session) => session.wait_for_end().await,
                 None => std::future::pending().await,
             }
         };
         let due = async {
             match session {
-                Some(session) => session.until_beat().await,
+                Some(session) => session.wait_until_heartbeat_due().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            error = over => Event::SessionOver(error),
-            () = drain.cancelled(), if !*draining => Event::Drain,
-            request = requests.next() => Event::Request(request),
-            found = found => Event::Found(found),
-            beaten = beaten => Event::Beaten(beaten),
-            () = due, if !is_beating => Event::BeatDue,
+            error = over => WorkerStreamEvent::SessionOver(error),
+            () = drain.cancelled(), if !*draining => WorkerStreamEvent::Drain,
+            request = requests.next() => WorkerStreamEvent::Request(request),
+            found = found => WorkerStreamEvent::DequeueDone(found),
+            beaten = beaten => WorkerStreamEvent::HeartbeatDone(beaten),
+            () = due, if !is_beating => WorkerStreamEvent::HeartbeatDue,
             news = cancels.recv() => match news {
-                Ok(news) if names.contains(&news.queue) => Event::Canceled(news),
+                Ok(news) if names.contains(&news.queue) => WorkerStreamEvent::Canceled(news),
                 // What was missed is told at the next extension or heartbeat.
-                Ok(_) | Err(_) => Event::Nothing,
+                Ok(_) | Err(_) => WorkerStreamEvent::Nothing,
             },
         }
     }
 
-    fn hand_out(&mut self, found: Result<Dequeued, QueueError>) -> Result<Step, Status> {
+    fn send_leases(&mut self, found: Result<LeaseBatch, QueueError>) -> Result<WorkerStreamStep, Status> {
         self.dequeuing = None;
         let found = match found {
             Ok(found) => found,
             Err(QueueError::ShuttingDown) => {
                 self.draining = true;
-                return Ok(Step::Silence);
+                return Ok(WorkerStreamStep::NoResponse);
             }
-            Err(error) => return Err(Refusal::from(error).into()),
+            Err(error) => return Err(ApiError::from(error).into()),
         };
         let queue = found.queue();
         // The others have their turn first next time.
@@ -250,62 +252,67 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
         for given in given {
             let key = given.lease.token.key;
             let lease = encode::lease(&queue, given);
-            self.held.add(Sent { queue: queue.clone(), key, token: lease.lease_token.clone() });
+            self.unsettled.add(SentLease { queue: queue.clone(), key, token: lease.lease_token.clone() });
             leases.push(lease);
         }
         self.credit = self.credit.saturating_sub(u32::try_from(leases.len()).unwrap_or(u32::MAX));
         let answer = wire::WorkResponse { leases, ..wire::WorkResponse::default() };
-        Ok(if answer.leases.is_empty() { Step::Silence } else { Step::Answer(answer) })
+        Ok(if answer.leases.is_empty() { WorkerStreamStep::NoResponse } else { WorkerStreamStep::Answer(answer) })
     }
 
     /// Tells the shards that the session lives.
-    fn beat(&mut self) -> Result<Step, Status> {
+    fn start_heartbeat(&mut self) -> Result<WorkerStreamStep, Status> {
         if let Some(session) = &mut self.session {
-            session.hear().map_err(refused)?;
-            self.beating = Some(session.beat(self.queues.clone()).boxed());
+            session.renew_session().map_err(refused)?;
+            self.heartbeat = Some(session.send_heartbeat(self.queues.clone()).boxed());
         }
-        Ok(Step::Silence)
+        Ok(WorkerStreamStep::NoResponse)
     }
 
-    fn beaten(&mut self, beaten: Result<Beat, QueueError>) -> Result<Step, Status> {
-        self.beating = None;
+    fn finish_heartbeat(&mut self, beaten: Result<HeartbeatOutcome, QueueError>) -> Result<WorkerStreamStep, Status> {
+        self.heartbeat = None;
         match beaten {
-            Ok(Beat { cancel_requests, .. }) if cancel_requests.is_empty() => Ok(Step::Silence),
-            Ok(Beat { cancel_requests, .. }) => {
-                Ok(Step::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
+            Ok(HeartbeatOutcome { cancel_requests, .. }) if cancel_requests.is_empty() => {
+                Ok(WorkerStreamStep::NoResponse)
             }
-            Err(error) if error.is_of_session() => Err(Refusal::from(error).into()),
+            Ok(HeartbeatOutcome { cancel_requests, .. }) => {
+                Ok(WorkerStreamStep::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
+            }
+            Err(error) if error.is_of_session() => Err(ApiError::from(error).into()),
             // It is told again soon.
-            Err(_) => Ok(Step::Silence),
+            Err(_) => Ok(WorkerStreamStep::NoResponse),
         }
     }
 
-    fn canceled(&self, news: &CancelNews) -> Step {
+    fn canceled(&self, news: &CancelNotice) -> WorkerStreamStep {
         let id = self.queues.get(&news.queue).map(|queue| queue.id);
-        let token = id.ok().and_then(|id| self.held.token_of(id, news.key));
-        token.map_or(Step::Silence, |token| {
-            Step::Answer(wire::WorkResponse { cancel_requests: vec![token.to_owned()], ..Default::default() })
+        let token = id.ok().and_then(|id| self.unsettled.token_of(id, news.key));
+        token.map_or(WorkerStreamStep::NoResponse, |token| {
+            WorkerStreamStep::Answer(wire::WorkResponse {
+                cancel_requests: vec![token.to_owned()],
+                ..Default::default()
+            })
         })
     }
 
     /// Takes in what the worker says; answers its settlements and extensions.
-    async fn take_in(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
+    async fn handle_request(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
         if self.names.is_empty() {
             self.begin(&request).map_err(refused)?;
         } else {
             self.check_same(&request)?;
         }
         if let Some(session) = &mut self.session {
-            session.hear().map_err(refused)?;
+            session.renew_session().map_err(refused)?;
         }
         let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
         let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
             let what = format!("credit must be 0 or more, and {WORK_CREDIT_MAX} at most may be outstanding");
-            return Err(Refusal::new(Reason::InvalidRange, what).at("credit").into());
+            return Err(ApiError::new(Reason::InvalidRange, what).at("credit").into());
         };
         if request.settlements.len().max(request.extensions.len()) > WORK_CREDIT_MAX as usize {
             let what = format!("one message brings at most {WORK_CREDIT_MAX} settlements and as many extensions");
-            return Err(Refusal::new(Reason::InvalidBatchSize, what).at("settlements").into());
+            return Err(ApiError::new(Reason::InvalidBatchSize, what).at("settlements").into());
         }
         self.credit = credit;
         let results = self.settle(request.settlements).await;
@@ -351,7 +358,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
             return Ok(());
         }
         let what = "a stream keeps the queues, filter and session of its first message; open another stream for others";
-        Err(Refusal::new(Reason::InvalidArgument, what).at("queue").into())
+        Err(ApiError::new(Reason::InvalidArgument, what).at("queue").into())
     }
 
     /// The queue of a lease: the one that its token names, if the stream serves it.
@@ -380,7 +387,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
                     Err(error) => error.reason() == Reason::LeaseLost,
                 };
                 if is_over {
-                    self.held.remove(&token);
+                    self.unsettled.remove(&token);
                 }
                 results[place] = encode::settle_result(token, answer);
             }
@@ -404,7 +411,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
             },
             Err(error) => {
                 if error.reason() == Reason::LeaseLost {
-                    self.held.remove(&lease_token);
+                    self.unsettled.remove(&lease_token);
                 }
                 wire::ExtendResult { lease_token, error: Some(encode::item_error(error)), ..Default::default() }
             }
@@ -412,16 +419,16 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> Worker<
     }
 
     /// Gives back what the worker still holds; what cannot be released ends by itself.
-    async fn release_held(&mut self) {
-        let release = |sent: Sent| {
+    async fn release_unsettled(&mut self) {
+        let release = |sent: SentLease| {
             let queues = self.queues.clone();
-            let item = SentSettlement { token: sent.token, verb: Verb::Release, delay: None, error: None };
+            let item = SentSettlement { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
             async move { queues.settle(&sent.queue.1, item).await }
         };
-        let _ = futures_util::future::join_all(self.held.take_all().into_iter().map(release)).await;
+        let _ = futures_util::future::join_all(self.unsettled.take_all().into_iter().map(release)).await;
     }
 }
 
 fn refused(error: QueueError) -> Status {
-    Refusal::from(error).into()
+    ApiError::from(error).into()
 }

@@ -1,0 +1,165 @@
+//! What an event needs beside its row before it may be acknowledged: its counter in the step, the last write time, its
+//! name. Written once for each counter and step; later events of the step wait for that first touch and then need none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use futures_util::{FutureExt, future::BoxFuture};
+use parking_lot::RwLock;
+use quick_cache::sync::Cache;
+
+use crate::adapters::cassandra::request_runner::RequestRunner;
+use crate::adapters::cassandra::row_keys::{stored_counter, stored_dataset, stored_namespace, stored_shard};
+use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId, NamespaceId};
+use crate::domain::limits::{NAMES_REMEMBERED_MAX, STEP, TOUCHES_REMEMBERED_MAX};
+use crate::ports::StoreError;
+
+/// Touches, names and namespaces that are known to be stored.
+pub struct TouchWriter {
+    requests: Arc<RequestRunner>,
+    slices: Arc<CqlSlices>,
+    touched: Cache<(DatasetId, Counter, Timestamp), ()>,
+    stored_names: Cache<Counter, ()>,
+    namespaces: RwLock<std::collections::BTreeMap<NamespaceId, NamespacePresence>>,
+}
+
+/// What is known of a namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NamespacePresence {
+    /// Anything is kept of it beside events.
+    pub has_rows: bool,
+    /// It was deleted: nothing of it is answered any more.
+    pub is_deleted: bool,
+}
+
+impl TouchWriter {
+    /// Reads which namespaces there are.
+    pub async fn open(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Result<Self, StoreError> {
+        let this = Self {
+            requests,
+            slices,
+            touched: Cache::new(TOUCHES_REMEMBERED_MAX),
+            stored_names: Cache::new(NAMES_REMEMBERED_MAX),
+            namespaces: RwLock::default(),
+        };
+        this.refresh_namespaces().await?;
+        Ok(this)
+    }
+
+    /// Reads which namespaces there are, for those of other servers.
+    pub async fn refresh_namespaces(&self) -> Result<(), StoreError> {
+        let statement = self.requests.statement("list_namespaces");
+        let rows: Vec<(i64, Option<bool>, Option<bool>)> = self.requests.rows("read namespaces", statement, ()).await?;
+        for (id, kept, forgotten) in rows {
+            self.update_namespace(NamespaceId(id.cast_unsigned()), |known| {
+                known.is_deleted |= forgotten == Some(true);
+                known.has_rows = kept == Some(true);
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a namespace was deleted.
+    pub fn is_deleted(&self, namespace: NamespaceId) -> bool {
+        self.namespaces.read().get(&namespace).is_some_and(|kept| kept.is_deleted)
+    }
+
+    /// The namespaces that anything is kept of, above a number, in order.
+    pub fn stored_namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Vec<NamespaceId> {
+        let kept = self.namespaces.read();
+        let rest = kept.iter().filter(|(id, kept)| kept.has_rows && above.is_none_or(|above| **id > above));
+        rest.take(limit).map(|(id, _)| *id).collect()
+    }
+
+    /// Changes what is known of a namespace.
+    pub fn update_namespace(&self, namespace: NamespaceId, change: impl FnOnce(&mut NamespacePresence)) {
+        change(self.namespaces.write().entry(namespace).or_default());
+    }
+
+    /// Forgets that the names of a counter are stored, because they are about to be removed.
+    pub fn unname(&self, counter: &Counter) {
+        self.stored_names.remove(counter);
+    }
+
+    /// Stores the touch of an event, unless it is stored. Answers when it is durable.
+    pub async fn touch(
+        &self,
+        dataset: DatasetId,
+        slice: &CqlSlice,
+        counter: &Counter,
+        time: Timestamp,
+    ) -> Result<(), StoreError> {
+        let step = time.floor_to(STEP);
+        let key = (dataset, counter.clone(), step);
+        if self.touched.get(&key).is_some() {
+            return Ok(());
+        }
+        // Boxed, because most adds find their step touched and are spared the room of it.
+        let storing = Box::pin(self.store_touch(dataset, slice, counter, step));
+        self.touched.get_or_insert_async(&key, storing).await
+    }
+
+    async fn store_touch(
+        &self,
+        dataset: DatasetId,
+        slice: &CqlSlice,
+        counter: &Counter,
+        step: Timestamp,
+    ) -> Result<(), StoreError> {
+        const OP: &str = "touch";
+        let tables = self.slices.tables(slice, OP).await?;
+        let shard = stored_shard(counter.touch_shard());
+        let (ns, name) = stored_counter(counter);
+        let dirty = (shard, step.micros(), ns, name);
+        let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> =
+            vec![self.requests.write(OP, tables.get("insert_touch"), dirty).boxed()];
+        if !slice.knows_step(step) {
+            writes.push(self.store_step(dataset, slice, step).boxed());
+        }
+        if !self.is_deleted(counter.namespace()) {
+            let written = last_write_of(step).micros();
+            let values = (self.requests.register_time(written), written, stored_dataset(dataset), ns, name);
+            writes.push(self.requests.write(OP, self.requests.statement("set_last_write"), values).boxed());
+            writes.push(self.ensure_name_stored(counter).boxed());
+        }
+        try_join_all(writes).await.map(|_| ())
+    }
+
+    /// Stores that a step of a slice holds rows.
+    pub async fn store_step(&self, dataset: DatasetId, slice: &CqlSlice, step: Timestamp) -> Result<(), StoreError> {
+        if slice.knows_step(step) {
+            return Ok(());
+        }
+        let values = (stored_dataset(dataset), slice.start().micros(), step.micros());
+        self.requests.write("note step", self.requests.statement("insert_step"), values).await?;
+        slice.note_step(step);
+        Ok(())
+    }
+
+    /// Lists a counter by its name, unless it is listed.
+    pub async fn ensure_name_stored(&self, counter: &Counter) -> Result<(), StoreError> {
+        self.stored_names.get_or_insert_async(counter, self.store_name(counter)).await
+    }
+
+    async fn store_name(&self, counter: &Counter) -> Result<(), StoreError> {
+        const OP: &str = "list name";
+        let namespace = counter.namespace();
+        let is_kept = self.namespaces.read().get(&namespace).is_some_and(|kept| kept.has_rows);
+        if !is_kept {
+            let statement = self.requests.statement("keep_namespace");
+            self.requests.write(OP, statement, (stored_namespace(namespace),)).await?;
+            self.update_namespace(namespace, |kept| kept.has_rows = !kept.is_deleted);
+        }
+        let shard = stored_shard(counter.touch_shard());
+        let values = (stored_namespace(namespace), shard, counter.name().as_str());
+        self.requests.write(OP, self.requests.statement("insert_name"), values).await
+    }
+}
+
+/// The last write time that a touch stands for: the last microsecond of its step.
+pub fn last_write_of(step: Timestamp) -> Timestamp {
+    step + (STEP - Duration::from_micros(1))
+}

@@ -1,0 +1,483 @@
+//! Stored values of queues as bytes: protobuf by `stored_queue.proto`, the same on every engine.
+//!
+//! Whatever is stored is taken apart field by field, so that a field that is added and not stored does not compile. What
+//! no encoder of ours has written is `Damaged`; whether parts that can be read fit together is the shard's to say.
+//! Headers, settings and the catalog are in `settings` and `catalog`.
+
+pub mod catalog;
+pub mod session;
+pub mod settings;
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use self::session::{lease_session_from, lease_session_of};
+use super::{CorruptValue, decode};
+use crate::domain::queue::command::{SettleAction, Settlement, Transition, UpdateToken};
+use crate::domain::queue::dedupe_index::FirstResponse;
+use crate::domain::queue::message::{
+    AttemptError, CanceledBy, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
+};
+use crate::domain::queue::{MessageHead, MessageState, Trigger};
+use crate::domain::time::{Timestamp, micros_of};
+use crate::ports::MessageBody;
+use crate::proto::internal::v1::{
+    StoredCanceledBy, StoredFence, StoredLease, StoredQueueAnswer, StoredQueueBody, StoredQueueMessage,
+    StoredSettlement, StoredText, StoredTransition, StoredTransitions, StoredUpdate, StoredWorkError,
+};
+
+/// Encodes the head of a message; its shard and its sequence are in its key.
+pub fn encode_message(message: &MessageHead) -> Vec<u8> {
+    let MessageHead {
+        key: MessageKey { shard: _, epoch, sequence: _ },
+        id,
+        routing,
+        metadata,
+        payload_bytes,
+        fingerprint,
+        priority,
+        max_attempts,
+        attempts_left,
+        enqueued_at,
+        ttl_at,
+        token_time,
+        visible_at,
+        state,
+        version,
+        first_state,
+        extras: course,
+    } = message;
+    let MessageExtras {
+        lease_duration,
+        releases,
+        first_leased_at,
+        ended_at,
+        delete_at: gone_at,
+        lease,
+        expired_lease: lapsed,
+        last_settlement: settled,
+        canceled_by,
+        error,
+        updates,
+    } = &**course;
+    StoredQueueMessage {
+        epoch: *epoch,
+        id: id.to_string(),
+        routing: routing.as_ref().map(|routing| routing.as_str().to_owned()),
+        metadata: metadata.pairs().map(|(key, value)| text_of(key, value)).collect(),
+        payload_bytes: *payload_bytes,
+        fingerprint: *fingerprint,
+        priority: *priority,
+        lease_duration: lease_duration.map(micros),
+        max_attempts: *max_attempts,
+        attempts_left: *attempts_left,
+        releases: *releases,
+        enqueued_at: enqueued_at.micros(),
+        ttl_at: ttl_at.get().map(Timestamp::micros),
+        visible_at: visible_at.micros(),
+        first_leased_at: first_leased_at.map(Timestamp::micros),
+        ended_at: ended_at.get().map(Timestamp::micros),
+        gone_at: (*gone_at != Timestamp::MAX).then(|| gone_at.micros()),
+        state: state_code(*state),
+        version: *version,
+        lease: lease.map(lease_of),
+        lapsed: lapsed.map(fence_of),
+        settled: settled.map(settlement_of),
+        canceled_by: canceled_by.as_ref().map(canceled_of),
+        error: error.as_ref().map(error_of),
+        updates: updates.iter().map(update_of).collect(),
+        first_state: state_code(*first_state),
+        token_time: token_time.get().map(Timestamp::micros),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes the head of the message of a sequence of a shard.
+pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<MessageHead, CorruptValue> {
+    const WHAT: &str = "message";
+    let stored: StoredQueueMessage = decode(WHAT, bytes)?;
+    let invalid = |what: &'static str| move |_| CorruptValue::new(WHAT, format!("{what} of an illegal form"));
+    let pairs = stored.metadata.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+    let course = MessageExtras {
+        lease_duration: stored.lease_duration.map(duration),
+        releases: stored.releases,
+        first_leased_at: stored.first_leased_at.map(Timestamp::from_micros),
+        ended_at: stored.ended_at.map(Timestamp::from_micros).into(),
+        delete_at: stored.gone_at.map_or(Timestamp::MAX, Timestamp::from_micros),
+        lease: stored.lease.map(lease_from).transpose()?,
+        expired_lease: stored.lapsed.map(fence_from),
+        last_settlement: stored.settled.map(settlement_from).transpose()?,
+        canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
+        error: stored.error.map(|error| AttemptError { signature: error.signature.into(), text: error.text.into() }),
+        updates: stored.updates.into_iter().map(update_from).collect::<Result<_, _>>()?,
+    };
+    Ok(MessageHead {
+        key: MessageKey { shard, epoch: stored.epoch, sequence },
+        id: MessageId::new(&stored.id).map_err(invalid("an id"))?,
+        routing: stored.routing.as_deref().map(RoutingValue::new).transpose().map_err(invalid("a routing value"))?,
+        metadata: Metadata::new(pairs).map_err(invalid("metadata"))?,
+        payload_bytes: stored.payload_bytes,
+        fingerprint: stored.fingerprint,
+        priority: stored.priority,
+        max_attempts: stored.max_attempts,
+        attempts_left: stored.attempts_left,
+        enqueued_at: Timestamp::from_micros(stored.enqueued_at),
+        ttl_at: stored.ttl_at.map(Timestamp::from_micros).into(),
+        token_time: stored.token_time.map(Timestamp::from_micros).into(),
+        visible_at: Timestamp::from_micros(stored.visible_at),
+        state: state_from(WHAT, stored.state)?,
+        version: stored.version,
+        first_state: state_from(WHAT, stored.first_state)?,
+        extras: course.into(),
+    })
+}
+
+fn update_of((token, answer): &(UpdateToken, Settlement)) -> StoredUpdate {
+    let UpdateToken { text, fingerprint } = token;
+    let Settlement { state, version } = *answer;
+    StoredUpdate { request_token: text.to_string(), fingerprint: *fingerprint, state: state_code(state), version }
+}
+
+fn update_from(stored: StoredUpdate) -> Result<(UpdateToken, Settlement), CorruptValue> {
+    let StoredUpdate { request_token, fingerprint, state, version } = stored;
+    let answer = Settlement { state: state_from("message", state)?, version };
+    Ok((UpdateToken { text: request_token.into(), fingerprint }, answer))
+}
+
+fn lease_of(lease: Lease) -> StoredLease {
+    let Lease { fence, since, expires, cancel_requested, session } = lease;
+    let fence = Some(fence_of(fence));
+    let session = session.map(lease_session_of);
+    StoredLease { fence, since: since.micros(), expires: expires.micros(), cancel_requested, session }
+}
+
+fn lease_from(stored: StoredLease) -> Result<Lease, CorruptValue> {
+    let fence = stored.fence.ok_or_else(|| CorruptValue::new("message", "a lease without its number"))?;
+    Ok(Lease {
+        fence: fence_from(fence),
+        since: Timestamp::from_micros(stored.since),
+        expires: Timestamp::from_micros(stored.expires),
+        cancel_requested: stored.cancel_requested,
+        session: stored.session.map(lease_session_from).transpose()?,
+    })
+}
+
+fn fence_of(Fence { epoch, serial }: Fence) -> StoredFence {
+    StoredFence { epoch, serial }
+}
+
+fn fence_from(stored: StoredFence) -> Fence {
+    Fence { epoch: stored.epoch, serial: stored.serial }
+}
+
+fn settlement_of((fence, verb, answer): (Fence, SettleAction, Settlement)) -> StoredSettlement {
+    let verb = match verb {
+        SettleAction::Complete => 1,
+        SettleAction::Cancel => 2,
+        SettleAction::Fail => 3,
+        SettleAction::Release => 4,
+    };
+    let Settlement { state, version } = answer;
+    StoredSettlement { fence: Some(fence_of(fence)), verb, state: state_code(state), version }
+}
+
+fn settlement_from(stored: StoredSettlement) -> Result<(Fence, SettleAction, Settlement), CorruptValue> {
+    const WHAT: &str = "message";
+    let fence = stored.fence.ok_or_else(|| CorruptValue::new(WHAT, "a settlement without its lease"))?;
+    let verb = match stored.verb {
+        1 => SettleAction::Complete,
+        2 => SettleAction::Cancel,
+        3 => SettleAction::Fail,
+        4 => SettleAction::Release,
+        other => return Err(CorruptValue::new(WHAT, format!("settled by verb {other}"))),
+    };
+    let answer = Settlement { state: state_from(WHAT, stored.state)?, version: stored.version };
+    Ok((fence_from(fence), verb, answer))
+}
+
+fn canceled_of(canceled_by: &CanceledBy) -> StoredCanceledBy {
+    let (by, reason) = match canceled_by {
+        CanceledBy::Worker => (1, ""),
+        CanceledBy::Request(reason) => (2, &**reason),
+        CanceledBy::Purge => (3, ""),
+        CanceledBy::Ttl => (4, ""),
+    };
+    StoredCanceledBy { by, reason: reason.to_owned() }
+}
+
+fn canceled_from(stored: StoredCanceledBy) -> Result<CanceledBy, CorruptValue> {
+    match stored.by {
+        1 => Ok(CanceledBy::Worker),
+        2 => Ok(CanceledBy::Request(stored.reason.into())),
+        3 => Ok(CanceledBy::Purge),
+        4 => Ok(CanceledBy::Ttl),
+        other => Err(CorruptValue::new("message", format!("canceled by {other}"))),
+    }
+}
+
+fn error_of(AttemptError { signature, text }: &AttemptError) -> StoredWorkError {
+    StoredWorkError { signature: (**signature).to_owned(), text: (**text).to_owned() }
+}
+
+/// Encodes what a message carries that no rule looks at.
+pub fn encode_body(body: &MessageBody) -> Vec<u8> {
+    let MessageBody { payload, kind, trace_context } = body;
+    StoredQueueBody {
+        payload: payload.to_vec(),
+        kind: kind.as_deref().map(str::to_owned),
+        trace_context: trace_context.as_deref().map(str::to_owned),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes what a message carries that no rule looks at.
+pub fn decode_body(bytes: &[u8]) -> Result<MessageBody, CorruptValue> {
+    let stored: StoredQueueBody = decode("message body", bytes)?;
+    let (kind, trace_context) = (stored.kind.map(Into::into), stored.trace_context.map(Into::into));
+    Ok(MessageBody { payload: stored.payload.into(), kind, trace_context })
+}
+
+/// Encodes the first answer to a token.
+pub fn encode_answer(answer: &FirstResponse) -> Vec<u8> {
+    let FirstResponse { fingerprint, key: MessageKey { shard: _, epoch, sequence }, state } = answer;
+    let (epoch, sequence) = (*epoch, *sequence);
+    StoredQueueAnswer { fingerprint: *fingerprint, epoch, sequence, state: state_code(*state) }.encode_to_vec()
+}
+
+/// Decodes the first answer to a token of a shard.
+pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstResponse, CorruptValue> {
+    const WHAT: &str = "kept answer";
+    let stored: StoredQueueAnswer = decode(WHAT, bytes)?;
+    let key = MessageKey { shard, epoch: stored.epoch, sequence: stored.sequence };
+    Ok(FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
+}
+
+/// Encodes the rows that one commit applied to the messages of a shard.
+pub fn encode_transitions(rows: &[Transition]) -> Vec<u8> {
+    StoredTransitions { rows: rows.iter().map(transition_of).collect() }.encode_to_vec()
+}
+
+/// Decodes the rows that one commit applied to the messages of a shard.
+pub fn decode_transitions(shard: u32, bytes: &[u8]) -> Result<Vec<Transition>, CorruptValue> {
+    let stored: StoredTransitions = decode("transitions", bytes)?;
+    stored.rows.into_iter().map(|row| transition_from(shard, row)).collect()
+}
+
+fn transition_of(row: &Transition) -> StoredTransition {
+    let Transition { key: MessageKey { shard: _, epoch, sequence }, version, trigger, from, to, at } = row;
+    StoredTransition {
+        epoch: *epoch,
+        sequence: *sequence,
+        version: *version,
+        trigger: trigger_code(*trigger),
+        from: from.map_or(0, state_code),
+        to: to.map_or(0, state_code),
+        at: at.micros(),
+    }
+}
+
+fn transition_from(shard: u32, row: StoredTransition) -> Result<Transition, CorruptValue> {
+    const WHAT: &str = "transition";
+    let state = |code: u32| (code != 0).then(|| state_from(WHAT, code)).transpose();
+    let trigger = TRIGGERS.into_iter().find(|trigger| trigger_code(*trigger) == row.trigger);
+    Ok(Transition {
+        key: MessageKey { shard, epoch: row.epoch, sequence: row.sequence },
+        version: row.version,
+        trigger: trigger.ok_or_else(|| CorruptValue::new(WHAT, format!("trigger {}", row.trigger)))?,
+        from: state(row.from)?,
+        to: state(row.to)?,
+        at: Timestamp::from_micros(row.at),
+    })
+}
+
+const TRIGGERS: [Trigger; 17] = [
+    Trigger::Enqueue,
+    Trigger::WindowOver,
+    Trigger::Dequeue,
+    Trigger::Complete,
+    Trigger::Extend,
+    Trigger::Cancel,
+    Trigger::CancelMessage,
+    Trigger::Fail,
+    Trigger::Release,
+    Trigger::LeaseOver,
+    Trigger::LateComplete,
+    Trigger::Purge,
+    Trigger::TtlOver,
+    Trigger::Update,
+    Trigger::Redrive,
+    Trigger::RetentionOver,
+    Trigger::Discard,
+];
+
+/// The numbers of what changes a message, for ever.
+fn trigger_code(trigger: Trigger) -> u32 {
+    match trigger {
+        Trigger::Enqueue => 1,
+        Trigger::WindowOver => 2,
+        Trigger::Dequeue => 3,
+        Trigger::Complete => 4,
+        Trigger::Extend => 5,
+        Trigger::Cancel => 6,
+        Trigger::CancelMessage => 7,
+        Trigger::Fail => 8,
+        Trigger::Release => 9,
+        Trigger::LeaseOver => 10,
+        Trigger::LateComplete => 11,
+        Trigger::Purge => 12,
+        Trigger::TtlOver => 13,
+        Trigger::Update => 14,
+        Trigger::Redrive => 15,
+        Trigger::RetentionOver => 16,
+        Trigger::Discard => 17,
+    }
+}
+
+fn state_code(state: MessageState) -> u32 {
+    match state {
+        MessageState::Invisible => 1,
+        MessageState::Pending => 2,
+        MessageState::Running => 3,
+        MessageState::Completed => 4,
+        MessageState::Canceled => 5,
+        MessageState::Errored => 6,
+    }
+}
+
+fn state_from(what: &'static str, code: u32) -> Result<MessageState, CorruptValue> {
+    let found = MessageState::ALL.into_iter().find(|state| state_code(*state) == code);
+    found.ok_or_else(|| CorruptValue::new(what, format!("state {code}")))
+}
+
+fn text_of(key: &str, value: &str) -> StoredText {
+    StoredText { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// In whole microseconds, as the core counts.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(micros_of(duration)).unwrap_or(0)
+}
+
+fn duration(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::message::{LeaseSession, OptionalTime};
+    use crate::domain::queue::session_records::SessionId;
+
+    fn update((version, state): (u64, MessageState)) -> (UpdateToken, Settlement) {
+        (UpdateToken { text: format!("token {version}").into(), fingerprint: u64::MAX }, Settlement { state, version })
+    }
+
+    /// A message in which everything is there that can be.
+    fn whole() -> MessageHead {
+        let at = Timestamp::from_secs;
+        let fence = Fence { epoch: 2, serial: 1 << 33 };
+        let session = LeaseSession { id: SessionId(7), call: 3, confirmed: true };
+        let course = MessageExtras {
+            lease_duration: Some(Duration::from_secs(7)),
+            releases: 10,
+            first_leased_at: Some(at(3)),
+            ended_at: Some(at(3)).into(),
+            delete_at: at(4),
+            lease: Some(Lease { fence, since: at(5), expires: at(6), cancel_requested: true, session: Some(session) }),
+            expired_lease: Some(fence),
+            last_settlement: Some((
+                fence,
+                SettleAction::Release,
+                Settlement { state: MessageState::Pending, version: 11 },
+            )),
+            canceled_by: Some(CanceledBy::Request("asked".into())),
+            error: Some(AttemptError { signature: "E".into(), text: "text".into() }),
+            updates: [(1, MessageState::Invisible), (2, MessageState::Pending)].map(update).into(),
+        };
+        MessageHead {
+            key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
+            id: MessageId::new("id").expect("a valid id"),
+            routing: Some(RoutingValue::new("somewhere").expect("a valid value")),
+            metadata: Metadata::new([("b", ""), ("a", "x")]).expect("valid pairs"),
+            payload_bytes: 32_768,
+            fingerprint: u64::MAX,
+            priority: -5,
+            max_attempts: 10_000,
+            attempts_left: 9_999,
+            enqueued_at: at(-1),
+            ttl_at: Some(at(0)).into(),
+            token_time: Some(at(1)).into(),
+            visible_at: at(2),
+            state: MessageState::Running,
+            version: 12,
+            first_state: MessageState::Invisible,
+            extras: course.into(),
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_stored_with_and_without_what_may_be_missing() {
+        let mut bare = whole();
+        (bare.routing, bare.metadata, bare.extras) = (None, Metadata::default(), MessageExtras::NONE.into());
+        (bare.ttl_at, bare.token_time) = (OptionalTime::NONE, OptionalTime::NONE);
+        let mut cases = vec![whole(), bare];
+        for state in MessageState::ALL {
+            cases.push(MessageHead { state, first_state: state, ..whole() });
+        }
+        for by in [CanceledBy::Worker, CanceledBy::Purge, CanceledBy::Ttl] {
+            let mut canceled = whole();
+            canceled.canceled_by = Some(by);
+            cases.push(canceled);
+        }
+        for verb in [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail] {
+            let mut settled = whole();
+            settled.last_settlement = settled.last_settlement.map(|(fence, _, answer)| (fence, verb, answer));
+            cases.push(settled);
+        }
+        for message in cases {
+            let found = decode_message(3, 9, &encode_message(&message)).expect("whole");
+            assert!(found == message, "{found:?} is not {message:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_encoder_has_written_is_damaged() {
+        let damaged = |change: fn(&mut StoredQueueMessage)| {
+            let mut stored: StoredQueueMessage = decode("message", &encode_message(&whole())).expect("whole");
+            change(&mut stored);
+            decode_message(3, 9, &stored.encode_to_vec()).is_err()
+        };
+        assert!(!damaged(|_| ()));
+        assert!(damaged(|stored| stored.state = 0) && damaged(|stored| stored.first_state = 7));
+        assert!(damaged(|stored| stored.id.clear()) && damaged(|stored| stored.routing = Some(String::new())));
+        assert!(damaged(|stored| stored.metadata[0] = stored.metadata[1].clone()));
+        assert!(damaged(|stored| stored.lease = Some(StoredLease::default())));
+        assert!(damaged(|stored| stored.settled = Some(StoredSettlement::default())));
+        assert!(damaged(|stored| stored.canceled_by = Some(StoredCanceledBy::default())));
+        assert!(decode_body(&[7]).is_err() && decode_answer(0, &[]).is_err(), "cut values");
+    }
+
+    #[test]
+    fn transitions_are_read_as_they_were_stored() {
+        let row = |trigger| Transition {
+            key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
+            version: 4,
+            trigger,
+            from: (trigger != Trigger::Enqueue).then_some(MessageState::Running),
+            to: (![Trigger::RetentionOver, Trigger::Discard].contains(&trigger)).then_some(MessageState::Errored),
+            at: Timestamp::from_secs(5),
+        };
+        let rows: Vec<Transition> = TRIGGERS.into_iter().map(row).collect();
+        assert_eq!(decode_transitions(3, &encode_transitions(&rows)), Ok(rows));
+    }
+
+    #[test]
+    fn a_body_is_read_as_it_was_stored() {
+        for kind in [None, Some("".into()), Some("invoice".into())] {
+            let payload = b"\x00\xff".as_slice().into();
+            let body = MessageBody { payload, kind, trace_context: Some("00-1".into()) };
+            assert_eq!(decode_body(&encode_body(&body)), Ok(body));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What a shard has once, as bytes: its header and its settings; and the row of a queue.
+
+use prost::Message as _;
+
+use super::{CorruptValue, decode, duration, micros, text_of};
+use crate::domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::domain::queue::Settings;
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Retention};
+use crate::domain::queue::shard_restore::ShardHeader;
+use crate::domain::time::Timestamp;
+use crate::proto::internal::v1::{
+    StoredExclusivity, StoredPriorityClass, StoredQueueHeader, StoredQueueSettings, StoredQueueShards,
+    StoredRetryPolicy, StoredShape, StoredShapeFill,
+};
+
+/// The version of the formats of a shard.
+const FORMAT: u32 = 1;
+const SETTINGS: &str = "queue settings";
+
+/// Encodes the header of a shard; the number is in its key.
+pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
+    let ShardHeader {
+        number: _,
+        epoch,
+        clock,
+        sequence,
+        serial,
+        answers_floor,
+        enqueue_blocked,
+        dequeue_blocked,
+        moved_at,
+        shapes_filled,
+        deleted,
+    } = header;
+    StoredQueueHeader {
+        format: FORMAT,
+        epoch: *epoch,
+        clock: (*clock != Timestamp::MIN).then(|| clock.micros()),
+        sequence: *sequence,
+        serial: *serial,
+        answers_floor: answers_floor.map(Timestamp::micros),
+        enqueue_blocked: enqueue_blocked.as_deref().map(str::to_owned),
+        dequeue_blocked: dequeue_blocked.as_deref().map(str::to_owned),
+        deleted: *deleted,
+        moved_at: (*moved_at != Timestamp::MIN).then(|| moved_at.micros()),
+        shapes_filled: shapes_filled.iter().map(|through| StoredShapeFill { through: *through }).collect(),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes the header of the shard of a number.
+pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptValue> {
+    const WHAT: &str = "queue header";
+    let stored: StoredQueueHeader = decode(WHAT, bytes)?;
+    if stored.format != FORMAT {
+        return Err(CorruptValue::new(WHAT, format!("format {}; this version reads format {FORMAT}", stored.format)));
+    }
+    Ok(ShardHeader {
+        number,
+        epoch: stored.epoch,
+        clock: stored.clock.map_or(Timestamp::MIN, Timestamp::from_micros),
+        sequence: stored.sequence,
+        serial: stored.serial,
+        answers_floor: stored.answers_floor.map(Timestamp::from_micros),
+        enqueue_blocked: stored.enqueue_blocked.map(Into::into),
+        dequeue_blocked: stored.dequeue_blocked.map(Into::into),
+        moved_at: stored.moved_at.map_or(Timestamp::MIN, Timestamp::from_micros),
+        shapes_filled: stored.shapes_filled.into_iter().map(|shape| shape.through).collect(),
+        deleted: stored.deleted,
+    })
+}
+
+/// Encodes the settings of a shard.
+pub fn encode_settings(settings: &Settings) -> Vec<u8> {
+    settings_of(settings).encode_to_vec()
+}
+
+/// Decodes the settings of a shard.
+pub fn decode_settings(bytes: &[u8]) -> Result<Settings, CorruptValue> {
+    settings_from(decode(SETTINGS, bytes)?)
+}
+
+/// The stored form of settings.
+pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
+    let Settings {
+        default_lease,
+        max_run_time,
+        default_invisibility,
+        default_attempts,
+        retry: MessageRetryPolicy { initial, factor_percent, max, jitter_percent },
+        default_ttl,
+        retention: Retention { completed, canceled, errored },
+        dedupe_window,
+        dedupe_max_bytes,
+        quota_messages,
+        quota_bytes,
+        payload_max_bytes,
+        metadata_max_bytes,
+        classes,
+        exclusivity,
+        shapes,
+    } = settings;
+    StoredQueueSettings {
+        default_lease: micros(*default_lease),
+        max_run_time: micros(*max_run_time),
+        default_invisibility: micros(*default_invisibility),
+        default_attempts: *default_attempts,
+        retry: Some(StoredRetryPolicy {
+            initial: micros(*initial),
+            factor_percent: *factor_percent,
+            max: micros(*max),
+            jitter_percent: *jitter_percent,
+        }),
+        default_ttl: default_ttl.map(micros),
+        completed_kept: micros(*completed),
+        canceled_kept: micros(*canceled),
+        errored_kept: micros(*errored),
+        dedupe_window: micros(*dedupe_window),
+        dedupe_max_bytes: *dedupe_max_bytes as u64,
+        quota_messages: *quota_messages,
+        quota_bytes: *quota_bytes,
+        payload_max_bytes: Some(*payload_max_bytes),
+        metadata_max_bytes: Some(*metadata_max_bytes),
+        classes: classes.iter().map(class_of).collect(),
+        exclusivity: exclusivity.as_ref().map(exclusivity_of),
+        shapes: shapes.iter().map(|keys| StoredShape { keys: keys.iter().map(str::to_owned).collect() }).collect(),
+    }
+}
+
+/// Reads the stored form of settings.
+pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, CorruptValue> {
+    let retry = stored.retry.ok_or_else(|| CorruptValue::new(SETTINGS, "no retry policy"))?;
+    Ok(Settings {
+        default_lease: duration(stored.default_lease),
+        max_run_time: duration(stored.max_run_time),
+        default_invisibility: duration(stored.default_invisibility),
+        default_attempts: stored.default_attempts,
+        retry: MessageRetryPolicy {
+            initial: duration(retry.initial),
+            factor_percent: retry.factor_percent,
+            max: duration(retry.max),
+            jitter_percent: retry.jitter_percent,
+        },
+        default_ttl: stored.default_ttl.map(duration),
+        retention: Retention {
+            completed: duration(stored.completed_kept),
+            canceled: duration(stored.canceled_kept),
+            errored: duration(stored.errored_kept),
+        },
+        dedupe_window: duration(stored.dedupe_window),
+        dedupe_max_bytes: usize::try_from(stored.dedupe_max_bytes).unwrap_or(usize::MAX),
+        quota_messages: stored.quota_messages,
+        quota_bytes: stored.quota_bytes,
+        // Settings of a time when all queues took the same.
+        payload_max_bytes: stored.payload_max_bytes.unwrap_or(PAYLOAD_BYTES_MAX),
+        metadata_max_bytes: stored.metadata_max_bytes.unwrap_or(METADATA_BYTES_MAX),
+        classes: stored.classes.into_iter().map(class_from).collect(),
+        exclusivity: stored.exclusivity.map(exclusivity_from),
+        shapes: stored.shapes.iter().map(shape_from).collect::<Result<_, _>>()?,
+    })
+}
+
+fn exclusivity_of(exclusivity: &Exclusivity) -> StoredExclusivity {
+    let Exclusivity { key, max_in_flight_per_value, strict_order_per_value } = exclusivity;
+    StoredExclusivity {
+        key: (**key).to_owned(),
+        max_in_flight_per_value: *max_in_flight_per_value,
+        strict_order_per_value: *strict_order_per_value,
+    }
+}
+
+fn exclusivity_from(stored: StoredExclusivity) -> Exclusivity {
+    let StoredExclusivity { key, max_in_flight_per_value, strict_order_per_value } = stored;
+    Exclusivity { key: key.into(), max_in_flight_per_value, strict_order_per_value }
+}
+
+fn shape_from(stored: &StoredShape) -> Result<ShapeKeys, CorruptValue> {
+    let keys = ShapeKeys::new(stored.keys.iter().map(String::as_str));
+    keys.map_err(|_| CorruptValue::new(SETTINGS, "a filter shape of an illegal form"))
+}
+
+fn class_of(class: &PriorityClass) -> StoredPriorityClass {
+    let PriorityClass { name, offset_ms, tag } = class;
+    let tag = tag.as_ref().map(|(key, value)| text_of(key, value));
+    StoredPriorityClass { name: (**name).to_owned(), offset_ms: *offset_ms, tag }
+}
+
+fn class_from(stored: StoredPriorityClass) -> PriorityClass {
+    let tag = stored.tag.map(|tag| (tag.key.into(), tag.value.into()));
+    PriorityClass { name: stored.name.into(), offset_ms: stored.offset_ms, tag }
+}
+
+/// Encodes the row of a queue: how many shards it has, none once it was dropped.
+pub fn encode_queue(shards: Option<u32>) -> Vec<u8> {
+    StoredQueueShards { shards: shards.unwrap_or(0), dropped: shards.is_none() }.encode_to_vec()
+}
+
+/// Decodes the row of a queue.
+pub fn decode_queue(bytes: &[u8]) -> Result<Option<u32>, CorruptValue> {
+    let stored: StoredQueueShards = decode("queue", bytes)?;
+    Ok((!stored.dropped).then_some(stored.shards))
+}

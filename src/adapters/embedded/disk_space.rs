@@ -1,0 +1,89 @@
+//! How much room the file system has. Intake stops at the reserve, everything but freeing at a quarter of it, so that
+//! the store library never meets a full disk, which it would not survive.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How much room there is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DiskSpaceLevel {
+    /// Nothing but what frees space is allowed.
+    Exhausted,
+    /// No new events.
+    Reserve,
+    /// Enough.
+    Plenty,
+}
+
+/// Watches the file system of a folder.
+#[derive(Debug)]
+pub struct DiskSpaceMonitor {
+    dir: PathBuf,
+    reserve_bytes: u64,
+}
+
+impl DiskSpaceMonitor {
+    /// Watches the file system of a folder.
+    pub fn of(dir: &Path, reserve_bytes: u64) -> Self {
+        Self { dir: dir.to_owned(), reserve_bytes }
+    }
+
+    /// The room there is. A file system that does not answer counts as full.
+    pub fn level(&self) -> DiskSpaceLevel {
+        match self.free_bytes() {
+            Ok(free) if free >= self.reserve_bytes => DiskSpaceLevel::Plenty,
+            Ok(free) if free >= self.reserve_bytes / 4 => DiskSpaceLevel::Reserve,
+            Ok(_) => DiskSpaceLevel::Exhausted,
+            Err(error) => {
+                let path = self.dir.display();
+                tracing::error!(%error, %path, "the file system does not say how much room it has; writes are refused");
+                DiskSpaceLevel::Exhausted
+            }
+        }
+    }
+
+    /// Logs a change of the room there is: where, how many bytes are free, and how many must be.
+    pub fn report(&self, room: DiskSpaceLevel) {
+        let (path, reserve_bytes) = (self.dir.display(), self.reserve_bytes);
+        let free_bytes = self.free_bytes().unwrap_or(0);
+        match room {
+            DiskSpaceLevel::Plenty => tracing::info!(%path, free_bytes, "the file system has room again; writes go on"),
+            DiskSpaceLevel::Reserve => tracing::warn!(
+                %path, free_bytes, reserve_bytes,
+                "less space is free than storage.reserve_bytes: adds and new messages are refused until that much is free"
+            ),
+            DiskSpaceLevel::Exhausted => tracing::error!(
+                %path, free_bytes, reserve_bytes,
+                "less space is free than a quarter of storage.reserve_bytes: all writes are refused; free that much, so \
+                 that adds and new messages are taken again"
+            ),
+        }
+    }
+
+    /// The folder, and the bytes that must be free for intake.
+    pub fn reserve(&self) -> (&Path, u64) {
+        (&self.dir, self.reserve_bytes)
+    }
+
+    /// The bytes this process may still write.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let answer = rustix::fs::statvfs(&self.dir)?;
+        Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_judged_by_what_is_free() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let free = DiskSpaceMonitor::of(dir.path(), 0).free_bytes().expect("a file system that answers");
+        assert!(free > 0);
+        let room = |reserve| DiskSpaceMonitor::of(dir.path(), reserve).level();
+        assert_eq!(room(free / 2), DiskSpaceLevel::Plenty);
+        assert_eq!(room(free * 2), DiskSpaceLevel::Reserve);
+        assert_eq!(room(free.saturating_mul(8)), DiskSpaceLevel::Exhausted);
+    }
+}

@@ -1,0 +1,112 @@
+//! Zeros ahead of the end of the journal.
+//!
+//! The store library makes each journal as one long hole. A sync of bytes written into a hole waits until the file system
+//! has found blocks and written the inode; a sync of bytes written over zeros waits for them alone, and takes less than
+//! half the time. So zeros are written where the next commits will go. They are what a hole is read as, so nobody can
+//! tell the difference; and they are written by the committer, so never while the library writes. A file system that calls
+//! a place a hole where there are bytes must not cost us those: the first place of a journal is read, later ones must lie
+//! behind the zeros that are there.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{SeekFrom, seek};
+
+/// Zeros are written in such steps: few enough syncs carry them, and none carries many.
+const STEP_BYTES: usize = 256 * 1024;
+/// The next step is due when about so much of the last one is left.
+const LEFT_BYTES: usize = 128 * 1024;
+
+/// The zeros ahead of one journal.
+#[derive(Debug)]
+pub struct JournalPrefill {
+    file: File,
+    /// About how many bytes lie ahead.
+    bytes_ahead: usize,
+    zeros: Vec<u8>,
+    /// Where the zeros end that were written here; nothing before that is a hole.
+    zeroed_to: Option<u64>,
+}
+
+impl JournalPrefill {
+    /// Looks after a journal.
+    pub fn open(journal: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(journal)?;
+        Ok(Self { file, bytes_ahead: 0, zeros: vec![0; STEP_BYTES], zeroed_to: None })
+    }
+
+    /// Notes that a commit took about so many bytes, and writes more zeros if it is time to.
+    ///
+    /// Never beyond the end of the file: a journal without a hole is one that the library appends to.
+    pub fn extend_after(&mut self, bytes: usize) -> io::Result<()> {
+        self.bytes_ahead = self.bytes_ahead.saturating_sub(bytes);
+        if self.bytes_ahead > LEFT_BYTES {
+            return Ok(());
+        }
+        let end = self.file.metadata()?.len();
+        let hole = seek(&self.file, SeekFrom::Hole(0))?;
+        let length = STEP_BYTES.min(usize::try_from(end.saturating_sub(hole)).unwrap_or(STEP_BYTES));
+        if length == 0 {
+            // Nothing more to do for this journal.
+            self.bytes_ahead = usize::MAX;
+            return Ok(());
+        }
+        if !self.is_hole(hole, length)? {
+            return Err(io::Error::other(format!(
+                "the file system says that there is a hole at {hole}, and there is none"
+            )));
+        }
+        self.file.write_all_at(&self.zeros[..length], hole)?;
+        self.zeroed_to = Some(hole + length as u64);
+        self.bytes_ahead += length;
+        Ok(())
+    }
+
+    /// Reading costs milliseconds, because the system reads ahead: hence once for each journal.
+    fn is_hole(&self, place: u64, length: usize) -> io::Result<bool> {
+        if let Some(to) = self.zeroed_to {
+            return Ok(place >= to);
+        }
+        let mut found = vec![0; length];
+        self.file.read_exact_at(&mut found, place)?;
+        Ok(found == self.zeros[..length])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_journal_reads_the_same_and_has_blocks_ahead_of_its_end() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("0.jnl");
+        let mut journal = File::create(&path).expect("a new file");
+        journal.set_len(1 << 20).expect("a hole");
+        let mut expected = vec![0; 1 << 20];
+        let mut ahead = JournalPrefill::open(&path).expect("there");
+        for commit in 0..50_usize {
+            ahead.extend_after(if commit == 0 { 0 } else { 20_000 }).expect("writable");
+            let from = commit * 20_000;
+            let hole = seek(&ahead.file, SeekFrom::Hole(from as u64)).expect("known");
+            assert!(hole >= (from as u64 + 20_000).min(1 << 20), "commit {commit} would go into a hole");
+            journal.write_all(&[commit as u8; 20_000]).expect("writable");
+            expected[from..from + 20_000].fill(commit as u8);
+        }
+        assert_eq!(std::fs::read(&path).expect("readable"), expected);
+    }
+
+    #[test]
+    fn a_journal_that_is_appended_to_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("0.jnl");
+        std::fs::write(&path, [7; 100]).expect("writable");
+        let mut ahead = JournalPrefill::open(&path).expect("there");
+        ahead.extend_after(1 << 20).expect("nothing to do");
+        assert_eq!(std::fs::read(&path).expect("readable"), [7; 100]);
+    }
+}

@@ -1,0 +1,110 @@
+//! The keyspaces of queues. They are made with the first queue, but for those of kept answers: one for each ten minutes
+//! of tokens' times, shared by all queues, made with the first answer and dropped as a whole.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use fjall::Keyspace;
+
+use crate::adapters::embedded::error::OpenError;
+use crate::adapters::embedded::library::{self, KeyspaceError, KeyspaceKind, Library};
+use crate::adapters::embedded::manifest::Manifest;
+use crate::domain::Timestamp;
+use crate::domain::limits::DEDUPE_BUCKET;
+
+const SHARDS: &str = "queue.shards";
+const HEADS: &str = "queue.heads";
+const BODIES: &str = "queue.bodies";
+const OUTBOX: &str = "queue.outbox";
+const CATALOG: &str = "queue.catalog";
+/// What the names of the keyspaces of kept answers begin with.
+const ANSWERS: &str = "queue.answers.";
+
+/// The keyspaces of all queues.
+#[derive(Clone)]
+pub struct QueueKeyspaces {
+    /// Queues, headers, settings, the clock.
+    pub shards: Keyspace,
+    /// Heads of messages.
+    pub heads: Keyspace,
+    /// Bodies of messages.
+    pub bodies: Keyspace,
+    /// What commits changed.
+    pub outbox: Keyspace,
+    /// Names, settings and history of queues.
+    pub catalog: Keyspace,
+}
+
+impl QueueKeyspaces {
+    /// Makes those that are not there. `queue.catalog` comes last, so that where it is all are.
+    pub fn make(library: &Library) -> Result<Self, KeyspaceError> {
+        Ok(Self {
+            shards: library.make(SHARDS, KeyspaceKind::Small)?,
+            heads: library.make(HEADS, KeyspaceKind::QueueRanges)?,
+            bodies: library.make(BODIES, KeyspaceKind::QueueRows)?,
+            outbox: library.make(OUTBOX, KeyspaceKind::QueueRanges)?,
+            catalog: library.make(CATALOG, KeyspaceKind::Small)?,
+        })
+    }
+
+    /// Finds those of a store that opens; none if it never had a queue.
+    pub fn find(library: &Library, dir: &Path) -> Result<Option<Self>, OpenError> {
+        if library.listed("queue.").is_empty() {
+            return Ok(None);
+        }
+        let get = |name: &str| -> Result<Option<Keyspace>, OpenError> {
+            library.get(name).map_err(OpenError::library(library::folder(dir)))
+        };
+        match (get(SHARDS)?, get(HEADS)?, get(BODIES)?, get(OUTBOX)?, get(CATALOG)?) {
+            (Some(shards), Some(heads), Some(bodies), Some(outbox), Some(catalog)) => {
+                Ok(Some(Self { shards, heads, bodies, outbox, catalog }))
+            }
+            // The making of them was cut off, before any row.
+            (_, _, _, _, None) => Ok(None),
+            _ => Err(OpenError::damaged(Manifest::path(dir), "does not list all keyspaces of queues")), // a part is there
+        }
+    }
+}
+
+/// The keyspaces of kept answers, by the time at which their bucket starts.
+#[derive(Default)]
+pub struct DedupeKeyspaces(BTreeMap<Timestamp, Keyspace>);
+
+impl DedupeKeyspaces {
+    /// Finds those of a store that opens.
+    pub fn find(library: &Library) -> Result<Self, fjall::Error> {
+        let mut found = BTreeMap::new();
+        for name in library.listed(ANSWERS) {
+            let start = name.strip_prefix(ANSWERS).and_then(|seconds| seconds.parse().ok());
+            if let (Some(seconds), Some(keyspace)) = (start, library.get(&name)?) {
+                found.insert(Timestamp::from_secs(seconds), keyspace);
+            }
+        }
+        Ok(Self(found))
+    }
+
+    /// All of them, oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &Keyspace> {
+        self.0.values()
+    }
+
+    /// The keyspace of a token's time, made if it is not there; whether it was made.
+    pub fn make(&mut self, library: &Library, time: Timestamp) -> Result<(Keyspace, bool), KeyspaceError> {
+        let start = time.floor_to(DEDUPE_BUCKET);
+        if let Some(keyspace) = self.0.get(&start) {
+            return Ok((keyspace.clone(), false));
+        }
+        let name = format!("{ANSWERS}{}", start.micros().div_euclid(1_000_000));
+        let keyspace = library.make(&name, KeyspaceKind::QueueRanges)?;
+        self.0.insert(start, keyspace.clone());
+        Ok((keyspace, true))
+    }
+
+    /// Takes out those whose answers no window reaches any more, the longest of which is this. A window that is made longer
+    /// later reaches back no further than it did before, so nothing is missed.
+    pub fn take_outlived(&mut self, now: Timestamp, window: Duration) -> Vec<Keyspace> {
+        let live = self.0.split_off(&(now - window - DEDUPE_BUCKET).just_after());
+        std::mem::replace(&mut self.0, live).into_values().collect()
+    }
+}

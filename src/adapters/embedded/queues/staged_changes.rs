@@ -1,0 +1,274 @@
+//! What a group of commands changed in shards, gathered so that each part is written once however often it changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fjall::Keyspace;
+
+use super::command::{ApplyReplySender, ShardReadResult};
+use super::key;
+use super::keyspaces::QueueKeyspaces;
+use super::shard_table::{LoadedShard, OutboxEntry, ShardTable};
+use super::store_time::Moment;
+use crate::adapters::codec::queues::session::encode_session;
+use crate::adapters::codec::queues::settings::{encode_header, encode_settings};
+use crate::adapters::codec::queues::{encode_answer, encode_message, encode_transitions};
+use crate::adapters::embedded::command::ReplySender;
+use crate::adapters::embedded::key::TIDIED;
+use crate::adapters::embedded::writer::CommitBatch;
+use crate::domain::queue::command::Transition;
+use crate::domain::queue::message::RoutingValue;
+use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::shard_restore::{DedupeRecord, ShardChanges};
+use crate::domain::queue::{ApplyResult, QueueId, Refusal, ShardId};
+use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
+
+/// The changes of one group.
+#[derive(Default)]
+pub struct StagedShards {
+    shards: BTreeMap<ShardId, StagedShardChanges>,
+    /// The newest moment of any command.
+    moment: Option<Moment>,
+    /// Whether something was refused for good by that moment alone.
+    refused_by_clock: bool,
+    bytes: usize,
+}
+
+/// The changes of one shard.
+#[derive(Default)]
+struct StagedShardChanges {
+    /// Of the messages that changed, in the order of the changes; one may come more than once.
+    sequences: Vec<u64>,
+    transitions: Vec<Transition>,
+    bodies: BTreeMap<u64, Vec<u8>>,
+    answers: Vec<(Keyspace, DedupeRecord)>,
+    value_limits: BTreeMap<RoutingValue, Option<u32>>,
+    sessions: BTreeMap<SessionId, Option<SessionRecord>>,
+}
+
+impl StagedShards {
+    /// Notes what came of a command, and takes what else it changed: the body of a new message and where kept answers go
+    /// come with it.
+    pub fn note(
+        &mut self,
+        shard: ShardId,
+        moment: Moment,
+        applied: &mut ApplyResult,
+        body: Option<(u64, Vec<u8>)>,
+        answers: Option<Keyspace>,
+    ) {
+        let touched = self.shards.entry(shard).or_default();
+        touched.sequences.extend(applied.changed_sequences());
+        touched.transitions.extend_from_slice(&applied.transitions);
+        self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
+        touched.bodies.extend(body);
+        let ShardChanges { answers: kept, value_limits, sessions, settings: _, heads: _ } =
+            std::mem::take(&mut applied.changes);
+        if let Some(keyspace) = answers {
+            touched.answers.extend(kept.into_iter().map(|kept| (keyspace.clone(), kept)));
+        }
+        touched.value_limits.extend(value_limits);
+        touched.sessions.extend(sessions);
+        // What was refused for its age was told that it is never taken in, whatever the clock of the next start says.
+        self.refused_by_clock |= applied.reply == Err(Refusal::TokenExpired);
+        let newer = self.moment.is_none_or(|last| last.step.now <= moment.step.now);
+        if newer {
+            self.moment = Some(moment);
+        }
+    }
+
+    /// About what the bodies take in the journal.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The shards whose views may have changed.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.shards.keys().copied()
+    }
+
+    /// Writes everything to the batch that will be the commit of this number. Answers whether that is anything.
+    pub fn write(self, table: &mut ShardTable, spaces: &QueueKeyspaces, batch: &mut CommitBatch, commit: u64) -> bool {
+        let Self { shards, moment, .. } = self;
+        let mut any = self.refused_by_clock;
+        for (shard, touched) in shards {
+            any |= touched.write(shard, table, spaces, batch, commit);
+        }
+        if let (true, Some(moment)) = (any, moment) {
+            batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
+        }
+        any
+    }
+}
+
+impl StagedShardChanges {
+    fn write(
+        mut self,
+        shard: ShardId,
+        table: &mut ShardTable,
+        spaces: &QueueKeyspaces,
+        batch: &mut CommitBatch,
+        commit: u64,
+    ) -> bool {
+        let Some(kept) = table.shards.get_mut(&shard) else { return false };
+        let mut any = kept.write_header(shard, spaces, batch);
+        any |= !self.value_limits.is_empty();
+        for (value, limit) in &self.value_limits {
+            let key = key::of_value_limit(shard, value);
+            match limit {
+                Some(limit) => batch.put(&spaces.shards, key, limit.to_be_bytes()),
+                None => batch.remove(&spaces.shards, key),
+            }
+        }
+        any |= !self.sessions.is_empty();
+        for (id, session) in &self.sessions {
+            let key = key::of_session(shard, *id);
+            match session {
+                Some(session) => batch.put(&spaces.shards, key, encode_session(session)),
+                None => batch.remove(&spaces.shards, key),
+            }
+        }
+        if self.sequences.is_empty() {
+            return any;
+        }
+        self.sequences.sort_unstable();
+        self.sequences.dedup();
+        self.write_messages(shard, kept, spaces, batch);
+        for (keyspace, kept) in self.answers {
+            batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));
+        }
+        if !self.transitions.is_empty() {
+            write_outbox(shard, &self.transitions, table, spaces, batch, commit);
+        }
+        true
+    }
+
+    fn write_messages(&self, shard: ShardId, kept: &LoadedShard, spaces: &QueueKeyspaces, batch: &mut CommitBatch) {
+        let mut removed = false;
+        for sequence in &self.sequences {
+            let place = key::of_message(shard, *sequence);
+            match kept.shard.message(*sequence) {
+                Some(head) => {
+                    batch.put(&spaces.heads, place, encode_message(head));
+                    if let Some(body) = self.bodies.get(sequence) {
+                        batch.put(&spaces.bodies, place, body.as_slice());
+                    }
+                }
+                // It came and went in this group.
+                None if self.bodies.contains_key(sequence) => {}
+                None => {
+                    batch.remove(&spaces.heads, place);
+                    batch.remove(&spaces.bodies, place);
+                    removed = true;
+                }
+            }
+        }
+        if removed {
+            // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+            batch.put(&spaces.heads, TIDIED, &b""[..]);
+            batch.put(&spaces.bodies, TIDIED, &b""[..]);
+        }
+    }
+}
+
+/// Writes what the commit changed in a shard, and removes what there is no more room for.
+fn write_outbox(
+    shard: ShardId,
+    transitions: &[Transition],
+    table: &mut ShardTable,
+    spaces: &QueueKeyspaces,
+    batch: &mut CommitBatch,
+    commit: u64,
+) {
+    // A group is bounded, so both fit.
+    let rows = u32::try_from(transitions.len()).unwrap_or(u32::MAX);
+    let (key, value) = (key::of_outbox(shard, commit, rows), encode_transitions(transitions));
+    let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
+    batch.put(&spaces.outbox, key, value);
+    for (of, gone) in table.add_entry(shard, OutboxEntry { commit, rows, bytes }) {
+        batch.remove(&spaces.outbox, key::of_outbox(of, gone.commit, gone.rows));
+    }
+}
+
+impl LoadedShard {
+    /// Writes header and settings where they differ from what was written last.
+    pub fn write_header(&mut self, shard: ShardId, spaces: &QueueKeyspaces, batch: &mut CommitBatch) -> bool {
+        let header = self.shard.header();
+        let mut any = false;
+        if header != self.header {
+            batch.put(&spaces.shards, key::of_header(shard), encode_header(&header));
+            self.header = header;
+            any = true;
+        }
+        if *self.shard.settings() != self.settings {
+            self.settings = self.shard.settings().clone();
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&self.settings));
+            any = true;
+        }
+        any
+    }
+}
+
+/// An answer that waits until its group is durable.
+pub enum PendingQueueReply {
+    /// To commands.
+    Apply(ApplyReplySender, Vec<Result<ShardAnswer, StoreError>>),
+    /// To a read.
+    Read(ReplySender<ShardReadResult>, Box<ShardReadResult>),
+    /// To the list of queues.
+    List(ReplySender<Vec<(QueueId, u32)>>, Vec<(QueueId, u32)>),
+}
+
+impl PendingQueueReply {
+    /// Sends the answer. A caller that stopped waiting has nobody to tell.
+    pub fn send(self) {
+        match self {
+            Self::Apply(answer, answers) => drop(answer.send(answers)),
+            Self::Read(answer, seen) => drop(answer.send(Ok(*seen))),
+            Self::List(answer, queues) => drop(answer.send(Ok(queues))),
+        }
+    }
+
+    /// Answers that nobody knows what happened; what was refused before stays refused.
+    pub fn fail(self) {
+        const KIND: StoreErrorKind = StoreErrorKind::Unavailable;
+        // A caller that stopped waiting has nobody to tell.
+        match self {
+            Self::Apply(answer, answers) => {
+                let failed = answers.into_iter().map(|answer| match answer {
+                    Ok(_) => Err(StoreError::unknown(KIND, "apply to queue")),
+                    Err(error) => Err(error),
+                });
+                let _ = answer.send(failed.collect());
+            }
+            // A read may have seen what was never committed.
+            Self::Read(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "read queue")))),
+            Self::List(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "list queues")))),
+        }
+    }
+}
+
+/// Who is told what shards have to offer, once it is durable.
+#[derive(Default)]
+pub struct ListenerSet {
+    listeners: Vec<Arc<dyn QueueListener>>,
+}
+
+impl ListenerSet {
+    /// Takes in new ones, each told every view first.
+    pub fn add(&mut self, new: Vec<Arc<dyn QueueListener>>, table: &ShardTable) {
+        for listener in new {
+            table.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
+            self.listeners.push(listener);
+        }
+    }
+
+    /// Tells the views of shards.
+    pub fn notify(&self, table: &ShardTable, shards: impl Iterator<Item = ShardId>) {
+        for shard in shards {
+            if let Some(kept) = table.shards.get(&shard) {
+                self.listeners.iter().for_each(|listener| listener.changed(shard, kept.view));
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One memcached server: its connections, its health, and how a call of it ends.
+//!
+//! A call waits for a place, a connection and an answer, each no longer than the time limit, and where calls share
+//! round trips first for the one before its own. Invariant: a command that
+//! may have had its effect is sent again only if having it twice is having it once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memcache::exp::{Arithmetic, Error, Get, Op, Set, Ttl};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::adapters::memcached::backoff::{Backoff, CallAdmission};
+use crate::adapters::memcached::command_batcher::{CallerResponses, CommandBatcher, SendOutcome};
+use crate::adapters::memcached::error_mapping;
+use crate::adapters::memcached::wire::{CommandResponse, Network, ServerConnection};
+use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
+use crate::ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
+
+/// One server.
+pub(super) struct MemcachedServer {
+    address: String,
+    timeout: Duration,
+    clock: Arc<dyn Clock>,
+    network: Arc<dyn Network>,
+    connection: Mutex<Option<Arc<dyn ServerConnection>>>,
+    call_permits: Semaphore,
+    batcher: CommandBatcher,
+    backoff: Arc<Backoff>,
+    call_counters: Arc<CallCounters>,
+    /// When the server answered last, in microseconds of `Clock::elapsed`.
+    answered_micros: AtomicU64,
+    /// Until when its cached counts may be older than a clear, in microseconds of `Clock::elapsed`.
+    distrusted_micros: AtomicU64,
+}
+
+/// What was done, over all servers of a cluster.
+#[derive(Default)]
+pub(super) struct CallCounters {
+    pub calls: AtomicU64,
+    pub failed: AtomicU64,
+    pub unknown: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+/// Whether a command may be sent again when nobody knows what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RetrySafety {
+    /// Twice is once: a read, a removal.
+    Idempotent,
+    /// Twice is twice.
+    NotIdempotent,
+}
+
+/// Whether commands may share their round trip with those of other calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BatchMode {
+    /// They may: what a refused neighbour hides of them is told as unknown.
+    Shared,
+    /// They may not: an unknown outcome would cost more than a round trip.
+    Alone,
+}
+
+impl MemcachedServer {
+    pub(super) fn new(
+        address: String,
+        timeout: Duration,
+        network: Arc<dyn Network>,
+        clock: Arc<dyn Clock>,
+        tally: Arc<CallCounters>,
+    ) -> Self {
+        let backoff = Arc::new(Backoff::default());
+        Self {
+            address,
+            timeout,
+            batcher: CommandBatcher::new(Arc::clone(&backoff), Arc::clone(&clock)),
+            clock,
+            network,
+            connection: Mutex::default(),
+            call_permits: Semaphore::new(MEMCACHED_CALLS_AT_ONCE_MAX),
+            backoff,
+            call_counters: tally,
+            answered_micros: AtomicU64::new(0),
+            distrusted_micros: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.backoff.is_down()
+    }
+
+    /// Whether its cached counts may be read.
+    pub(super) fn is_trusted(&self) -> bool {
+        micros(self.clock.elapsed()) >= self.distrusted_micros.load(Ordering::Relaxed)
+    }
+
+    /// Leaves its cached counts alone for a time.
+    pub(super) fn distrust_for(&self, time: Duration) {
+        self.distrusted_micros.fetch_max(micros(self.clock.elapsed() + time), Ordering::Relaxed);
+    }
+
+    /// Sends the commands together and answers what became of the first.
+    pub(super) async fn call(
+        &self,
+        op: &'static str,
+        commands: &[Op],
+        repeat: RetrySafety,
+    ) -> Result<CommandResponse, StoreError> {
+        self.call_in_mode(BatchMode::Shared, op, commands, repeat).await
+    }
+
+    /// The same, in the company that is allowed.
+    pub(super) async fn call_in_mode(
+        &self,
+        company: BatchMode,
+        op: &'static str,
+        commands: &[Op],
+        repeat: RetrySafety,
+    ) -> Result<CommandResponse, StoreError> {
+        self.call_counters.calls.fetch_add(1, Ordering::Relaxed);
+        let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
+        // What any of the attempts may have done, the whole may have done.
+        let mut in_doubt = false;
+        let failure = loop {
+            attempts_left -= 1;
+            let admission = self.backoff.admit(self.clock.elapsed(), 2 * self.timeout);
+            if let CallAdmission::Refused(_) = admission {
+                break self.paused(op);
+            }
+            let Ok(_place) = self.acquire_permit().await else {
+                break StoreError::not_applied(StoreErrorKind::Busy, op)
+                    .with_source(format!("too many calls of memcached at {} are under way", self.address));
+            };
+            let (answers, is_noted) = match self.send(commands, admission, company).await {
+                SendOutcome::Alone(answers) => (answers, false),
+                SendOutcome::Shared(answers) => (answers, true),
+                SendOutcome::Paused => break self.paused(op),
+            };
+            let error = match first(answers) {
+                Ok(answer) => {
+                    if !is_noted {
+                        self.backoff.record_success();
+                    }
+                    self.answered_micros.store(micros(self.clock.elapsed()), Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            match error_mapping::connection_failure(&error) {
+                _ if is_noted => {} // for all of the round trip
+                Some(silence) => self.backoff.record_failure(self.clock.elapsed(), admission, silence),
+                None => self.backoff.record_success(),
+            }
+            let failure = error_mapping::store_error(op, &self.address, &error);
+            in_doubt |= failure.outcome == EffectOutcome::Unknown;
+            let may_repeat = repeat == RetrySafety::Idempotent || failure.outcome == EffectOutcome::NotApplied;
+            let is_lost = error_mapping::is_no_response(&error) && !error_mapping::is_timeout(&error);
+            let is_worth_it = is_lost || error_mapping::is_unread_after_refusal(&error);
+            if attempts_left == 0 || !may_repeat || !is_worth_it {
+                break failure;
+            }
+        };
+        self.call_counters.failed.fetch_add(1, Ordering::Relaxed);
+        if in_doubt {
+            self.call_counters.unknown.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError { outcome: EffectOutcome::Unknown, ..failure });
+        }
+        Err(failure)
+    }
+
+    /// What a call of a paused server fails with.
+    fn paused(&self, op: &'static str) -> StoreError {
+        self.call_counters.refused.fetch_add(1, Ordering::Relaxed);
+        let left = self.backoff.left(self.clock.elapsed());
+        let why = format!("memcached at {} did not answer and is asked again in {left:?}", self.address);
+        StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(why)
+    }
+
+    /// Finds out whether the server answers and does its sums modulo 2^64, with a key of its own.
+    pub(super) async fn probe(&self, key: &str) -> Result<(), String> {
+        let below = u64::MAX; // -1
+        let commands = [
+            Set::new(key, "1").ttl(Ttl::secs(60)).into(),
+            Arithmetic::new(key).delta(below).into(),
+            Arithmetic::new(key).delta(below).into(),
+            Get::new(key).into(),
+        ];
+        let results = match self.send(&commands, CallAdmission::Trial, BatchMode::Alone).await {
+            SendOutcome::Alone(answers) | SendOutcome::Shared(answers) => {
+                answers.map_err(|error| error_mapping::text(&error))?
+            }
+            SendOutcome::Paused => return Err("it is paused".to_owned()),
+        };
+        let wrapped = match results.into_iter().nth(2) {
+            Some(Ok(CommandResponse::Summed { value, .. })) => value == Some(below),
+            Some(Err(error)) => return Err(error_mapping::text(&error)),
+            _ => false, // another answer is none of a memcached that takes meta commands
+        };
+        match wrapped {
+            true => Ok(()),
+            false => Err("it does not do its sums modulo 2^64, as memcached does".to_owned()),
+        }
+    }
+
+    /// A trial goes alone: it finds out for the others whether the server is back.
+    async fn send(&self, commands: &[Op], admission: CallAdmission, company: BatchMode) -> SendOutcome {
+        let wire = match self.connect(admission).await {
+            Ok(wire) => wire,
+            Err(error) => return SendOutcome::Alone(Err(Arc::new(error))),
+        };
+        self.notice_closed_connections().await;
+        match (admission, company) {
+            (CallAdmission::Normal, BatchMode::Shared) => self.batcher.send(wire, commands).await,
+            (CallAdmission::Normal, BatchMode::Alone) | (CallAdmission::Trial | CallAdmission::Refused(_), _) => {
+                SendOutcome::Alone(wire.send(commands.to_vec()).await.map_err(Arc::new))
+            }
+        }
+    }
+
+    /// Lets the runtime take in what happened to connections that lay idle. The client takes a connection whose end was
+    /// noticed for closed and makes another; one whose end was not noticed would take the command and lose it, and nobody
+    /// could say what became of it.
+    async fn notice_closed_connections(&self) {
+        let answered = self.answered_micros.load(Ordering::Relaxed);
+        if micros(self.clock.elapsed()).saturating_sub(answered) > micros(MEMCACHED_QUIET_MAX) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The way to the server; made anew for a trial, so that a server is looked up again by its name.
+    async fn connect(&self, admission: CallAdmission) -> Result<Arc<dyn ServerConnection>, Error> {
+        let known = self.connection.lock().clone();
+        if let (CallAdmission::Normal, Some(wire)) = (admission, known) {
+            return Ok(wire);
+        }
+        let wire = self.in_time(self.network.find(&self.address, self.timeout)).await??;
+        *self.connection.lock() = Some(Arc::clone(&wire));
+        Ok(wire)
+    }
+
+    async fn acquire_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Error> {
+        match self.call_permits.try_acquire() {
+            Ok(place) => Ok(place),
+            Err(_) => Ok(self.in_time(self.call_permits.acquire()).await?.expect("the semaphore is never closed")),
+        }
+    }
+
+    /// Waits for something no longer than the time limit.
+    async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            done = step => Ok(done),
+            () = self.clock.sleep(self.timeout) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+}
+
+/// What became of the first command.
+fn first(answers: CallerResponses) -> Result<CommandResponse, Arc<Error>> {
+    let first = answers?.into_iter().next();
+    first.unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned()))).map_err(Arc::new)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

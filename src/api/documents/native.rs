@@ -1,0 +1,153 @@
+//! Our own form: the fields of `tallystone.admin.v1.Namespace`, one table for each namespace.
+//!
+//! What `ns describe -o json` prints is such a document. Fields that only answers carry (number, version, times) are
+//! known and ignored, as in requests; an etag counts.
+
+use std::time::Duration;
+
+use crate::api::documents::document_table::DocumentTable;
+use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
+use crate::domain::Reject;
+use crate::domain::counter::{CounterName, NamespaceName};
+use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality};
+use crate::engine::namespaces::{DatasetDraft, Etag, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
+
+/// The counter types by name.
+pub(super) const COUNTER_TYPES: &[(&str, CounterType)] = &[
+    ("BEST_EFFORT", CounterType::BestEffort),
+    ("EVENTUAL", CounterType::Eventual),
+    ("ACCURATE", CounterType::Accurate),
+];
+
+/// The cardinalities by name.
+pub(super) const CARDINALITIES: &[(&str, Cardinality)] =
+    &[("LOW", Cardinality::Low), ("MEDIUM", Cardinality::Medium), ("HIGH", Cardinality::High)];
+
+const TEMPORALITIES: &[(&str, Temporality)] = &[("DELTA", Temporality::Delta), ("CUMULATIVE", Temporality::Cumulative)];
+
+/// Fields that requests carry in vain, because the service sets them.
+const ANSWERED_ONLY: [&str; 4] = ["id", "version", "create_time", "update_time"];
+
+/// Reads one namespace.
+pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
+    let place = fields.path().to_owned();
+    let said = fields.text("name")?;
+    let mut draft = NamespaceDraft::of(agreed_name(&place, said, name)?);
+    let etag = fields.text("etag")?.filter(|etag| !etag.is_empty());
+    let etag = etag.map(|etag| etag.parse::<Etag>()).transpose()?;
+    draft.description = fields.text("description")?.unwrap_or_default();
+    draft.counter_type = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)?;
+    draft.temporality = fields.word("temporality", "TEMPORALITY_", TEMPORALITIES)?;
+    draft.ttl = fields.duration("ttl")?;
+    draft.cardinality = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)?;
+    if let Some(table) = fields.table("storage")? {
+        draft.storage = storage(table)?;
+    }
+    if let Some(table) = fields.table("dataset")? {
+        draft.dataset = dataset(table)?;
+    }
+    if let Some(table) = fields.table("time_partition")? {
+        draft.partition = partition(table)?;
+    }
+    let hot = fields.list("hot_counters")?.unwrap_or_default().into_iter();
+    let hot = hot.map(|(place, node)| hot_counter(DocumentTable::of(place, node)?));
+    draft.hot_counters = hot.collect::<Result<_, Reject>>()?;
+    if let Some(table) = fields.table("rollup")? {
+        draft.rollup = rollup(table)?;
+    }
+    for (place, node) in fields.list("series")?.unwrap_or_default() {
+        draft.series.push(series(DocumentTable::of(place, node)?)?);
+    }
+    for answered in ANSWERED_ONLY {
+        fields.take(answered);
+    }
+    fields.refuse_rest()?;
+    Ok(DocumentNamespace { draft, etag, unmapped: Vec::new() })
+}
+
+fn storage(mut fields: DocumentTable) -> Result<StorageDraft, Reject> {
+    let storage = StorageDraft {
+        cache_cluster: named(&mut fields, "cache_cluster")?,
+        rollup_cluster: named(&mut fields, "rollup_cluster")?,
+        event_cluster: named(&mut fields, "event_cluster")?,
+        dataset: named(&mut fields, "dataset")?,
+    };
+    fields.refuse_rest()?;
+    Ok(storage)
+}
+
+fn dataset(mut fields: DocumentTable) -> Result<DatasetDraft, Reject> {
+    let dataset = DatasetDraft {
+        seconds_per_slice: whole_seconds(&mut fields, "slice_width")?,
+        close_after: fields.duration("close_after")?,
+        delete_after: fields.duration("delete_after")?,
+        accept_limit: fields.duration("accept_limit")?,
+        future_limit: fields.duration("future_limit")?,
+        export_before_drop: fields.flag("export_before_drop")?,
+    };
+    fields.refuse_rest()?;
+    Ok(dataset)
+}
+
+fn partition(mut fields: DocumentTable) -> Result<PartitionDraft, Reject> {
+    let partition = PartitionDraft {
+        buckets_per_id: fields.whole("buckets_per_id")?,
+        seconds_per_bucket: fields.whole("seconds_per_bucket")?,
+    };
+    fields.refuse_rest()?;
+    Ok(partition)
+}
+
+fn rollup(mut fields: DocumentTable) -> Result<RollupDraft, Reject> {
+    let rollup = RollupDraft {
+        num_queues: fields.whole("num_queues")?,
+        coalesce_ms: fields.whole("coalesce_ms")?,
+        capacity_bytes: fields.whole("capacity_bytes")?,
+        rollup_batch_count: fields.whole("rollup_batch_count")?,
+    };
+    fields.refuse_rest()?;
+    Ok(rollup)
+}
+
+fn hot_counter(mut fields: DocumentTable) -> Result<HotCounter, Reject> {
+    let place = fields.path().to_owned();
+    let missing = |field: &str| {
+        reject_at(&place, &format!("{field} is missing; a hot counter is {{ counter_name, buckets_per_id }}"))
+    };
+    let name = fields.text("counter_name")?.ok_or_else(|| missing("counter_name"))?;
+    let name_place = fields.path_of("counter_name");
+    let counter_name = CounterName::new(&name);
+    let counter_name =
+        counter_name.map_err(|reject| reject_at(&name_place, reject.message.trim_start_matches("counter name ")))?;
+    let buckets_per_id = fields.whole("buckets_per_id")?.ok_or_else(|| missing("buckets_per_id"))?;
+    fields.refuse_rest()?;
+    Ok(HotCounter { counter_name, buckets_per_id })
+}
+
+fn series(mut fields: DocumentTable) -> Result<SeriesSettings, Reject> {
+    let place = fields.path().to_owned();
+    let missing = |field: &str| reject_at(&place, &format!("{field} is missing; a series is {{ step, keep }}"));
+    let series = SeriesSettings {
+        step_seconds: whole_seconds(&mut fields, "step")?.ok_or_else(|| missing("step"))?,
+        keep: fields.duration("keep")?.ok_or_else(|| missing("keep"))?,
+    };
+    fields.refuse_rest()?;
+    Ok(series)
+}
+
+/// Takes the name of a cluster or dataset.
+pub(super) fn named(fields: &mut DocumentTable, field: &'static str) -> Result<Option<NamespaceName>, Reject> {
+    let Some(text) = fields.text(field)?.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let name = NamespaceName::new(&text);
+    name.map(Some).map_err(|reject| reject_at(&fields.path_of(field), reject.message.trim_start_matches("namespace ")))
+}
+
+/// Takes a duration that must be whole seconds.
+fn whole_seconds(fields: &mut DocumentTable, field: &'static str) -> Result<Option<u32>, Reject> {
+    let Some(duration) = fields.duration(field)? else { return Ok(None) };
+    let seconds = u32::try_from(duration.as_secs()).ok();
+    let whole = seconds.filter(|seconds| Duration::from_secs(u64::from(*seconds)) == duration);
+    whole
+        .map(Some)
+        .ok_or_else(|| reject_at(&fields.path_of(field), &format!("{duration:?} is no whole number of seconds")))
+}

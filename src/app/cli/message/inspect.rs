@@ -1,0 +1,295 @@
+//! Commands that look at messages, and re-time them.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::api::time::write_duration;
+use crate::app::cli::arguments::{duration, message_state};
+use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell, word};
+use crate::app::cli::queue::{explanation_rows, full_name};
+use crate::app::cli::{ClientContext, Failure, pages};
+use crate::app::notices::print_notice;
+use crate::proto::queue::v1 as pb;
+
+#[derive(Debug, Args)]
+pub struct MsgGetArgs {
+    #[command(flatten)]
+    which: MessageRefArgs,
+    /// Print the payload only, byte by byte as it is.
+    #[arg(long)]
+    payload: bool,
+}
+
+/// A message.
+#[derive(Debug, Args)]
+pub struct MessageRefArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// The message, by its id or key.
+    #[arg(value_name = "MESSAGE")]
+    message_id: String,
+    /// Its shard key or exclusivity value, to look for the id there only.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
+    shard_key: String,
+}
+
+#[derive(Debug, Args)]
+pub struct PeekArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    queue: String,
+    /// How many at most.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
+    max: i32,
+}
+
+#[derive(Debug, Args)]
+pub struct MsgLsArgs {
+    /// The queue.
+    #[arg(short, long, value_name = "NAME")]
+    pub queue: String,
+    /// The state: INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED.
+    #[arg(long, default_value = "PENDING", value_parser = message_state)]
+    pub state: pb::MessageState,
+    /// At most so many.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    pub limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct MsgUpdateArgs {
+    #[command(flatten)]
+    which: MessageRefArgs,
+    /// The new priority, lower is served first. A small number such as 100 overtakes every message that has the default, which
+    /// is its time in milliseconds.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "invisibility")]
+    priority: Option<i64>,
+    /// How long it is invisible from now on; 0s for not at all.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    invisibility: Option<Duration>,
+    /// Leave everything as it is unless it would be served sooner.
+    #[arg(long, requires = "invisibility")]
+    only_if_sooner: bool,
+    /// Only this version of the message, as `msg get` shows it.
+    #[arg(long, value_name = "N")]
+    expected_version: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct MsgExplainArgs {
+    #[command(flatten)]
+    which: MessageRefArgs,
+}
+
+const LISTED: &[&str] = &[
+    "message_id",
+    "state",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
+/// The same of messages of which some run.
+const LEASED: &[&str] = &[
+    "message_id",
+    "state",
+    "worker",
+    "lease_expire_time",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
+impl ClientContext {
+    pub(super) async fn get_message(&self, args: MsgGetArgs) -> Result<(), Failure> {
+        let MessageRefArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::GetMessageRequest { queue, message_id, shard_key };
+        let found = call!(ask self, queues.get_message, &request)?;
+        let message = found.message.as_ref();
+        let message = message.ok_or_else(|| Failure::other("the server answered without a message"))?;
+        if args.payload {
+            return self.output.bytes(&message.payload);
+        }
+        let rows = TableRows { columns: &["field", "value"], cells: fields(message, self.output) };
+        self.output.sentences(&CliResponse::one(&full_name("GetMessageResponse"), &found), &rows)
+    }
+
+    pub(super) async fn peek(&self, args: PeekArgs) -> Result<(), Failure> {
+        let request = pb::PeekMessagesRequest { queue: args.queue, max_messages: args.max };
+        let next = call!(ask self, queues.peek_messages, &request)?;
+        let rows = TableRows { columns: LISTED, cells: self.listed(&next.messages) };
+        self.output.answer(&CliResponse::many(&full_name("PeekMessagesResponse"), &next, "messages"), &rows)
+    }
+
+    pub(in crate::app::cli) async fn list_messages(
+        &self,
+        queue: String,
+        state: pb::MessageState,
+        limit: usize,
+    ) -> Result<(), Failure> {
+        let (messages, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+            let (queue, state, without_payload) = (queue.clone(), state.into(), self.output.is_for_people());
+            let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
+            let page = call!(ask self, queues.list_messages, &request)?;
+            Ok((page.messages, page.next_page_token))
+        })
+        .await?;
+        if !next_page_token.is_empty() {
+            print_notice("there are more; --limit N shows them");
+        }
+        self.listed_messages(&pb::ListMessagesResponse { messages, next_page_token })
+    }
+
+    /// Prints messages of a list; of running ones who has them and until when.
+    pub(in crate::app::cli) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
+        let mut rows = TableRows { columns: LISTED, cells: self.listed(&page.messages) };
+        if page.messages.iter().any(|message| message.state() == pb::MessageState::Running) {
+            rows.columns = LEASED;
+            for (cells, message) in rows.cells.iter_mut().zip(&page.messages) {
+                let end = time_cell(message.lease_expire_time.as_ref());
+                cells.splice(2..2, [worker_cell(message), end]);
+            }
+        }
+        self.output.answer(&CliResponse::many(&full_name("ListMessagesResponse"), page, "messages"), &rows)
+    }
+
+    /// The rows of messages; people see the beginning of long errors.
+    fn listed(&self, messages: &[pb::Message]) -> Vec<Vec<String>> {
+        let error = |message: &pb::Message| match self.output.is_for_people() {
+            true => shortened(error_cell(message)),
+            false => error_cell(message),
+        };
+        messages.iter().map(|message| cells(message, error(message))).collect()
+    }
+
+    pub(super) async fn update_message(&self, args: MsgUpdateArgs) -> Result<(), Failure> {
+        let MessageRefArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::UpdateMessageRequest {
+            queue,
+            message_id: message_id.clone(),
+            shard_key,
+            priority: args.priority,
+            invisibility: args.invisibility.map(write_duration),
+            only_if_sooner: args.only_if_sooner,
+            expected_version: args.expected_version,
+            request_token: self.client.message_id(),
+            ..Default::default()
+        };
+        let updated = call!(self, queues.update_message, &request)?;
+        let cells = vec![vec![message_id, state(updated.state), updated.version.to_string()]];
+        let rows = TableRows { columns: &["message_id", "state", "version"], cells };
+        self.output.answer(&CliResponse::one(&full_name("UpdateMessageResponse"), &updated), &rows)
+    }
+
+    pub(super) async fn explain_message(&self, args: MsgExplainArgs) -> Result<(), Failure> {
+        let MessageRefArgs { queue, message_id, shard_key } = args.which;
+        let request = pb::ExplainMessageRequest { queue, message_id, shard_key };
+        let explained = call!(ask self, queues.explain_message, &request)?;
+        let rows = explanation_rows(&explained.explanations);
+        self.output
+            .sentences(&CliResponse::many(&full_name("ExplainMessageResponse"), &explained, "explanations"), &rows)
+    }
+}
+
+/// The state of a message as a word.
+pub fn state(number: i32) -> String {
+    word::<pb::MessageState>(number, "MESSAGE_STATE_", pb::MessageState::as_str_name)
+}
+
+/// A payload in a cell: as text if it is text.
+pub fn payload_cell(payload: &[u8]) -> String {
+    match std::str::from_utf8(payload) {
+        Ok(text) => text.to_owned(),
+        Err(_binary) => format!("({} bytes)", payload.len()),
+    }
+}
+
+/// Who has a message: the label of its session, else what stands for that, if there is one.
+fn worker_cell(message: &pb::Message) -> String {
+    match (message.worker_label.as_str(), message.session_ref.as_str()) {
+        ("", "") => String::new(),
+        ("", session) => format!("session {session}"),
+        (label, _) => label.to_owned(),
+    }
+}
+
+/// The metadata in a cell, in the order of the keys.
+fn metadata_cell(message: &pb::Message) -> String {
+    let mut pairs: Vec<_> = message.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    pairs.join(" ")
+}
+
+fn error_cell(message: &pb::Message) -> String {
+    let error = message.error.clone().unwrap_or_default();
+    match (error.signature.as_str(), error.text.as_str()) {
+        (signature, "") => signature.to_owned(),
+        ("", text) => text.to_owned(),
+        (signature, text) => format!("{signature}: {text}"),
+    }
+}
+
+fn cells(message: &pb::Message, error: String) -> Vec<String> {
+    vec![
+        message.message_id.clone(),
+        state(message.state),
+        message.priority().to_string(),
+        message.attempt_number.to_string(),
+        message.attempts_left.to_string(),
+        time_cell(message.enqueue_time.as_ref()),
+        metadata_cell(message),
+        message.payload_bytes.to_string(),
+        error,
+    ]
+}
+
+/// The longest error in a table, in characters; `msg get` shows all of it.
+const ERROR_CHARS: usize = 60;
+
+fn shortened(error: String) -> String {
+    match error.char_indices().nth(ERROR_CHARS) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error,
+    }
+}
+
+/// All that is known of a message; what is not known is left out.
+fn fields(message: &pb::Message, output: Output) -> Vec<Vec<String>> {
+    let rows = [
+        ("message_id", message.message_id.clone()),
+        ("message_key", message.message_key.clone()),
+        ("state", state(message.state)),
+        ("version", message.version.to_string()),
+        ("priority", message.priority().to_string()),
+        ("metadata", metadata_cell(message)),
+        ("shard_key", message.shard_key.clone()),
+        ("type", message.r#type.clone()),
+        ("attempt_number", message.attempt_number.to_string()),
+        ("attempts_left", message.attempts_left.to_string()),
+        ("lease_duration", output.span_cell(message.lease_duration.as_ref())),
+        ("ttl_left", output.left_cell(message.ttl_left.as_ref())),
+        ("enqueue_time", time_cell(message.enqueue_time.as_ref())),
+        ("visible_time", time_cell(message.visible_time.as_ref())),
+        ("first_lease_time", time_cell(message.first_lease_time.as_ref())),
+        ("worker", worker_cell(message)),
+        ("lease_start_time", time_cell(message.lease_start_time.as_ref())),
+        ("lease_expire_time", time_cell(message.lease_expire_time.as_ref())),
+        ("cancel_requested", if message.cancel_requested { "true".to_owned() } else { String::new() }),
+        ("cancel_reason", message.cancel_reason.clone()),
+        ("error", error_cell(message)),
+        ("payload_bytes", message.payload_bytes.to_string()),
+        ("payload", payload_cell(&message.payload)),
+    ];
+    let known = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    known.map(|(field, value)| vec![field.to_owned(), value]).collect()
+}

@@ -1,0 +1,142 @@
+//! How the time of shards goes on: with the time that passes, not with the wall clock.
+//!
+//! A step of the wall clock moves no lease and freezes none. Where wall time differs it is approached by at most a twentieth
+//! of what passes, so that a step of an hour is caught up within a day and no duration is off by more than 5 %.
+
+use std::time::Duration;
+
+use crate::domain::limits::TOKEN_AHEAD_MAX;
+use crate::domain::time::{Timestamp, micros_of};
+
+/// What passes is at most this part shorter or longer than it was.
+const SLEW: i64 = 20;
+
+/// The times of one step of a shard.
+///
+/// Tokens of enqueues are made by the clocks of callers, which follow wall time, also while that of the shards does not. So
+/// a token is too far ahead only if it is so of both, and too old only if it is so for both. What was refused for its age
+/// stays refused: the time by which it is judged never goes back, unless somebody resets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepTime {
+    /// The time of the shards.
+    pub now: Timestamp,
+    /// By this the age of a token is judged: the earlier of that and wall time, and never before that of the step before.
+    pub token_age_clock: Timestamp,
+    /// By this is judged how far ahead a token is: the later of the two, or wall time alone.
+    pub token_ahead_clock: Timestamp,
+    /// Whether wall time alone says what is ahead: since somebody has said that it is right, until the other one is, too.
+    pub trusts_wall_clock: bool,
+}
+
+impl From<Timestamp> for StepTime {
+    /// Where wall time is that of the shards.
+    fn from(now: Timestamp) -> Self {
+        Self { now, token_age_clock: now, token_ahead_clock: now, trusts_wall_clock: false }
+    }
+}
+
+impl StepTime {
+    /// At the time of the shards, with wall time beside it.
+    pub fn with_wall_clock(now: Timestamp, wall: Timestamp) -> Self {
+        Self { now, token_age_clock: now.min(wall), token_ahead_clock: now.max(wall), trusts_wall_clock: false }
+    }
+
+    /// The same as the step after another one: no time but `later` goes back.
+    pub fn clamped_after(self, before: Self) -> Self {
+        let now = self.now.max(before.now);
+        let wall_is_right = before.trusts_wall_clock && now.since(self.token_age_clock) > TOKEN_AHEAD_MAX;
+        let later = if wall_is_right { self.token_age_clock } else { self.token_ahead_clock.max(now) };
+        Self {
+            now,
+            token_age_clock: self.token_age_clock.max(before.token_age_clock).min(now),
+            token_ahead_clock: later,
+            trusts_wall_clock: wall_is_right,
+        }
+    }
+
+    /// The same for a shard whose own time is this, which is no earlier.
+    pub fn no_earlier_than(self, now: Timestamp) -> Self {
+        let later = if self.trusts_wall_clock { self.token_ahead_clock } else { self.token_ahead_clock.max(now) };
+        Self { now, token_ahead_clock: later, ..self }
+    }
+
+    /// The same with tokens judged by wall time, which somebody says is right; none if their age is judged by a time that
+    /// is less than a minute later, and no tokens are refused that are later than that (those before `refused_before`).
+    pub fn reset(self, wall: Timestamp, refused_before: Option<Timestamp>) -> Option<Self> {
+        let earlier = self.now.min(wall);
+        let is_ahead = |time: Timestamp| time.since(earlier) > TOKEN_AHEAD_MAX;
+        let reset = Self { token_age_clock: earlier, token_ahead_clock: wall, trusts_wall_clock: true, ..self };
+        (is_ahead(self.token_age_clock) || refused_before.is_some_and(is_ahead)).then_some(reset)
+    }
+
+    /// After a reset: from which time on tokens are taken. What was answered to earlier ones may be gone, and of those that
+    /// were refused it was said that they never will be.
+    pub fn accepts_tokens_from(self) -> Timestamp {
+        self.token_age_clock + TOKEN_AHEAD_MAX
+    }
+}
+
+/// The time of shards, and when it was that, by a clock that only counts what passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardClock {
+    /// The time of the shards.
+    pub time: Timestamp,
+    /// The reading of the other clock.
+    pub elapsed: Duration,
+}
+
+impl ShardClock {
+    /// The times of the shards at these readings; that of the shards is never before an earlier answer.
+    pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> StepTime {
+        let passed = elapsed.saturating_sub(self.elapsed);
+        let steady = self.time + passed;
+        let most = micros_of(passed) / SLEW;
+        let missing = wall.micros().saturating_sub(steady.micros()).clamp(-most, most);
+        let time = Timestamp::from_micros(steady.micros().saturating_add(missing)).max(self.time);
+        // Parts too short to be slewed add up until they are not.
+        if most > 0 || passed.is_zero() || steady == wall {
+            *self = Self { time, elapsed };
+        }
+        StepTime::with_wall_clock(time, wall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_parts_are_slewed_together() {
+        let start = Timestamp::from_secs(1_000);
+        let mut pace = ShardClock { time: start, elapsed: Duration::ZERO };
+        let mut last = start;
+        for micros in 1..=200 {
+            let elapsed = Duration::from_micros(micros);
+            let time = pace.advance(start + Duration::from_secs(60), elapsed).now;
+            assert!(time >= last, "it never goes back");
+            last = time;
+        }
+        assert_eq!(last.since(start), Duration::from_micros(210), "a twentieth of 200");
+    }
+
+    #[test]
+    fn the_age_of_tokens_is_judged_by_the_earlier_clock_and_never_by_an_earlier_time_than_before() {
+        let (start, hour) = (Timestamp::from_secs(100_000), Duration::from_secs(3_600));
+        let mut pace = ShardClock { time: start, elapsed: Duration::ZERO };
+        let mut last = StepTime::from(start);
+        let mut at = |wall: Timestamp, elapsed: Duration| {
+            last = pace.advance(wall, elapsed).clamped_after(last);
+            assert!(last.token_age_clock <= last.now && last.now <= last.token_ahead_clock);
+            (last.token_age_clock.since(start).as_secs(), last.token_ahead_clock)
+        };
+        assert_eq!(at(start + 2 * hour, Duration::ZERO), (0, start + 2 * hour), "a wall that leaps ahead");
+        assert_eq!(at(start + 3 * hour, hour), (3_780, start + 3 * hour), "is approached");
+        assert_eq!(
+            at(start, hour),
+            (3_780, start + hour + hour / 20),
+            "and what is refused stays so when it leaps back"
+        );
+        assert_eq!(at(start + hour, 2 * hour), (3_780, start + 2 * hour));
+        assert_eq!(at(start + hour + hour / 2, 2 * hour + hour / 2).0, 5_400, "until it has come so far again");
+    }
+}

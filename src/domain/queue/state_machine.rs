@@ -1,0 +1,287 @@
+//! The states of a message and the one table of transitions, as data.
+//!
+//! A change of state is a row of `TABLE` or it does not happen: `next` looks a row up, and whatever has none is refused
+//! with the current state. Each row applied raises the message's version by one and leaves one record. The states are
+//! those of Netflix's Timestone.
+
+use std::fmt;
+
+/// Where a message stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum MessageState {
+    /// Not to be served before its window is over.
+    Invisible,
+    /// Ready to be served.
+    Pending,
+    /// Leased to a worker.
+    Running,
+    /// Finished by its worker.
+    Completed,
+    /// Given up on request, by a purge or because its TTL is over.
+    Canceled,
+    /// Out of attempts.
+    Errored,
+}
+
+impl MessageState {
+    /// Every state, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Invisible, Self::Pending, Self::Running, Self::Completed, Self::Canceled, Self::Errored];
+
+    /// Whether only retention, a redrive, a discard or a late completion can still change the message.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Canceled | Self::Errored)
+    }
+}
+
+impl fmt::Display for MessageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invisible => "invisible",
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Canceled => "canceled",
+            Self::Errored => "errored",
+        })
+    }
+}
+
+/// What changes a message: a command or the clock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Trigger {
+    /// A message arrives.
+    Enqueue,
+    /// Clock: its invisibility is over.
+    WindowOver,
+    /// A worker takes it.
+    Dequeue,
+    /// Its worker finished it.
+    Complete,
+    /// Its worker wants another lease duration, counted from now.
+    Extend,
+    /// Its worker gives it up for good.
+    Cancel,
+    /// Anyone else wants it given up.
+    CancelMessage,
+    /// Its worker could not finish it.
+    Fail,
+    /// Its worker did not begin it.
+    Release,
+    /// Clock, or an extension by 0: the lease is over.
+    LeaseOver,
+    /// The worker of a lease that is over finished it after all.
+    LateComplete,
+    /// The queue is emptied.
+    Purge,
+    /// Clock: nobody took it in time.
+    TtlOver,
+    /// Priority or visibility is changed.
+    Update,
+    /// A message out of attempts gets new ones.
+    Redrive,
+    /// A message out of attempts is thrown away.
+    Discard,
+    /// Clock: the result was kept for long enough.
+    RetentionOver,
+}
+
+/// What a row asks of the message beyond its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Guard {
+    Always,
+    /// The command leaves a window that lies ahead.
+    Delayed,
+    CancelRequested,
+    NoCancelRequested,
+    AttemptsLeft,
+    AttemptsLeftAndDelayed,
+    ReleasesLeft,
+    /// The last lease ended by expiry and there was none since.
+    LeaseExpired,
+}
+
+/// One row: the first of a state and trigger whose guard holds decides.
+struct TransitionRow {
+    from: Option<MessageState>,
+    trigger: Trigger,
+    guard: Guard,
+    to: Option<MessageState>,
+}
+
+const fn row(from: Option<MessageState>, trigger: Trigger, guard: Guard, to: Option<MessageState>) -> TransitionRow {
+    TransitionRow { from, trigger, guard, to }
+}
+
+use Guard::{
+    Always, AttemptsLeft, AttemptsLeftAndDelayed, CancelRequested, Delayed, LeaseExpired, NoCancelRequested,
+    ReleasesLeft,
+};
+const INVISIBLE: Option<MessageState> = Some(MessageState::Invisible);
+const PENDING: Option<MessageState> = Some(MessageState::Pending);
+const RUNNING: Option<MessageState> = Some(MessageState::Running);
+const COMPLETED: Option<MessageState> = Some(MessageState::Completed);
+const CANCELED: Option<MessageState> = Some(MessageState::Canceled);
+const ERRORED: Option<MessageState> = Some(MessageState::Errored);
+
+const TABLE: &[TransitionRow] = &[
+    row(None, Trigger::Enqueue, Delayed, INVISIBLE),
+    row(None, Trigger::Enqueue, Always, PENDING),
+    row(INVISIBLE, Trigger::WindowOver, Always, PENDING),
+    row(PENDING, Trigger::Dequeue, AttemptsLeft, RUNNING),
+    row(RUNNING, Trigger::Complete, Always, COMPLETED),
+    row(RUNNING, Trigger::Extend, Always, RUNNING),
+    row(RUNNING, Trigger::Cancel, Always, CANCELED),
+    row(RUNNING, Trigger::CancelMessage, NoCancelRequested, RUNNING),
+    row(RUNNING, Trigger::LeaseOver, CancelRequested, CANCELED),
+    row(RUNNING, Trigger::LeaseOver, AttemptsLeft, PENDING),
+    row(RUNNING, Trigger::LeaseOver, Always, ERRORED),
+    row(RUNNING, Trigger::Fail, CancelRequested, CANCELED),
+    row(RUNNING, Trigger::Fail, AttemptsLeftAndDelayed, INVISIBLE),
+    row(RUNNING, Trigger::Fail, AttemptsLeft, PENDING),
+    row(RUNNING, Trigger::Fail, Always, ERRORED),
+    row(RUNNING, Trigger::Release, CancelRequested, CANCELED),
+    row(RUNNING, Trigger::Release, ReleasesLeft, PENDING),
+    row(RUNNING, Trigger::Release, AttemptsLeft, PENDING),
+    row(RUNNING, Trigger::Release, Always, ERRORED),
+    row(INVISIBLE, Trigger::LateComplete, LeaseExpired, COMPLETED),
+    row(PENDING, Trigger::LateComplete, LeaseExpired, COMPLETED),
+    row(ERRORED, Trigger::LateComplete, LeaseExpired, COMPLETED),
+    row(INVISIBLE, Trigger::CancelMessage, Always, CANCELED),
+    row(PENDING, Trigger::CancelMessage, Always, CANCELED),
+    row(INVISIBLE, Trigger::Purge, Always, CANCELED),
+    row(PENDING, Trigger::Purge, Always, CANCELED),
+    row(INVISIBLE, Trigger::TtlOver, Always, CANCELED),
+    row(PENDING, Trigger::TtlOver, Always, CANCELED),
+    row(INVISIBLE, Trigger::Update, Delayed, INVISIBLE),
+    row(INVISIBLE, Trigger::Update, Always, PENDING),
+    row(PENDING, Trigger::Update, Delayed, INVISIBLE),
+    row(PENDING, Trigger::Update, Always, PENDING),
+    row(ERRORED, Trigger::Redrive, Always, PENDING),
+    row(ERRORED, Trigger::Discard, Always, None),
+    row(COMPLETED, Trigger::RetentionOver, Always, None),
+    row(CANCELED, Trigger::RetentionOver, Always, None),
+    row(ERRORED, Trigger::RetentionOver, Always, None),
+];
+
+/// What the guards look at.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct TransitionInputs {
+    /// The state, none for a message that does not exist.
+    pub state: Option<MessageState>,
+    /// Whether the command leaves a window that lies ahead.
+    pub delayed: bool,
+    /// Whether somebody else asked to cancel the running message.
+    pub cancel_requested: bool,
+    /// Whether another attempt is allowed.
+    pub attempts_left: bool,
+    /// Whether a release still gives the attempt back.
+    pub releases_left: bool,
+    /// Whether the last lease ended by expiry and there was none since.
+    pub lease_expired: bool,
+}
+
+impl TransitionInputs {
+    fn satisfies(&self, guard: Guard) -> bool {
+        match guard {
+            Always => true,
+            Delayed => self.delayed,
+            CancelRequested => self.cancel_requested,
+            NoCancelRequested => !self.cancel_requested,
+            AttemptsLeft => self.attempts_left,
+            AttemptsLeftAndDelayed => self.attempts_left && self.delayed,
+            ReleasesLeft => self.releases_left,
+            LeaseExpired => self.lease_expired,
+        }
+    }
+}
+
+/// Answers where the trigger leads, `Some(None)` for out of existence; none if the table has no such row.
+pub fn next_state(facts: &TransitionInputs, trigger: Trigger) -> Option<Option<MessageState>> {
+    let mut rows = TABLE.iter().filter(|row| row.from == facts.state && row.trigger == trigger);
+    rows.find(|row| facts.satisfies(row.guard)).map(|row| row.to)
+}
+
+/// The rows, without their guards.
+#[cfg(test)]
+pub fn rows() -> impl Iterator<Item = (Option<MessageState>, Trigger, Option<MessageState>)> {
+    TABLE.iter().map(|row| (row.from, row.trigger, row.to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table once more, as a sentence for each trigger: the states it may begin in and lead to.
+    const LEGAL: &[(Trigger, &str, &str)] = &[
+        (Trigger::Enqueue, "-", "IP"),
+        (Trigger::WindowOver, "I", "P"),
+        (Trigger::Dequeue, "P", "R"),
+        (Trigger::Complete, "R", "C"),
+        (Trigger::Extend, "R", "R"),
+        (Trigger::Cancel, "R", "X"),
+        (Trigger::CancelMessage, "IPR", "RX"),
+        (Trigger::Fail, "R", "IPXE"),
+        (Trigger::Release, "R", "PXE"),
+        (Trigger::LeaseOver, "R", "PXE"),
+        (Trigger::LateComplete, "IPE", "C"),
+        (Trigger::Purge, "IP", "X"),
+        (Trigger::TtlOver, "IP", "X"),
+        (Trigger::Update, "IP", "IP"),
+        (Trigger::Redrive, "E", "P"),
+        (Trigger::Discard, "E", "-"),
+        (Trigger::RetentionOver, "CXE", "-"),
+    ];
+
+    fn letter(state: Option<MessageState>) -> char {
+        match state {
+            None => '-',
+            Some(MessageState::Invisible) => 'I',
+            Some(MessageState::Pending) => 'P',
+            Some(MessageState::Running) => 'R',
+            Some(MessageState::Completed) => 'C',
+            Some(MessageState::Canceled) => 'X',
+            Some(MessageState::Errored) => 'E',
+        }
+    }
+
+    #[test]
+    fn every_state_and_trigger_is_legal_or_refused_as_listed() {
+        for &(trigger, from, to) in LEGAL {
+            let mut reached = String::new();
+            for state in MessageState::ALL.map(Some).into_iter().chain([None]) {
+                for bits in 0..32_u8 {
+                    let facts = TransitionInputs {
+                        state,
+                        delayed: bits & 1 != 0,
+                        cancel_requested: bits & 2 != 0,
+                        attempts_left: bits & 4 != 0,
+                        releases_left: bits & 8 != 0,
+                        lease_expired: bits & 16 != 0,
+                    };
+                    let Some(target) = next_state(&facts, trigger) else { continue };
+                    assert!(from.contains(letter(state)), "{trigger:?} from {state:?}");
+                    reached.push(letter(target));
+                }
+            }
+            let missing = |letters: &str, found: &str| letters.chars().any(|l| !found.contains(l));
+            assert!(!missing(to, &reached) && !missing(&reached, to), "{trigger:?} leads to {reached}");
+        }
+    }
+
+    #[test]
+    fn a_requested_cancel_outweighs_attempts_and_releases() {
+        let facts = TransitionInputs {
+            state: Some(MessageState::Running),
+            delayed: true,
+            cancel_requested: true,
+            attempts_left: true,
+            releases_left: true,
+            lease_expired: false,
+        };
+        for trigger in [Trigger::LeaseOver, Trigger::Fail, Trigger::Release] {
+            assert_eq!(next_state(&facts, trigger), Some(Some(MessageState::Canceled)), "{trigger:?}");
+        }
+        assert_eq!(next_state(&facts, Trigger::Complete), Some(Some(MessageState::Completed)));
+    }
+}

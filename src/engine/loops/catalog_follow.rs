@@ -1,0 +1,35 @@
+//! Follows what other servers commit to the catalog.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
+use crate::engine::core::EngineCore;
+use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+
+/// The loop.
+pub struct FollowLoop {
+    core: Arc<EngineCore>,
+}
+
+impl FollowLoop {
+    /// Makes the loop; its first activation is at once.
+    pub fn new(core: Arc<EngineCore>) -> Self {
+        Self { core }
+    }
+}
+
+#[async_trait]
+impl BackgroundLoop for FollowLoop {
+    fn name(&self) -> &'static str {
+        "catalog"
+    }
+
+    async fn activate(&mut self) -> NextActivation {
+        if let Err(error) = self.core.namespaces.follow().await {
+            tracing::warn!(%error, "what other servers change in the catalog cannot be read");
+        }
+        NextActivation::After(CATALOG_FOLLOWED_EVERY)
+    }
+}

@@ -1,0 +1,244 @@
+//! Causes in words: who has what since when and until when, and what to do about it.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::queue::MessageState;
+use crate::domain::queue::explain::{Cause, HoldingLease};
+use crate::domain::queue::message::{AttemptError, CanceledBy, MessageId, RoutingValue};
+use crate::domain::queue::session_records::SessionId;
+use crate::engine::namespaces::duration_text;
+use crate::engine::queues::explain::QueueExplanation;
+use crate::engine::queues::next_steps::NextSteps;
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+
+pub(super) fn explanation(cause: &'static str, text: impl Into<String>) -> QueueExplanation {
+    QueueExplanation { cause, text: text.into() }
+}
+
+/// What words need to know of the queue they are about.
+#[derive(Clone, Copy)]
+pub(super) struct CauseText<'a> {
+    pub context: &'a QueueContext,
+    pub steps: NextSteps<'a>,
+    /// The message that is explained, if it is one.
+    pub about: Option<&'a MessageId>,
+    /// The shard's time.
+    pub at: Timestamp,
+}
+
+impl CauseText<'_> {
+    /// One cause in words.
+    pub fn describe(self, cause: &Cause) -> QueueExplanation {
+        match cause {
+            Cause::QueueDeleted | Cause::Unknown => explanation("unknown_id", "the message is gone since it was found"),
+            Cause::DequeueBlocked(why) => blocked(self.steps, "dequeue", why),
+            Cause::InvisibleUntil { until, after_failure } => {
+                let left = in_short(until.since(self.at));
+                let why = if *after_failure { ", because its last attempt failed" } else { "" };
+                let step = self.about.map_or_else(String::new, |id| {
+                    format!("; wait, or make it visible with {}", self.steps.make_visible(id))
+                });
+                explanation("invisible", format!("it is invisible for another {left}{why}{step}"))
+            }
+            Cause::ValueHeld { value, limit, holders, waiting } => {
+                explanation("value_held", self.held(value, *limit, holders, *waiting))
+            }
+            Cause::Behind { value, id, state, holder } => {
+                explanation("value_held", self.behind(value, id, *state, holder.as_deref()))
+            }
+            Cause::Ready { ahead: 0, .. } => {
+                explanation("next", "it is the next to be served once dequeues are unblocked")
+            }
+            Cause::Ready { ahead, .. } => explanation(
+                "position",
+                format!(
+                    "at least {} served before it once dequeues are unblocked",
+                    counted(*ahead as u64, "message of its shard is", "messages of its shard are")
+                ),
+            ),
+            Cause::Running(holder) => {
+                let step = if holder.cancel_requested {
+                    "it was asked to cancel it: wait for its answer or the end of the lease".to_owned()
+                } else {
+                    format!("wait for it, or ask it to stop with {}", self.steps.cancel(&holder.id))
+                };
+                explanation("running", format!("{}; {step}", self.holder_text(holder, "it")))
+            }
+            Cause::Completed => explanation(
+                "completed",
+                "its work is done and nothing is left to serve; to have it done again, enqueue it under another id",
+            ),
+            Cause::Canceled(by) => explanation(
+                "canceled",
+                format!(
+                    "it was canceled: {}; enqueue it under another id if it is still to be done",
+                    canceled_text(by.as_ref())
+                ),
+            ),
+            Cause::Errored { attempts, error } => explanation("errored", self.errored(*attempts, error.as_ref())),
+        }
+    }
+
+    /// Why the messages of an exclusivity value are held back.
+    fn held(self, value: &RoutingValue, limit: u32, holders: &[HoldingLease], waiting: usize) -> String {
+        let waits = counted(waiting as u64, "pending message waits", "pending messages wait");
+        let (name, step) = (value.as_str(), self.steps.limit(value));
+        let holders: Vec<String> = holders.iter().map(|holder| self.holder_text(holder, &named(&holder.id))).collect();
+        let holders = holders.join(", ");
+        match (limit, holders.is_empty()) {
+            (0, true) => {
+                format!("exclusivity value {name:?} rests: its limit is 0, and {waits} for it; raise it with {step}")
+            }
+            (0, false) => format!(
+                "exclusivity value {name:?} rests: its limit is 0, and {waits} for it; what was leased before goes on: \
+                 {holders}; raise the limit with {step}"
+            ),
+            _ => format!(
+                "exclusivity value {name:?} is at its limit of {limit}, and {waits} for it: {holders}; wait for that, or \
+                 raise the limit of the value with {step}"
+            ),
+        }
+    }
+
+    /// Which message comes first where order within a value is strict.
+    fn behind(
+        self,
+        value: &RoutingValue,
+        id: &MessageId,
+        state: MessageState,
+        holder: Option<&HoldingLease>,
+    ) -> String {
+        let first = named(id);
+        let step = match (state, holder) {
+            (MessageState::Invisible, _) => {
+                format!("wait until that one is visible and done, or cancel it with {}", self.steps.cancel(id))
+            }
+            (MessageState::Running, Some(holder)) => {
+                format!("{}; wait for that, or settle it", self.holder_text(holder, "it"))
+            }
+            (MessageState::Running, None) => "wait for its lease, or settle that one".to_owned(),
+            // What is over holds nothing back.
+            _ => format!("let that one be served, or cancel it with {}", self.steps.cancel(id)),
+        };
+        let value = value.as_str();
+        format!(
+            "messages of exclusivity value {value:?} are served one after another, and {first}, which is {state}, comes \
+             first; {step}"
+        )
+    }
+
+    /// Who has a message, since when and until when.
+    fn holder_text(self, holder: &HoldingLease, what: &str) -> String {
+        let (worker, at) = (worker_of(self.context, holder.session), self.at);
+        let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
+        format!(
+            "{worker} has had {what} for {since}, since {}, and its lease ends in {left}, at {}, unless it goes on",
+            clock(holder.since),
+            clock(holder.expires)
+        )
+    }
+
+    /// How a message came to be errored, and what the last failure said.
+    fn errored(self, attempts: u32, error: Option<&AttemptError>) -> String {
+        let error = error.map_or_else(
+            || "its last lease ended without a word of its worker".to_owned(),
+            |error| shortened(format!("{} {}", error.signature, error.text).trim()),
+        );
+        let spent = match attempts {
+            1 => "its one attempt is spent".to_owned(),
+            attempts => format!("all {attempts} attempts are spent"),
+        };
+        let step = self.about.map_or_else(|| self.steps.redrive_all(), |id| self.steps.redrive(id));
+        format!("{spent}: {error}; mend the cause, then redrive it with {step}")
+    }
+}
+
+/// A message by the name that its producer gave it.
+fn named(id: &MessageId) -> String {
+    format!("message {:?}", &*id.text())
+}
+
+/// Who has a lease, as far as is known. The id of a session is its worker's secret; what is shown stands for it.
+fn worker_of(shared: &QueueContext, session: Option<SessionId>) -> String {
+    match session.map(|id| (shared.session_alias(id), shared.sessions.label(id))) {
+        None => "a worker without a session".to_owned(),
+        Some((shown, label)) if label.is_empty() => format!("the worker of session {shown}"),
+        Some((shown, label)) => format!("worker {label:?} (session {shown})"),
+    }
+}
+
+/// That nobody asks for what is ready; none while a worker waits.
+pub(super) fn no_worker_waits(
+    steps: NextSteps<'_>,
+    queue: &ServedQueue,
+    running: u64,
+    now: Duration,
+) -> Option<QueueExplanation> {
+    if queue.waiters.len() > 0 {
+        return None;
+    }
+    let busy = match running {
+        0 => String::new(),
+        _ => format!("; {} leased", counted(running, "message is", "messages are")),
+    };
+    let last = match queue.last_dequeue() {
+        None => "nobody has asked since the server started".to_owned(),
+        Some(asked) => format!("the last dequeue came {} ago", in_short(now.saturating_sub(asked))),
+    };
+    let text = format!(
+        "no worker waits at this server, and {last}{busy}; start a worker ({}), or let one call {}",
+        steps.work(),
+        steps.pull()
+    );
+    Some(explanation("no_worker", text))
+}
+
+/// So many, with the words for one or for another number.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
+/// That a side of a queue is blocked, and why.
+pub(super) fn blocked(steps: NextSteps<'_>, what: &str, why: &str) -> QueueExplanation {
+    let cause = if what == "dequeue" { "dequeue_blocked" } else { "enqueue_blocked" };
+    explanation(
+        cause,
+        format!("{what}s are blocked: {why}; unblock the queue when that is over, with {}", steps.unblock()),
+    )
+}
+
+/// Why a message was canceled, in words.
+fn canceled_text(by: Option<&CanceledBy>) -> String {
+    match by {
+        Some(CanceledBy::Worker) => "by its worker".to_owned(),
+        Some(CanceledBy::Request(why)) if why.is_empty() => "on request".to_owned(),
+        Some(CanceledBy::Request(why)) => format!("on request: {why}"),
+        Some(CanceledBy::Purge) => "by a purge".to_owned(),
+        Some(CanceledBy::Ttl) => "its TTL was over".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// The longest error of a worker that a sentence tells, in characters; the message has all of it.
+const ERROR_TOLD_CHARS: usize = 100;
+
+/// The beginning of a text, in one line.
+fn shortened(text: &str) -> String {
+    let mut chars = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let told: String = chars.by_ref().take(ERROR_TOLD_CHARS).collect();
+    if chars.next().is_some() { format!("{told}…") } else { told }
+}
+
+/// A duration to the tenth of a second.
+pub(super) fn in_short(time: Duration) -> String {
+    duration_text(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100))
+}
+
+/// A time to the second, as RFC 3339; beyond the calendar its end.
+fn clock(time: Timestamp) -> String {
+    let within = time.micros().div_euclid(1_000_000);
+    let within = within.clamp(jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
+    jiff::Timestamp::from_second(within).map_or_else(|_| String::new(), |time| time.to_string())
+}

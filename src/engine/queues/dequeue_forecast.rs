@@ -1,0 +1,211 @@
+//! Why does this dequeue get nothing: what the shards foresee for it, in words.
+//!
+//! Each shard is asked what a dequeue with this very filter would meet; the totals of the queue say the rest. It changes
+//! nothing but what time has changed already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
+use crate::domain::queue::explain::{Cause, FailedAttempts};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::{MessageState, QueueName};
+use crate::engine::queues::Queues;
+use crate::engine::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::explain::QueueExplanation;
+use crate::engine::queues::next_steps::NextSteps;
+use crate::engine::queues::served_queue::ServedQueue;
+
+/// What all shards together foresee for a dequeue.
+struct DequeueForecast {
+    /// How many messages of each state meet its filter; none if that is not declared.
+    counts: Option<[u64; MessageState::ALL.len()]>,
+    /// Whether a message could be served.
+    serves: bool,
+    /// What holds back messages that meet the filter, and the time of that, at most 10.
+    blocked: Vec<(Cause, Timestamp)>,
+    /// When the first invisible message that meets the filter may be served.
+    next_visible: Option<Duration>,
+    /// Whether there were more messages than were looked at.
+    or_more: bool,
+    /// How often what is out of attempts was tried.
+    failed: FailedAttempts,
+}
+
+impl DequeueForecast {
+    /// How many messages of a state meet the filter, as far as that is known.
+    fn of(&self, state: MessageState) -> u64 {
+        self.counts.map_or(0, |counts| counts[state as usize])
+    }
+}
+
+impl Queues {
+    /// Says why a dequeue gets nothing, what decides most first.
+    pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
+        let queue = self.context.queue(name)?;
+        let spec = queue.spec();
+        let depth = self.depth_of(&queue).await?;
+        let outlook = self.forecast(&queue, &filter).await?;
+        let steps = NextSteps(name);
+        let said = |(cause, at): &(Cause, Timestamp)| {
+            CauseText { context: &self.context, steps, about: None, at: *at }.describe(cause)
+        };
+        let mut causes: Vec<QueueExplanation> =
+            spec.dequeue_blocked.iter().map(|why| blocked(steps, "dequeue", why)).collect();
+        if outlook.counts.is_none() {
+            causes.push(not_declared(steps, &outlook));
+        }
+        if outlook.serves {
+            let is_open = spec.dequeue_blocked.is_none();
+            let (running, now) = (depth.of(MessageState::Running), self.context.clock.elapsed());
+            causes.extend(no_worker_waits(steps, &queue, running, now).filter(|_| is_open));
+            causes.extend(outlook.blocked.iter().map(said));
+            causes.extend(is_open.then(|| explanation("next", next_text(&outlook, &filter))));
+        } else if !outlook.blocked.is_empty() || outlook.of(MessageState::Pending) > 0 {
+            causes.push(explanation("value_held", held_text(steps, &outlook, &filter)));
+            causes.extend(outlook.blocked.iter().map(said));
+        } else {
+            causes.extend(none_pending(steps, &outlook, &filter));
+        }
+        causes.extend(errored(steps, depth.of(MessageState::Errored), outlook.failed));
+        causes.extend(spec.enqueue_blocked.iter().map(|why| blocked(steps, "enqueue", why)));
+        if [MessageState::Pending, MessageState::Invisible, MessageState::Running]
+            .iter()
+            .all(|state| depth.of(*state) == 0)
+        {
+            causes.push(explanation("empty", "no message waits: check that producers enqueue into this queue"));
+        }
+        Ok(causes)
+    }
+
+    async fn forecast(&self, queue: &Arc<ServedQueue>, filter: &Filter) -> Result<DequeueForecast, QueueError> {
+        let shards = &self.context.stores.shards;
+        let (counts, held) = (Some(Default::default()), Vec::new());
+        let failed = FailedAttempts::default();
+        let mut outlook =
+            DequeueForecast { counts, serves: false, blocked: held, next_visible: None, or_more: false, failed };
+        let reads = (0..queue.shards()).map(|number| shards.preview_dequeue(queue.shard(number).id, filter.clone()));
+        for read in join_all(reads).await {
+            let (prospect, at) = read.map_err(|error| self.context.translate_store_error(queue, error))?;
+            let room = EXPLAIN_HOLDERS_MAX.saturating_sub(outlook.blocked.len());
+            outlook.blocked.extend(prospect.held.into_iter().take(room).map(|(_, cause)| (cause, at)));
+            outlook.serves |= prospect.first.is_some();
+            outlook.or_more |= prospect.or_more;
+            outlook.failed.messages += prospect.failed.messages;
+            outlook.failed.attempts += prospect.failed.attempts;
+            let visible_in = prospect.next_visible.map(|visible| visible.since(at));
+            outlook.next_visible = [outlook.next_visible, visible_in].into_iter().flatten().min();
+            let both = outlook.counts.zip(prospect.counts);
+            outlook.counts =
+                both.map(|(all, more)| MessageState::ALL.map(|state| all[state as usize] + more[state as usize]));
+        }
+        Ok(outlook)
+    }
+}
+
+/// What is out of attempts, and how often it was tried where that was more than once each.
+fn errored(steps: NextSteps<'_>, errored: u64, failed: FailedAttempts) -> Option<QueueExplanation> {
+    if errored == 0 {
+        return None;
+    }
+    let least = if failed.messages < errored { "at least " } else { "" };
+    let tries = match failed.attempts > failed.messages {
+        true => format!(" after {least}{} failed attempts", failed.attempts),
+        false => String::new(),
+    };
+    let (ls, redrive) = (steps.dead_letters(), steps.redrive_all());
+    let text = match errored {
+        1 => format!("1 message is out of attempts{tries}; read what its error says ({ls}), then redrive it"),
+        _ => format!(
+            "{errored} messages are out of attempts{tries}; read what their errors say ({ls}), then redrive them"
+        ),
+    };
+    Some(explanation("errored", format!("{text} with {redrive}")))
+}
+
+fn not_declared(steps: NextSteps<'_>, outlook: &DequeueForecast) -> QueueExplanation {
+    let seen = match (outlook.serves, outlook.or_more) {
+        (false, true) => "; of the messages that were looked at just now none can be served, but there are more",
+        (true, _) | (false, false) => "",
+    };
+    let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer PARTIAL: call \
+                again, or declare its keys in filter_shapes, with";
+    explanation("filter_not_declared", format!("{text} {}{seen}", steps.declare()))
+}
+
+fn next_text(outlook: &DequeueForecast, filter: &Filter) -> String {
+    let pending = outlook.of(MessageState::Pending);
+    match (outlook.counts, filter.is_empty()) {
+        (None, _) => "a pending message meets the filter: a dequeue gets it, if need be by calling again".to_owned(),
+        (Some(_), is_empty) => {
+            let which = if is_empty { "" } else { " with what the filter asks for" };
+            let gets = if pending == 1 { "it" } else { "some" };
+            format!("{} pending{which}: a dequeue gets {gets} at once", are(pending))
+        }
+    }
+}
+
+fn held_text(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -> String {
+    let which = if filter.is_empty() { "pending" } else { "pending and meets the filter" };
+    let looked = if outlook.or_more { ", as far as was looked" } else { "" };
+    let rests = |(cause, _): &&(Cause, Timestamp)| matches!(cause, Cause::ValueHeld { limit: 0, .. });
+    let resting = outlook.blocked.iter().filter(rests).count();
+    let by = match resting {
+        0 => "others of its exclusivity value",
+        some if some == outlook.blocked.len() => "the limit of its exclusivity value, which is 0",
+        _ => "others of its exclusivity value, or because the limit of that is 0",
+    };
+    format!(
+        "whatever is {which} is held back by {by}{looked}; see what holds it and what to do about that, with {} for a \
+         message that is not named here",
+        steps.explain_one()
+    )
+}
+
+/// Why nothing that is pending meets the filter.
+fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -> Vec<QueueExplanation> {
+    let (invisible, running) = (outlook.of(MessageState::Invisible), outlook.of(MessageState::Running));
+    let mut causes = Vec::new();
+    if !filter.is_empty() && (outlook.counts.is_some() || !outlook.or_more) {
+        let text = match outlook.counts {
+            Some(_) => format!(
+                "no pending message meets the filter; of those that do, {} invisible and {} leased; wait for those, or \
+                 ask with another filter",
+                counted(invisible, "is", "are"),
+                counted(running, "is", "are")
+            ),
+            None => "no pending message meets the filter; ask with another one".to_owned(),
+        };
+        causes.push(explanation("filter_not_met", text));
+    }
+    if let Some(left) = outlook.next_visible {
+        let which = match outlook.counts {
+            Some(_) if invisible == 1 => "1 message is invisible yet,".to_owned(),
+            Some(_) => format!("{} invisible yet, the first", are(invisible)),
+            None => "messages that meet the filter are invisible yet, the first".to_owned(),
+        };
+        let text = format!(
+            "{which} for another {}; wait, or see which ({}) and make it visible with UpdateMessage",
+            in_short(left),
+            steps.invisible()
+        );
+        causes.push(explanation("invisible", text));
+    }
+    if running > 0 {
+        let text = match running {
+            1 => "1 message is leased to a worker; wait: it comes back only if its lease ends".to_owned(),
+            _ => format!("{running} messages are leased to workers; wait: they come back only if their leases end"),
+        };
+        causes.push(explanation("running", text));
+    }
+    causes
+}
+
+/// So many messages, and the verb.
+fn are(count: u64) -> String {
+    counted(count, "message is", "messages are")
+}

@@ -1,0 +1,214 @@
+//! Looking into queues: single messages, the next ones, pages, totals.
+//!
+//! A look first lets the shard do what time has asked for, so that it shows no window or lease that is over.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::shard::UndeclaredFilter;
+use crate::domain::queue::totals::Total;
+use crate::domain::queue::{Command, MessageState, QueueName};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
+
+/// The sweeps a look waits for in one shard; what is left over then is the sweeper's.
+const SWEEPS_BEFORE_A_LOOK: usize = 4;
+
+/// The worker that has a message, as far as it is known: what stands for its session, and the label of that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaseHolder {
+    /// What stands for the session; its id is the worker's secret.
+    pub session: String,
+    /// The label; empty if it has none, or was opened before the server started.
+    pub label: Box<str>,
+}
+
+/// A message that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MessageView {
+    /// The message.
+    pub message: StoredMessage,
+    /// Who has it; none if nobody has, or one without a session.
+    pub worker: Option<LeaseHolder>,
+    /// The shard's time.
+    pub at: Timestamp,
+}
+
+/// Where the next page of a list begins.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ListCursor {
+    /// The shard.
+    pub shard: u32,
+    /// After this sequence.
+    pub after: u64,
+}
+
+/// Whether listed messages bring their payloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payloads {
+    /// They do.
+    With,
+    /// They do not.
+    Without,
+}
+
+/// How many messages there are.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Depth {
+    /// By state, in the order of `State::ALL`, for each shard.
+    pub by_shard: Vec<[Total; MessageState::ALL.len()]>,
+}
+
+impl Depth {
+    /// The messages of a state in all shards.
+    pub fn of(&self, state: MessageState) -> u64 {
+        self.by_shard.iter().map(|totals| totals[state as usize].messages).sum()
+    }
+
+    /// The bytes of all payloads.
+    pub fn bytes(&self) -> u64 {
+        self.by_shard.iter().flatten().map(|total| total.bytes).sum()
+    }
+}
+
+impl QueueContext {
+    fn found(&self, message: StoredMessage, at: Timestamp) -> MessageView {
+        let session = message.head.lease.and_then(|lease| lease.session);
+        let worker =
+            session.map(|own| LeaseHolder { session: self.session_alias(own.id), label: self.sessions.label(own.id) });
+        MessageView { message, worker, at }
+    }
+}
+
+impl Queues {
+    /// Reads a message.
+    pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<MessageView, QueueError> {
+        let queue = self.context.queue(name)?;
+        let shard = self.shard_of(&queue, &message).await?;
+        self.sweep_due_shards(&queue, &[shard]).await?;
+        let found = self.context.stores.shards.get(queue.shard(shard).id, message).await;
+        let found = found.map_err(|error| self.context.translate_store_error(&queue, error))?;
+        found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
+    }
+
+    /// Shows the next messages, best priority first. A few shards are read at once, and of these the best are kept, so that a
+    /// queue of many shards takes no more memory than one of a few.
+    pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
+        let queue = self.context.queue(name)?;
+        self.sweep_all_due_shards(&queue).await?;
+        let mut best: Vec<MessageView> = Vec::new();
+        let reads = (0..queue.shards()).map(|number| self.context.stores.shards.peek(queue.shard(number).id, limit));
+        let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
+        while let Some(read) = reads.next().await {
+            let MessagesAt { messages, at } =
+                read.map_err(|error| self.context.translate_store_error(&queue, error))?;
+            best.extend(messages.into_iter().map(|message| self.context.found(message, at)));
+            // Stable, so that of equal ones those of earlier shards come first.
+            best.sort_by_key(|found| found.message.head.priority);
+            best.truncate(limit);
+        }
+        Ok(best)
+    }
+
+    /// Lists messages of a state, shard by shard; and where the next page begins, if there is more.
+    pub async fn list_messages(
+        &self,
+        name: &QueueName,
+        state: MessageState,
+        from: ListCursor,
+        limit: usize,
+        payloads: Payloads,
+    ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
+        let queue = self.context.queue(name)?;
+        self.sweep_all_due_shards(&queue).await?;
+        let (mut page, mut bytes, mut cursor) = (Vec::new(), 0, from);
+        while cursor.shard < queue.shards() {
+            let id = queue.shard(cursor.shard).id;
+            let wanted = (limit - page.len()).min(LIST_STEP_MESSAGES_MAX);
+            let read = self.context.stores.shards.list(id, state, cursor.after, wanted).await;
+            let MessagesAt { messages, at } =
+                read.map_err(|error| self.context.translate_store_error(&queue, error))?;
+            let ended = messages.len() < wanted;
+            for mut message in messages {
+                if payloads == Payloads::Without {
+                    message.body.payload = Bytes::new();
+                }
+                bytes += message.body.payload.len();
+                cursor.after = message.head.key.sequence;
+                page.push(self.context.found(message, at));
+                if page.len() == limit || bytes >= QUEUE_REPLY_BYTES_MAX {
+                    return Ok((page, Some(cursor)));
+                }
+            }
+            if ended {
+                cursor = ListCursor { shard: cursor.shard + 1, after: 0 };
+            }
+        }
+        Ok((page, None))
+    }
+
+    /// Counts the messages of a queue: the totals that the store keeps.
+    pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
+        let queue = self.context.queue(name)?;
+        if filter.is_empty() { self.depth_of(&queue).await } else { self.filtered_depth(&queue, filter).await }
+    }
+
+    /// Counts the messages that meet a filter whose shape is declared; their bytes are not known.
+    pub(super) async fn filtered_depth(&self, queue: &Arc<ServedQueue>, filter: Filter) -> Result<Depth, QueueError> {
+        self.sweep_all_due_shards(queue).await?;
+        let mut depth = Depth::default();
+        let shards = &self.context.stores.shards;
+        let reads = (0..queue.shards()).map(|number| shards.depth(queue.shard(number).id, filter.clone()));
+        for read in join_all(reads).await {
+            let counts = read.map_err(|error| self.context.translate_store_error(queue, error))?;
+            let counts = counts.map_err(|UndeclaredFilter { nearest, is_filling }| QueueError::FilterNotDeclared {
+                nearest,
+                is_filling,
+            })?;
+            depth.by_shard.push(counts.map(|messages| Total { messages, bytes: 0 }));
+        }
+        Ok(depth)
+    }
+
+    pub(super) async fn depth_of(&self, queue: &Arc<ServedQueue>) -> Result<Depth, QueueError> {
+        self.sweep_all_due_shards(queue).await?;
+        let mut depth = Depth::default();
+        let reads = (0..queue.shards()).map(|number| self.context.stores.shards.totals(queue.shard(number).id));
+        for read in join_all(reads).await {
+            let read = read.map_err(|error| self.context.translate_store_error(queue, error))?;
+            depth.by_shard.push(MessageState::ALL.map(|state| read.totals.of(state)));
+        }
+        Ok(depth)
+    }
+
+    async fn sweep_all_due_shards(&self, queue: &Arc<ServedQueue>) -> Result<(), QueueError> {
+        let overdue = queue.overdue(self.context.clock.elapsed());
+        self.sweep_due_shards(queue, &overdue).await
+    }
+
+    /// Lets shards do what time has asked for by now, within a bound.
+    async fn sweep_due_shards(&self, queue: &Arc<ServedQueue>, shards: &[u32]) -> Result<(), QueueError> {
+        for _ in 0..SWEEPS_BEFORE_A_LOOK {
+            let mut overdue = queue.overdue(self.context.clock.elapsed());
+            overdue.retain(|shard| shards.contains(shard));
+            if overdue.is_empty() {
+                return Ok(());
+            }
+            for shard in overdue {
+                let sweep = Command::Sweep { max: crate::domain::limits::BULK_MESSAGES_MAX };
+                self.context.call(queue, shard, ShardCommand::of(sweep)).await?;
+            }
+        }
+        Ok(())
+    }
+}

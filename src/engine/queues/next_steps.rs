@@ -1,0 +1,83 @@
+//! What to do next about a queue or message: the call, and the command as it is pasted into a shell.
+
+use std::borrow::Cow;
+
+use crate::domain::queue::QueueName;
+use crate::domain::queue::message::{MessageId, RoutingValue};
+
+/// The steps that may be taken in one queue. Names of queues need no quotes.
+#[derive(Clone, Copy)]
+pub(super) struct NextSteps<'a>(pub &'a QueueName);
+
+impl NextSteps<'_> {
+    pub fn make_visible(self, id: &MessageId) -> String {
+        format!("UpdateMessage (tallystone msg update -q {} {} --invisibility 0s)", self.0, quoted(&id.text()))
+    }
+
+    pub fn reprioritise(self, id: &MessageId) -> String {
+        format!("UpdateMessage (tallystone msg update -q {} {} --priority N)", self.0, quoted(&id.text()))
+    }
+
+    pub fn cancel(self, id: &MessageId) -> String {
+        format!("CancelMessage (tallystone msg cancel -q {} --id {})", self.0, quoted(&id.text()))
+    }
+
+    pub fn redrive(self, id: &MessageId) -> String {
+        format!("RedriveMessages (tallystone dlq redrive -q {} {})", self.0, quoted(&id.text()))
+    }
+
+    pub fn redrive_all(self) -> String {
+        format!("RedriveMessages (tallystone dlq redrive -q {})", self.0)
+    }
+
+    pub fn dead_letters(self) -> String {
+        format!("tallystone dlq ls -q {} --messages", self.0)
+    }
+
+    pub fn invisible(self) -> String {
+        format!("tallystone msg ls -q {} --state invisible", self.0)
+    }
+
+    pub fn limit(self, value: &RoutingValue) -> String {
+        format!("SetValueLimit (tallystone queue limit {} {} N)", self.0, quoted(value.as_str()))
+    }
+
+    pub fn unblock(self) -> String {
+        format!("UpdateQueue (tallystone queue unblock {})", self.0)
+    }
+
+    pub fn declare(self) -> String {
+        format!("UpdateQueue (tallystone queue update {} --filter-shape KEY,KEY)", self.0)
+    }
+
+    pub fn explain_one(self) -> String {
+        format!("ExplainMessage (tallystone msg explain -q {} MESSAGE)", self.0)
+    }
+
+    pub fn work(self) -> String {
+        format!("tallystone work -q {} --exec COMMAND", self.0)
+    }
+
+    pub fn pull(self) -> String {
+        format!("Dequeue (tallystone msg pull -q {})", self.0)
+    }
+}
+
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@%+=,-".contains(&byte);
+    if word.bytes().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pasted_names_its_queue_and_is_one_word_where_it_should_be() {
+        let name = QueueName::new("mail/in").expect("a legal name");
+        let cancel = |id: &str| NextSteps(&name).cancel(&MessageId::new(id).expect("a legal id"));
+        assert_eq!(cancel("order-7"), "CancelMessage (tallystone msg cancel -q mail/in --id order-7)");
+        assert_eq!(cancel("it's $1"), r"CancelMessage (tallystone msg cancel -q mail/in --id 'it'\''s $1')");
+    }
+}

@@ -1,0 +1,284 @@
+//! Which operations a server knows: those that go on, and for an hour those that have ended.
+//!
+//! Each caller has a share of the places. An operation that has ended gives its place up before a new one is refused: the
+//! oldest of the same caller first, and where all places are taken and none of them is the caller's, the oldest of all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::RunningOperation;
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    CALLER_OPERATIONS_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX, OPERATION_KEPT, OPERATIONS_MAX, QUEUE_REQUESTS_KEPT_MAX,
+};
+use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use crate::engine::queues::error::{LimitedResource, QueueError};
+
+/// The operations of a server.
+pub struct Operations {
+    index: Mutex<OperationIndex>,
+    shares: CallerQuota,
+    stored_request_quota: CallerQuota,
+}
+
+/// When an operation ended, by elapsed time, and a number that tells those of one moment apart.
+type EndKey = (Duration, u64);
+
+#[derive(Default)]
+struct OperationIndex {
+    by_id: HashMap<String, OperationEntry>,
+    /// Those that have ended, the oldest first: of all, and of each caller.
+    ended: BTreeMap<EndKey, Arc<RunningOperation>>,
+    ended_of: HashMap<CallerId, BTreeSet<EndKey>>,
+    /// The places of requests that the store keeps, by the time until which it does.
+    stored_requests: BTreeMap<(Timestamp, u64), QuotaPermit>,
+    next: u64,
+}
+
+struct OperationEntry {
+    running: Arc<RunningOperation>,
+    ended: Option<EndKey>,
+    _share: QuotaPermit,
+}
+
+impl Default for Operations {
+    fn default() -> Self {
+        Self {
+            index: Mutex::default(),
+            shares: CallerQuota::new(OPERATIONS_MAX, CALLER_OPERATIONS_MAX),
+            stored_request_quota: CallerQuota::new(QUEUE_REQUESTS_KEPT_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX),
+        }
+    }
+}
+
+impl Operations {
+    /// Finds an operation by its name.
+    pub(super) fn get(&self, id: &str) -> Option<Arc<RunningOperation>> {
+        self.index.lock().by_id.get(id).map(|place| Arc::clone(&place.running))
+    }
+
+    /// Keeps an operation; an earlier one of the same name is answered instead. O(log n).
+    pub(super) fn put(
+        &self,
+        made: RunningOperation,
+        now: Duration,
+    ) -> Result<(Arc<RunningOperation>, bool), QueueError> {
+        let mut known = self.index.lock();
+        if let Some(place) = known.by_id.get(&made.id) {
+            return Ok((Arc::clone(&place.running), false));
+        }
+        known.forget_old(now);
+        let share = loop {
+            let why = match self.shares.take(&made.caller) {
+                Ok(share) => break share,
+                Err(why) => why,
+            };
+            // Each round forgets one, so there are two at most.
+            let Some(oldest) = known.oldest_evictable(&made.caller, why) else {
+                return Err(QueueError::LimitReached { of: LimitedResource::Operation, why });
+            };
+            known.forget(oldest);
+        };
+        let made = Arc::new(made);
+        let place = OperationEntry { running: Arc::clone(&made), ended: None, _share: share };
+        known.by_id.insert(made.id.clone(), place);
+        Ok((made, true))
+    }
+
+    /// Notes that an operation has ended: it may give way from now on.
+    pub(super) fn ended(&self, running: &Arc<RunningOperation>, now: Duration) {
+        let mut known = self.index.lock();
+        let at = (now, known.next());
+        let Some(place) = known.by_id.get_mut(&running.id).filter(|place| Arc::ptr_eq(&place.running, running)) else {
+            return;
+        };
+        place.ended = Some(at);
+        known.ended_of.entry(running.caller.clone()).or_default().insert(at);
+        known.ended.insert(at, Arc::clone(running));
+    }
+
+    /// Forgets an operation, so that its name is free.
+    pub(super) fn remove(&self, id: &str) {
+        self.index.lock().remove(id);
+    }
+
+    /// Takes a place among the requests that the store keeps, for as long as it keeps the request.
+    pub(super) fn reserve_stored_request(
+        &self,
+        caller: &CallerId,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), QueueError> {
+        let mut known = self.index.lock();
+        known.stored_requests = known.stored_requests.split_off(&(now, 0));
+        let share = self
+            .stored_request_quota
+            .take(caller)
+            .map_err(|why| QueueError::LimitReached { of: LimitedResource::KeptRequest, why })?;
+        let number = known.next();
+        known.stored_requests.insert((until, number), share);
+        Ok(())
+    }
+}
+
+impl OperationIndex {
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(place) = self.by_id.remove(id) else { return };
+        let Some(at) = place.ended else { return };
+        self.ended.remove(&at);
+        let caller = &place.running.caller;
+        if let Some(own) = self.ended_of.get_mut(caller) {
+            own.remove(&at);
+            if own.is_empty() {
+                self.ended_of.remove(caller);
+            }
+        }
+    }
+
+    fn forget(&mut self, at: EndKey) {
+        if let Some(running) = self.ended.get(&at).map(Arc::clone) {
+            self.remove(&running.id);
+        }
+    }
+
+    /// Forgets those that ended long ago.
+    fn forget_old(&mut self, now: Duration) {
+        while let Some((&at, _)) = self.ended.first_key_value()
+            && now.saturating_sub(at.0) >= OPERATION_KEPT
+        {
+            self.forget(at);
+        }
+    }
+
+    /// What has ended and makes room for another one of this caller.
+    fn oldest_evictable(&self, caller: &CallerId, why: QuotaExceeded) -> Option<EndKey> {
+        let own = self.ended_of.get(caller).and_then(|own| own.first());
+        let any = self.ended.first_key_value().map(|(at, _)| at);
+        match why {
+            QuotaExceeded::Own(_) => own.copied(),
+            QuotaExceeded::All(_) => own.or(any).copied(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::domain::queue::QueueName;
+    use crate::engine::queues::operations::{OperationKind, OperationSpec};
+
+    fn caller(last: u8) -> CallerId {
+        CallerId::of_address([10, 0, 0, last].into())
+    }
+
+    fn operation(caller: &CallerId, id: String) -> RunningOperation {
+        RunningOperation {
+            id,
+            caller: caller.clone(),
+            queue: QueueName::new("q").expect("a name"),
+            work: OperationSpec::all(OperationKind::Purge),
+            stored_request: None,
+            ended_by: None,
+            done: AtomicU64::new(0),
+            total: 0,
+            began: Timestamp::MIN,
+            began_elapsed: Duration::ZERO,
+            cancel: CancellationToken::new(),
+            end: watch::Sender::new(None),
+        }
+    }
+
+    /// Begins so many operations of a caller.
+    fn begun(
+        operations: &Operations,
+        of: &CallerId,
+        name: &str,
+        count: usize,
+        now: Duration,
+    ) -> Vec<Arc<RunningOperation>> {
+        let begin = |number| operations.put(operation(of, format!("{name}{number}")), now).expect("room").0;
+        (0..count).map(begin).collect()
+    }
+
+    fn refusal(operations: &Operations, of: &CallerId, now: Duration) -> Option<QuotaExceeded> {
+        match operations.put(operation(of, "one more".to_owned()), now).err()? {
+            QueueError::LimitReached { of: LimitedResource::Operation, why } => Some(why),
+            other => panic!("{other}"),
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn one_caller_leaves_operations_for_others_and_its_own_that_have_ended_give_way() {
+        let operations = Operations::default();
+        let greedy = begun(&operations, &caller(1), "a", CALLER_OPERATIONS_MAX, SECOND);
+        assert_eq!(refusal(&operations, &caller(1), SECOND), Some(QuotaExceeded::Own(CALLER_OPERATIONS_MAX)));
+        let other = begun(&operations, &caller(2), "b", 1, SECOND);
+        operations.ended(&other[0], SECOND);
+        assert_eq!(
+            refusal(&operations, &caller(1), SECOND),
+            Some(QuotaExceeded::Own(CALLER_OPERATIONS_MAX)),
+            "no other caller's gives way to what one has too many of"
+        );
+        operations.ended(&greedy[7], 2 * SECOND);
+        operations.ended(&greedy[3], 3 * SECOND);
+        begun(&operations, &caller(1), "c", 1, 3 * SECOND);
+        let known = ["a7", "a3", "b0", "c0"].map(|id| operations.get(id).is_some());
+        assert_eq!(known, [false, true, true, true], "the oldest that has ended, and no other");
+    }
+
+    #[test]
+    fn where_all_places_are_taken_the_oldest_that_has_ended_gives_way() {
+        let operations = Operations::default();
+        let first = begun(&operations, &caller(1), "a", CALLER_OPERATIONS_MAX, SECOND);
+        begun(&operations, &caller(2), "b", OPERATIONS_MAX - CALLER_OPERATIONS_MAX, SECOND);
+        assert_eq!(refusal(&operations, &caller(3), SECOND), Some(QuotaExceeded::All(OPERATIONS_MAX)));
+        operations.ended(&first[5], SECOND);
+        begun(&operations, &caller(3), "c", 1, SECOND);
+        assert!(operations.get("a5").is_none() && operations.get("a4").is_some());
+    }
+
+    #[test]
+    fn an_operation_is_known_for_an_hour_after_its_end_and_its_name_is_free_then() {
+        let operations = Operations::default();
+        let one = begun(&operations, &caller(1), "a", 1, SECOND);
+        operations.ended(&one[0], SECOND);
+        let again = |now| operations.put(operation(&caller(1), "a0".to_owned()), now).expect("room").1;
+        assert!(!again(OPERATION_KEPT), "a repeat is answered what is known");
+        begun(&operations, &caller(1), "b", 1, SECOND + OPERATION_KEPT);
+        assert!(again(SECOND + OPERATION_KEPT));
+        operations.ended(&one[0], 2 * OPERATION_KEPT);
+        assert!(operations.index.lock().ended.is_empty(), "the end of another one of the name is not its own");
+    }
+
+    #[test]
+    fn requests_that_are_kept_are_shared_until_their_time_is_over() {
+        let operations = Operations::default();
+        let at = Timestamp::from_secs;
+        for _ in 0..CALLER_QUEUE_REQUESTS_KEPT_MAX {
+            operations.reserve_stored_request(&caller(1), at(10), at(1)).expect("room");
+        }
+        let more = operations.reserve_stored_request(&caller(1), at(10), at(9));
+        assert!(matches!(
+            more,
+            Err(QueueError::LimitReached { of: LimitedResource::KeptRequest, why: QuotaExceeded::Own(_) })
+        ));
+        assert!(operations.reserve_stored_request(&caller(2), at(10), at(9)).is_ok());
+        assert!(operations.reserve_stored_request(&caller(1), at(20), at(11)).is_ok());
+    }
+}

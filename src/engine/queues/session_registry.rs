@@ -1,0 +1,544 @@
+//! Which sessions this server knows: their labels, how long they live, where they may hold leases.
+//!
+//! A shard knows only the sessions that have had leases in it, and each by itself; what holds over all of them is here. A
+//! session is *alive* until its last call + its lease, and while a call of it waits or a stream of it is open. Its number
+//! carries a hash of its label in the upper half and the time it was opened in the lower one, so that a server that
+//! starts learns from the shards which sessions a label has and which of them is the newest; a session that held nothing is
+//! forgotten then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_LIST_LOOKED_AT_MAX, SESSION_SHARDS_MAX,
+};
+use crate::domain::queue::session_records::{Ending, SessionId, SessionRecord};
+use crate::domain::queue::{QueueId, Refusal, ShardId};
+use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+
+/// A session and the shards in which it may hold leases.
+pub type SessionWithShards = (SessionId, Vec<ShardId>);
+
+/// The sessions of a server. Times are elapsed times.
+pub struct SessionRegistry {
+    table: Mutex<SessionTable>,
+    shares: CallerQuota,
+}
+
+impl Default for SessionRegistry {
+    fn default() -> Self {
+        Self { table: Mutex::default(), shares: CallerQuota::new(SERVER_SESSIONS_MAX, CALLER_SESSIONS_MAX) }
+    }
+}
+
+#[derive(Default)]
+struct SessionTable {
+    sessions: BTreeMap<SessionId, SessionEntry>,
+    /// When each session is looked at to be forgotten: never later than it may be.
+    looks: BTreeSet<(Duration, SessionId)>,
+    /// All in the order in which they came to be known, by a number that tells nothing of their ids.
+    in_order: BTreeMap<u64, SessionId>,
+    next: u64,
+}
+
+/// A session that lives, as it is listed. Times are elapsed times.
+pub struct ListedSession {
+    /// Its number.
+    pub id: SessionId,
+    /// Its label; empty if it has none or is not known.
+    pub label: Box<str>,
+    /// How long it lives after each of its calls.
+    pub lease: Duration,
+    /// When it was heard last; the present while a call of it waits or a stream of it is open.
+    pub last_heard_at: Duration,
+    /// The shards in which it may hold leases.
+    pub shards: Vec<ShardId>,
+}
+
+struct SessionEntry {
+    label: Box<str>,
+    lease: Duration,
+    /// When it was heard last.
+    last_heard_at: Duration,
+    /// When its last lease ends, as far as is known.
+    leased_until: Duration,
+    /// The highest number of its calls.
+    newest: u64,
+    /// Calls that wait, and streams that are open.
+    in_use: usize,
+    shards: BTreeSet<ShardId>,
+    /// Its place in the order of all.
+    number: u64,
+    ended: Option<Ending>,
+    /// Cancelled once it has ended.
+    end_token: CancellationToken,
+    /// The place it takes; none for one that was found at the start when there was no place.
+    _share: Option<QuotaPermit>,
+}
+
+/// What a call of a session may go on with.
+#[derive(Clone, Debug)]
+pub struct AdmittedCall {
+    /// How long the session lives after each of its calls.
+    pub lease: Duration,
+    /// Whether an earlier try of the call may have been heard.
+    pub may_be_repeat: bool,
+    /// Whether a later call was heard before: then this one is answered as it was, or not at all.
+    pub is_superseded: bool,
+    /// Cancelled once the session has ended.
+    pub end_token: CancellationToken,
+}
+
+/// The number of a session with this label that is opened now. Numbers of one label grow with time; chance tells those of
+/// one millisecond apart.
+pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
+    // Labels have odd hashes and what has none an even number, so that none is taken for a label.
+    let of_label = if label.is_empty() { random.rotate_left(32) & !1 } else { xxh3_64(label.as_bytes()) | 1 };
+    let of_time = (millis << 20) | (random & 0xf_ffff);
+    SessionId((u128::from(of_label) << 64) | u128::from(of_time))
+}
+
+impl SessionId {
+    /// When it was opened, by the server's clock to the millisecond.
+    pub fn opened(self) -> Timestamp {
+        let of_time = (self.0 & u128::from(u64::MAX)) >> 20;
+        Timestamp::from_millis(i64::try_from(of_time).unwrap_or(i64::MAX))
+    }
+}
+
+/// The least number above all that a label may have, and the least that it has; none without a label.
+fn label_range(id: SessionId) -> Option<std::ops::RangeInclusive<SessionId>> {
+    let label = id.0 >> 64;
+    let lower_half = u128::from(u64::MAX);
+    (label & 1 == 1).then_some(SessionId(label << 64)..=SessionId((label << 64) | lower_half))
+}
+
+impl SessionRegistry {
+    /// How many sessions are known.
+    pub fn len(&self) -> usize {
+        self.table.lock().sessions.len()
+    }
+
+    /// How many sessions live. O(n).
+    pub fn open_count(&self, now: Duration) -> usize {
+        self.table.lock().sessions.values().filter(|known| known.lives(now)).count()
+    }
+
+    /// The least time by which a new session of this label has a greater number than all that are known, whatever the clock
+    /// did: the greatest is the newest after a restart. O(log n).
+    pub fn next_millis(&self, label: &str) -> u64 {
+        let Some(numbers) = label_range(number_of(label, 0, 0)) else { return 0 };
+        let known = self.table.lock();
+        let newest = known.sessions.range(numbers).next_back();
+        newest.map_or(0, |(id, _)| (id.0 as u64 >> 20) + 1)
+    }
+
+    /// Takes a session of a caller in and ends those that had its label; answers these, to be ended where they hold leases
+    /// too. Refused if there is no room, or none for this caller. O(log n + sessions of the label).
+    pub fn open(
+        &self,
+        id: SessionId,
+        caller: &CallerId,
+        label: &str,
+        lease: Duration,
+        now: Duration,
+    ) -> Result<Vec<SessionWithShards>, QuotaExceeded> {
+        let mut known = self.table.lock();
+        known.forget(now);
+        let share = self.shares.take(caller)?;
+        let replaced = known.replace(id);
+        known.insert(id, SessionEntry::new(label, lease, now, Some(share)));
+        Ok(replaced)
+    }
+
+    /// Takes in what a shard knew of a session when the server started; it counts as heard.
+    pub fn restore(&self, shard: ShardId, id: SessionId, session: &SessionRecord, now: Duration) {
+        let Some(lease) = session.lease else { return };
+        let mut known = self.table.lock();
+        if !known.sessions.contains_key(&id) {
+            // What the shards knew is known again, whatever the bound; it was within the bound before.
+            known.insert(id, SessionEntry::new("", lease, now, self.shares.take(&CallerId::nobody()).ok()));
+        }
+        let Some(entry) = known.sessions.get_mut(&id) else { return };
+        let newest = [session.answered.last().copied(), session.bars.last_key_value().map(|(call, _)| *call)];
+        entry.newest = newest.into_iter().flatten().chain([entry.newest, session.floor]).max().unwrap_or_default();
+        if let Some((how, _)) = session.ended {
+            entry.end(how);
+        }
+        entry.shards.insert(shard);
+    }
+
+    /// After all shards have told what they knew: ends the sessions whose label a newer one has, and answers them.
+    pub fn end_replaced_sessions(&self) -> Vec<SessionWithShards> {
+        let mut known = self.table.lock();
+        let ids: Vec<SessionId> = known.sessions.keys().copied().collect();
+        let is_newest = |at: usize| {
+            label_range(ids[at]).is_none_or(|label| ids.get(at + 1).is_none_or(|next| !label.contains(next)))
+        };
+        (0..ids.len()).filter(|at| is_newest(*at)).flat_map(|at| known.replace(ids[at])).collect()
+    }
+
+    /// Hears a session.
+    pub fn renew(&self, id: SessionId, now: Duration) -> Result<Duration, Refusal> {
+        Ok(self.table.lock().alive(id, now)?.lease)
+    }
+
+    /// The highest number of its calls, as far as is known.
+    pub fn newest_call(&self, id: SessionId) -> u64 {
+        self.table.lock().sessions.get(&id).map_or(0, |entry| entry.newest)
+    }
+
+    /// Hears a call, and lets the session live until `let_go`.
+    pub fn admit(&self, id: SessionId, sequence: u64, attempt: u32, now: Duration) -> Result<AdmittedCall, Refusal> {
+        let mut known = self.table.lock();
+        let entry = known.alive(id, now)?;
+        let (may_be_repeat, is_behind) = (attempt > 1 || sequence <= entry.newest, sequence < entry.newest);
+        entry.newest = entry.newest.max(sequence);
+        entry.in_use += 1;
+        Ok(AdmittedCall {
+            lease: entry.lease,
+            may_be_repeat,
+            is_superseded: is_behind,
+            end_token: entry.end_token.clone(),
+        })
+    }
+
+    /// Ends what `admit` began.
+    pub fn release_call(&self, id: SessionId, now: Duration) {
+        if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
+            entry.in_use = entry.in_use.saturating_sub(1);
+            entry.last_heard_at = entry.last_heard_at.max(now);
+        }
+    }
+
+    /// A number for a call that the server makes for the session: higher than all before.
+    pub fn next_call(&self, id: SessionId) -> u64 {
+        let mut known = self.table.lock();
+        known.sessions.get_mut(&id).map_or(1, |entry| {
+            entry.newest += 1;
+            entry.newest
+        })
+    }
+
+    /// Notes that a session that has not ended may hold leases in a shard from now on; says whether there is room for the
+    /// note.
+    pub fn add_shard(&self, id: SessionId, shard: ShardId) -> Result<bool, Refusal> {
+        let mut known = self.table.lock();
+        let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        if let Some(how) = entry.ended {
+            return Err(Refusal::SessionEnded(how));
+        }
+        let has_room = entry.shards.len() < SESSION_SHARDS_MAX || entry.shards.contains(&shard);
+        if has_room {
+            entry.shards.insert(shard);
+        }
+        Ok(has_room)
+    }
+
+    /// Notes until when a lease of a session lasts by itself.
+    pub fn leased(&self, id: SessionId, until: Duration) {
+        if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
+            entry.leased_until = entry.leased_until.max(until);
+        }
+    }
+
+    /// Notes that a session holds nothing in a shard.
+    pub fn remove_shard(&self, id: SessionId, shard: ShardId) {
+        if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
+            entry.shards.remove(&shard);
+        }
+    }
+
+    /// The shards in which a session may hold leases.
+    pub fn shards(&self, id: SessionId) -> Vec<ShardId> {
+        self.table.lock().sessions.get(&id).map(|entry| entry.shards.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Ends a session unless it has ended; answers how it ended, if it is known at all.
+    pub fn end(&self, id: SessionId, how: Ending) -> Option<Ending> {
+        let mut known = self.table.lock();
+        known.sessions.get_mut(&id).map(|entry| entry.end(how))
+    }
+
+    /// The sessions that live after a place in the list, of one queue those that may hold leases there: at most so many, and
+    /// where to go on. O(sessions looked at), of which there are 10,000 at most.
+    pub fn list(
+        &self,
+        after: u64,
+        rows: usize,
+        of: Option<QueueId>,
+        now: Duration,
+    ) -> (Vec<ListedSession>, Option<u64>) {
+        let known = self.table.lock();
+        let (mut listed, mut looked) = (Vec::new(), 0);
+        for (number, id) in known.in_order.range(after.saturating_add(1)..) {
+            if listed.len() == rows || looked == SESSION_LIST_LOOKED_AT_MAX {
+                return (listed, Some(number - 1));
+            }
+            looked += 1;
+            let Some(entry) = known.sessions.get(id).filter(|entry| entry.lives(now)) else { continue };
+            let shards = entry.shards.iter().filter(|shard| of.is_none_or(|queue| shard.queue == queue));
+            let shards: Vec<ShardId> = shards.copied().collect();
+            if of.is_none() || !shards.is_empty() {
+                let heard = if entry.in_use > 0 { now } else { entry.last_heard_at };
+                let (label, lease) = (entry.label.clone(), entry.lease);
+                listed.push(ListedSession { id: *id, label, lease, last_heard_at: heard, shards });
+            }
+        }
+        (listed, None)
+    }
+
+    /// The label of a session, for people; empty if it has none, or was opened before the server started.
+    pub fn label(&self, id: SessionId) -> Box<str> {
+        self.table.lock().sessions.get(&id).map(|entry| entry.label.clone()).unwrap_or_default()
+    }
+}
+
+impl SessionTable {
+    fn insert(&mut self, id: SessionId, mut entry: SessionEntry) {
+        self.next += 1;
+        entry.number = self.next;
+        self.in_order.insert(self.next, id);
+        self.looks.insert((entry.kept_until(), id));
+        self.sessions.insert(id, entry);
+    }
+
+    /// A session that has not ended; it is heard.
+    fn alive(&mut self, id: SessionId, now: Duration) -> Result<&mut SessionEntry, Refusal> {
+        let entry = self.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        if entry.in_use == 0 && now > entry.last_heard_at + entry.lease {
+            entry.end(Ending::Expired);
+        }
+        match entry.ended {
+            Some(how) => Err(Refusal::SessionEnded(how)),
+            None => {
+                entry.last_heard_at = entry.last_heard_at.max(now);
+                Ok(entry)
+            }
+        }
+    }
+
+    /// Ends the other sessions of a label; answers those that may hold leases.
+    fn replace(&mut self, by: SessionId) -> Vec<SessionWithShards> {
+        let Some(label) = label_range(by) else { return Vec::new() };
+        let others = self.sessions.range_mut(label).filter(|(id, _)| **id != by);
+        let ended = others.map(|(id, entry)| {
+            entry.end(Ending::Replaced);
+            (*id, entry.shards.iter().copied().collect::<Vec<_>>())
+        });
+        ended.filter(|(_, shards)| !shards.is_empty()).collect()
+    }
+
+    /// Forgets the sessions whose time is over.
+    fn forget(&mut self, now: Duration) {
+        while let Some(&(at, id)) = self.looks.first()
+            && at <= now
+        {
+            self.looks.pop_first();
+            let Some(entry) = self.sessions.get(&id) else { continue };
+            let until = entry.kept_until();
+            if entry.in_use == 0 && until <= now {
+                self.in_order.remove(&entry.number);
+                self.sessions.remove(&id);
+            } else {
+                self.looks.insert((until.max(now + SESSION_KEPT), id));
+            }
+        }
+    }
+}
+
+impl SessionEntry {
+    fn new(label: &str, lease: Duration, now: Duration, share: Option<QuotaPermit>) -> Self {
+        Self {
+            label: label.into(),
+            lease,
+            last_heard_at: now,
+            leased_until: now,
+            newest: 0,
+            in_use: 0,
+            shards: BTreeSet::new(),
+            number: 0,
+            ended: None,
+            end_token: CancellationToken::new(),
+            _share: share,
+        }
+    }
+
+    /// Whether it has not ended, nor been silent for too long.
+    fn lives(&self, now: Duration) -> bool {
+        self.ended.is_none() && (self.in_use > 0 || now <= self.last_heard_at + self.lease)
+    }
+
+    /// Ends it unless it has ended; answers how.
+    fn end(&mut self, how: Ending) -> Ending {
+        self.end_token.cancel();
+        *self.ended.get_or_insert(how)
+    }
+
+    /// Until when the shards may know it.
+    fn kept_until(&self) -> Duration {
+        (self.last_heard_at + self.lease).max(self.leased_until) + SESSION_KEPT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn shard(number: u32) -> ShardId {
+        ShardId { queue: QueueId(1), number }
+    }
+
+    fn opened(registry: &SessionRegistry, label: &str, millis: u64) -> SessionId {
+        let id = number_of(label, millis, 7);
+        registry.open(id, &CallerId::nobody(), label, LEASE, Duration::ZERO).expect("room");
+        id
+    }
+
+    #[test]
+    fn a_label_that_is_opened_again_has_the_greater_number_whatever_the_clock_did() {
+        let registry = SessionRegistry::default();
+        let first = opened(&registry, "worker", 9_000);
+        let next = ["worker", "other", ""].map(|label| registry.next_millis(label));
+        assert_eq!(next, [9_001, 0, 0]);
+        assert!(number_of("worker", next[0], 0) > first);
+    }
+
+    #[test]
+    fn a_session_lives_until_it_was_silent_for_its_lease() {
+        let registry = SessionRegistry::default();
+        let id = opened(&registry, "", 1);
+        assert_eq!(registry.renew(id, LEASE), Ok(LEASE));
+        assert_eq!(registry.renew(id, 2 * LEASE), Ok(LEASE), "heard again a lease ago");
+        assert_eq!(registry.renew(id, 3 * LEASE + SECOND), Err(Refusal::SessionEnded(Ending::Expired)));
+        assert_eq!(registry.renew(id, 2 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)), "it stays so");
+        assert_eq!(registry.renew(SessionId(4), LEASE), Err(Refusal::SessionNotFound));
+    }
+
+    #[test]
+    fn a_call_that_waits_keeps_its_session() {
+        let registry = SessionRegistry::default();
+        let id = opened(&registry, "", 1);
+        registry.admit(id, 1, 1, Duration::ZERO).expect("alive");
+        assert_eq!(registry.renew(id, 9 * LEASE), Ok(LEASE));
+        registry.release_call(id, 10 * LEASE);
+        assert_eq!(registry.renew(id, 11 * LEASE), Ok(LEASE));
+        assert!(registry.renew(id, 12 * LEASE + SECOND).is_err());
+    }
+
+    #[test]
+    fn a_label_has_one_session_and_only_labels_are_replaced() {
+        let registry = SessionRegistry::default();
+        let (first, other, plain) = (opened(&registry, "w", 1), opened(&registry, "v", 1), opened(&registry, "", 1));
+        assert_eq!([first, plain].map(|id| registry.add_shard(id, shard(1))), [Ok(true), Ok(true)]);
+        let second = number_of("w", 2, 9);
+        assert_eq!(registry.open(second, &CallerId::nobody(), "w", LEASE, SECOND), Ok(vec![(first, vec![shard(1)])]));
+        assert_eq!(registry.renew(first, SECOND), Err(Refusal::SessionEnded(Ending::Replaced)));
+        assert_eq!(
+            registry.add_shard(first, shard(3)),
+            Err(Refusal::SessionEnded(Ending::Replaced)),
+            "and leases no more"
+        );
+        for alive in [second, other, plain] {
+            assert_eq!(registry.renew(alive, SECOND), Ok(LEASE));
+        }
+        assert_eq!(registry.open(number_of("", 3, 9), &CallerId::nobody(), "", LEASE, SECOND), Ok(Vec::new()));
+        assert_eq!(registry.renew(plain, SECOND), Ok(LEASE), "no label is not a label");
+    }
+
+    #[test]
+    fn a_call_may_be_a_repeat_if_its_number_or_a_higher_one_was_heard() {
+        let registry = SessionRegistry::default();
+        let id = opened(&registry, "", 1);
+        let repeats = [(1, 1), (1, 1), (3, 1), (2, 1), (4, 2), (5, 1)];
+        let repeats =
+            repeats.map(|(call, attempt)| registry.admit(id, call, attempt, SECOND).map(|call| call.may_be_repeat));
+        assert_eq!(repeats, [Ok(false), Ok(true), Ok(false), Ok(true), Ok(true), Ok(false)]);
+        let behind = [(5, 1), (4, 3)].map(|(call, attempt)| registry.admit(id, call, attempt, SECOND));
+        assert_eq!(
+            behind.map(|call| call.map(|call| call.is_superseded)),
+            [Ok(false), Ok(true)],
+            "the last may be repeated"
+        );
+        assert_eq!(registry.next_call(id), 6);
+    }
+
+    #[test]
+    fn what_shards_knew_is_known_again_and_the_newest_of_a_label_lives() {
+        let registry = SessionRegistry::default();
+        let session = |answered: u64| SessionRecord {
+            lease: Some(LEASE),
+            expires: crate::domain::Timestamp::MAX,
+            ended: None,
+            answered: [answered].into(),
+            bars: BTreeMap::new(),
+            floor: 0,
+            idle_since: crate::domain::Timestamp::MIN,
+        };
+        let (old, new) = (number_of("w", 1, 1), number_of("w", 2, 0));
+        registry.restore(shard(0), old, &session(3), SECOND);
+        registry.restore(shard(1), new, &session(8), SECOND);
+        registry.restore(shard(2), new, &session(5), SECOND);
+        assert_eq!(registry.end_replaced_sessions(), [(old, vec![shard(0)])]);
+        assert_eq!(registry.renew(old, SECOND), Err(Refusal::SessionEnded(Ending::Replaced)));
+        assert_eq!(registry.shards(new), [shard(1), shard(2)]);
+        assert_eq!(registry.admit(new, 8, 1, SECOND).map(|call| call.may_be_repeat), Ok(true));
+    }
+
+    #[test]
+    fn one_caller_leaves_sessions_for_others_and_gets_those_back_that_are_forgotten() {
+        let registry = SessionRegistry::default();
+        let caller = |last: u8| CallerId::of_address([10, 0, 0, last].into());
+        let open = |caller: &CallerId, number: u64, now: Duration| {
+            registry.open(number_of("", number, 0), caller, "", LEASE, now).map(drop)
+        };
+        let greedy = caller(1);
+        for number in 0..CALLER_SESSIONS_MAX as u64 {
+            assert_eq!(open(&greedy, number, Duration::ZERO), Ok(()));
+        }
+        let (next, later) = (CALLER_SESSIONS_MAX as u64, LEASE + SESSION_KEPT);
+        assert_eq!(open(&greedy, next, SECOND), Err(QuotaExceeded::Own(CALLER_SESSIONS_MAX)));
+        assert_eq!(open(&caller(2), next, SECOND), Ok(()), "others have their own");
+        assert_eq!(open(&greedy, next + 1, later), Ok(()), "what is forgotten gives way");
+    }
+
+    #[test]
+    fn a_session_is_forgotten_once_no_shard_can_know_it() {
+        let registry = SessionRegistry::default();
+        let id = opened(&registry, "", 1);
+        registry.leased(id, 4 * LEASE);
+        let later = |after: Duration| {
+            registry.open(number_of("", 5, after.as_secs()), &CallerId::nobody(), "", LEASE, after).expect("room");
+            registry.renew(id, after)
+        };
+        assert_eq!(later(4 * LEASE), Err(Refusal::SessionEnded(Ending::Expired)));
+        assert_eq!(later(4 * LEASE + SESSION_KEPT), Err(Refusal::SessionNotFound));
+        assert_eq!(registry.len(), 2, "the two that were opened since");
+    }
+
+    #[test]
+    fn a_list_shows_those_that_live_page_by_page_and_of_a_queue_those_that_hold_something_there() {
+        let registry = SessionRegistry::default();
+        let ids = ["a", "b", "c"].map(|label| opened(&registry, label, 1));
+        let labels = |after, rows, of, now| {
+            let (listed, next) = registry.list(after, rows, of, now);
+            (listed.into_iter().map(|one| one.label.to_string()).collect::<Vec<_>>().concat(), next)
+        };
+        assert_eq!(labels(0, 2, None, SECOND), ("ab".to_owned(), Some(2)));
+        assert_eq!(labels(2, 2, None, SECOND), ("c".to_owned(), None));
+        assert_eq!(registry.add_shard(ids[1], shard(0)), Ok(true));
+        assert_eq!(labels(0, 9, Some(QueueId(1)), SECOND), ("b".to_owned(), None));
+        assert_eq!(labels(0, 9, Some(QueueId(2)), SECOND), (String::new(), None));
+        registry.end(ids[0], Ending::Closed);
+        assert_eq!(registry.renew(ids[2], LEASE), Ok(LEASE));
+        assert_eq!(labels(0, 9, None, LEASE + SECOND), ("c".to_owned(), None), "one was closed, one was silent");
+    }
+}

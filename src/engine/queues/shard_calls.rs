@@ -1,0 +1,426 @@
+//! The way to a shard: calls that come while others are out are put together into one call of the store.
+//!
+//! One store call of a shard is out at a time, and a second one when commands pile up; whoever comes meanwhile waits and
+//! travels with the next: settlements and heartbeats first, because work that is done should not be done again, enqueues
+//! last, because they only add to what others wait for. Of every lane that is not empty an eighth goes with each store call,
+//! so that none starves; a call that is larger waits until so many eighths are saved for it. The store calls run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
+//! but for those of a session, which may ask for them again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::domain::limits::{
+    COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
+};
+use crate::domain::queue::command::{FailureReport, SettleAction};
+use crate::domain::queue::{Command, Reply, Urgency};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
+
+/// The calls of one shard.
+#[derive(Default)]
+pub struct ShardCalls {
+    state: Mutex<PendingCalls>,
+}
+
+#[derive(Default)]
+struct PendingCalls {
+    lanes: [UrgencyLane; Urgency::COUNT],
+    /// How many commands the calls that wait bring.
+    commands: usize,
+    in_flight: usize,
+}
+
+/// Calls of one urgency, in the order of their arrival.
+#[derive(Default)]
+struct UrgencyLane {
+    calls: VecDeque<PendingCall>,
+    /// How many commands they bring.
+    commands: usize,
+    /// The shares of earlier store calls that are saved for a large call.
+    saved: usize,
+}
+
+impl UrgencyLane {
+    fn push(&mut self, call: PendingCall) {
+        self.commands += call.commands.len();
+        self.calls.push_back(call);
+    }
+
+    /// What is left to it of the next store call. A share in which its first call does not fit is saved, not used.
+    fn claim(&self) -> usize {
+        let share = LANE_SHARE + self.saved;
+        let fits = self.calls.front().is_some_and(|call| call.commands.len() <= share);
+        if fits { self.commands.min(share) } else { 0 }
+    }
+
+    /// Takes whole calls of so many commands at most; answers how many commands these bring.
+    fn take(&mut self, most: usize, taken: &mut Vec<PendingCall>) -> usize {
+        let mut commands = 0;
+        while let Some(next) = self.calls.front()
+            && commands + next.commands.len() <= most
+        {
+            commands += next.commands.len();
+            taken.extend(self.calls.pop_front());
+        }
+        self.commands -= commands;
+        commands
+    }
+
+    /// Saves its share of a store call that goes without it.
+    fn save_unused_share(&mut self, took: usize) {
+        let saves = took == 0 && !self.calls.is_empty();
+        self.saved = if saves { (self.saved + LANE_SHARE).min(SHARD_COMMANDS_MAX - LANE_SHARE) } else { 0 };
+    }
+}
+
+/// What a lane may take of each store call.
+const LANE_SHARE: usize = SHARD_COMMANDS_MAX / COMMIT_LANE_PART;
+
+/// The answer to one command.
+pub type CommandResult = Result<ShardAnswer, StoreError>;
+
+/// Commands that come together and are answered together.
+struct PendingCall {
+    commands: Vec<ShardCommand>,
+    /// Whether what nobody reads is given back: a session may ask for it again.
+    releases: bool,
+    answer: oneshot::Sender<Vec<CommandResult>>,
+}
+
+impl PendingCalls {
+    /// Whole calls, as many as one store call may bring; always one if there is one.
+    fn take(&mut self) -> Vec<PendingCall> {
+        let mut taken = Vec::with_capacity(self.lanes.iter().map(|lane| lane.calls.len()).sum());
+        let mut left = SHARD_COMMANDS_MAX;
+        for number in 0..Urgency::COUNT {
+            let behind: usize = self.lanes[number + 1..].iter().map(UrgencyLane::claim).sum();
+            let took = self.lanes[number].take(left.saturating_sub(behind), &mut taken);
+            self.lanes[number].save_unused_share(took);
+            left -= took;
+        }
+        self.commands -= SHARD_COMMANDS_MAX - left;
+        taken
+    }
+}
+
+impl ShardCalls {
+    /// Takes a call in; says whether a new store call has to be started for it.
+    fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
+        let (answer, receiver) = oneshot::channel();
+        let mut waiting = self.state.lock();
+        if waiting.commands >= SHARD_CALLS_WAITING_MAX {
+            return Err(QueueError::RetryLater);
+        }
+        debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
+        let urgency = commands.iter().map(|sent| sent.command.urgency()).min().unwrap_or(Urgency::Bulk);
+        let releases = commands.iter().any(|sent| match &sent.command {
+            Command::Dequeue(asked) => asked.session.is_none(),
+            _ => false, // no other command gives leases that were not given before
+        });
+        waiting.commands += commands.len();
+        waiting.lanes[urgency as usize].push(PendingCall { commands, releases, answer });
+        // While few wait, larger and fewer store calls cost everybody less than an earlier one gains.
+        let is_piled = waiting.commands >= SHARD_COMMANDS_PILED && waiting.in_flight < SHARD_CALLS_OUT_MAX;
+        let starts = waiting.in_flight == 0 || is_piled;
+        waiting.in_flight += usize::from(starts);
+        Ok((receiver, starts))
+    }
+
+    /// The next calls; with none the runner is done.
+    fn next(&self) -> Option<Vec<PendingCall>> {
+        let mut waiting = self.state.lock();
+        let taken = waiting.take();
+        if taken.is_empty() {
+            waiting.in_flight -= 1;
+            return None;
+        }
+        Some(taken)
+    }
+}
+
+impl QueueContext {
+    /// Applies a command to a shard.
+    pub async fn call(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        shard: u32,
+        command: ShardCommand,
+    ) -> Result<ShardAnswer, QueueError> {
+        let receiver = self.submit(queue, shard, vec![command])?;
+        let answer = receiver.await.ok().and_then(|mut answers| answers.pop());
+        answer
+            .unwrap_or_else(|| Err(self.interrupted_error()))
+            .map_err(|error| self.translate_store_error(queue, error))
+    }
+
+    /// Applies commands of one kind, each to its shard, and answers each in its place; one that was refused before stays
+    /// refused. Those of a shard keep their order and travel together.
+    pub async fn call_each(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        commands: Vec<Result<(u32, ShardCommand), QueueError>>,
+    ) -> Vec<Result<ShardAnswer, QueueError>> {
+        let mut answers: Vec<Option<Result<ShardAnswer, QueueError>>> = Vec::with_capacity(commands.len());
+        let mut by_shard: BTreeMap<u32, Vec<(usize, ShardCommand)>> = BTreeMap::new();
+        for (place, command) in commands.into_iter().enumerate() {
+            answers.push(match command {
+                Ok((shard, command)) => {
+                    by_shard.entry(shard).or_default().push((place, command));
+                    None
+                }
+                Err(refused) => Some(Err(refused)),
+            });
+        }
+        let mut started = Vec::new();
+        for (shard, of_shard) in by_shard {
+            let mut of_shard = of_shard.into_iter().peekable();
+            while of_shard.peek().is_some() {
+                let (places, part): (Vec<usize>, Vec<_>) = of_shard.by_ref().take(SHARD_COMMANDS_MAX).unzip();
+                started.push((places, self.submit(queue, shard, part)));
+            }
+        }
+        for (places, receiver) in started {
+            let Ok(receiver) = receiver else {
+                // Too many wait.
+                places.into_iter().for_each(|place| answers[place] = Some(Err(QueueError::RetryLater)));
+                continue;
+            };
+            for (place, answer) in places.into_iter().zip(receiver.await.unwrap_or_default()) {
+                answers[place] = Some(answer.map_err(|error| self.translate_store_error(queue, error)));
+            }
+        }
+        let cut_off = || Err(self.translate_store_error(queue, self.interrupted_error()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(cut_off)).collect()
+    }
+
+    /// Applies commands to a shard, without waiting for them.
+    pub fn submit(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        shard: u32,
+        commands: Vec<ShardCommand>,
+    ) -> Result<oneshot::Receiver<Vec<CommandResult>>, QueueError> {
+        let (receiver, starts) = queue.shard(shard).calls.push(commands)?;
+        if starts {
+            let (shared, queue) = (Arc::clone(self), Arc::clone(queue));
+            self.driver.start_once(async move { shared.run(&queue, shard).await });
+        }
+        Ok(receiver)
+    }
+
+    /// Sends what waits for the shard to the store until nothing waits any more. A panic ends one store call and no more:
+    /// its callers are told that nobody knows what it did, and the next call goes out.
+    async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
+        let live = queue.shard(shard);
+        while let Some(calls) = live.calls.next() {
+            // Nothing of ours is behind a lock that a panic would leave half changed; the store judges its own state.
+            if AssertUnwindSafe(self.send(queue, shard, calls)).catch_unwind().await.is_err() {
+                // The panic hook has logged what it was.
+                self.stats.queue_panics.increment();
+                tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
+            }
+        }
+    }
+
+    /// Makes one store call and answers those who wait for it; whom it does not answer hears that it was cut off.
+    async fn send(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32, calls: Vec<PendingCall>) {
+        let live = queue.shard(shard);
+        let mut commands = Vec::new();
+        let take = |call: PendingCall| {
+            let count = call.commands.len();
+            commands.extend(call.commands);
+            (count, call.releases, call.answer)
+        };
+        let callers: Vec<_> = calls.into_iter().map(take).collect();
+        self.stats.queue_store_calls.increment();
+        self.stats.queue_commands.add(commands.len() as u64);
+        let answers = self.stores.shards.apply(live.id, commands).await;
+        self.record_answers(queue, shard, answers.iter().flatten());
+        let mut answers = answers.into_iter();
+        for (count, releases, caller) in callers {
+            if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
+                && releases
+            {
+                self.release(queue, unread.iter().flatten());
+            }
+        }
+    }
+
+    /// The answer to a command whose call was cut off, by the end of the server or by a panic: it may have been applied.
+    fn interrupted_error(&self) -> StoreError {
+        let is_over = self.drain.is_cancelled();
+        let kind = if is_over { StoreErrorKind::Closed } else { StoreErrorKind::Unavailable };
+        StoreError::unknown(kind, "apply to queue")
+    }
+
+    /// Gives back the leases of answers that nobody reads any more.
+    fn release<'a>(self: &Arc<Self>, queue: &Arc<ServedQueue>, unread: impl Iterator<Item = &'a ShardAnswer>) {
+        for answer in unread {
+            if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
+                self.release_all(queue, leases.iter().map(|lease| lease.token));
+            }
+        }
+    }
+
+    /// Releases leases without waiting; what cannot be released ends by itself.
+    pub fn release_all(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        tokens: impl Iterator<Item = crate::domain::queue::message::LeaseToken>,
+    ) {
+        for token in tokens {
+            let release = Command::Settle { token, verb: SettleAction::Release, failure: FailureReport::default() };
+            // With too many calls waiting the lease ends by itself, a little later.
+            let _ = self.submit(queue, token.key.shard, vec![ShardCommand::of(release)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::command::{Dequeue, NewMessage};
+    use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
+
+    fn sweeps(count: usize) -> Vec<ShardCommand> {
+        (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()
+    }
+
+    fn settlement() -> Vec<ShardCommand> {
+        let key = MessageKey { shard: 0, epoch: 1, sequence: 1 };
+        let token = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 } };
+        vec![ShardCommand::of(Command::Settle {
+            token,
+            verb: SettleAction::Complete,
+            failure: FailureReport::default(),
+        })]
+    }
+
+    /// Whether a call starts a store call of its own.
+    fn starts(calls: &ShardCalls, commands: Vec<ShardCommand>) -> bool {
+        calls.push(commands).expect("there is room").1
+    }
+
+    /// How many commands each of the next calls brings.
+    fn next(calls: &ShardCalls) -> Vec<usize> {
+        calls.next().into_iter().flatten().map(|call| call.commands.len()).collect()
+    }
+
+    #[test]
+    fn a_second_store_call_goes_out_only_when_commands_pile_up() {
+        let calls = ShardCalls::default();
+        assert!(starts(&calls, sweeps(1)));
+        assert_eq!(next(&calls), [1]);
+        assert!(!starts(&calls, sweeps(SHARD_COMMANDS_PILED - 1)), "it travels with the next");
+        assert!(starts(&calls, sweeps(1)));
+        assert!(!starts(&calls, sweeps(SHARD_COMMANDS_MAX)), "two are the most");
+        assert_eq!(next(&calls), [SHARD_COMMANDS_PILED - 1, 1]);
+        assert_eq!(next(&calls), [SHARD_COMMANDS_MAX]);
+        assert_eq!((next(&calls), next(&calls)), (vec![], vec![]), "both are done");
+        assert!(starts(&calls, sweeps(1)), "so the next call starts one");
+    }
+
+    #[test]
+    fn calls_travel_whole_and_settlements_first() {
+        let calls = ShardCalls::default();
+        for count in [SHARD_COMMANDS_MAX - 1, 2, 1] {
+            starts(&calls, sweeps(count));
+        }
+        starts(&calls, settlement());
+        assert_eq!(
+            next(&calls),
+            [1, SHARD_COMMANDS_MAX - 1],
+            "what does not fit whole waits, and nothing overtakes it"
+        );
+        assert_eq!(next(&calls), [2, 1]);
+    }
+
+    fn enqueue() -> Command {
+        Command::Enqueue(Box::new(NewMessage {
+            id: MessageId::new("m").expect("a valid id"),
+            token_time: None,
+            routing: None,
+            metadata: Metadata::default(),
+            payload_bytes: 0,
+            fingerprint: 1,
+            priority: None,
+            class: None,
+            invisibility: None,
+            lease_duration: None,
+            max_attempts: None,
+            ttl: None,
+        }))
+    }
+
+    fn dequeue() -> Command {
+        Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() })
+    }
+
+    fn of_kind(command: &Command, count: usize) -> Vec<ShardCommand> {
+        (0..count).map(|_| ShardCommand::of(command.clone())).collect()
+    }
+
+    #[test]
+    fn a_dequeue_behind_many_enqueues_goes_with_the_next_store_call_and_first() {
+        let calls = ShardCalls::default();
+        for _ in 0..SHARD_COMMANDS_MAX * 2 {
+            starts(&calls, of_kind(&enqueue(), 1));
+        }
+        assert_eq!(next(&calls).len(), SHARD_COMMANDS_MAX);
+        starts(&calls, of_kind(&dequeue(), 2));
+        starts(&calls, settlement());
+        let taken = next(&calls);
+        assert_eq!((&taken[..3], taken.len()), (&[1, 2, 1][..], SHARD_COMMANDS_MAX - 1), "it is full");
+        assert_eq!(next(&calls), [1, 1, 1]);
+    }
+
+    #[test]
+    fn no_lane_starves_and_large_calls_get_their_turn() {
+        let calls = ShardCalls::default();
+        let refill = || {
+            while calls.state.lock().lanes[Urgency::Settlement as usize].calls.len() < SHARD_COMMANDS_MAX {
+                starts(&calls, settlement());
+            }
+        };
+        for _ in 0..SHARD_COMMANDS_MAX {
+            starts(&calls, of_kind(&dequeue(), 1));
+            starts(&calls, of_kind(&enqueue(), 1));
+        }
+        refill();
+        next(&calls);
+        let left = || [0, 1, 2].map(|lane| calls.state.lock().lanes[lane].commands);
+        let rest = SHARD_COMMANDS_MAX - LANE_SHARE;
+        assert_eq!(left(), [2 * LANE_SHARE, rest, rest], "each has its share");
+        while left()[2] > 0 {
+            refill();
+            next(&calls);
+        }
+        starts(&calls, of_kind(&enqueue(), SHARD_COMMANDS_MAX));
+        let mut rounds = 0;
+        while left()[2] > 0 {
+            refill();
+            assert!(next(&calls).iter().sum::<usize>() <= SHARD_COMMANDS_MAX);
+            rounds += 1;
+        }
+        assert_eq!(rounds, COMMIT_LANE_PART, "as many store calls as its shares are");
+    }
+
+    #[test]
+    fn too_many_commands_are_told_to_come_again() {
+        let calls = ShardCalls::default();
+        for _ in 0..SHARD_CALLS_WAITING_MAX {
+            starts(&calls, sweeps(1));
+        }
+        assert!(matches!(calls.push(sweeps(1)), Err(QueueError::RetryLater)));
+        next(&calls);
+        assert!(!starts(&calls, sweeps(1)));
+    }
+}

@@ -1,0 +1,203 @@
+//! What a work stream needs beside the calls: leases of several queues as they come, and a session that it speaks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::limits::{DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, WORK_WALK_PAUSE};
+use crate::domain::queue::command::{Completeness, InvalidCommandPart, Refusal};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::key_syntax::queue_of_lease;
+use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::{QueueId, QueueName};
+use crate::engine::caller_quota::{CallerId, QuotaPermit};
+use crate::engine::queues::Queues;
+use crate::engine::queues::dequeue::{DequeueRequest, LeaseBatch, WhenBlocked};
+use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::sessions::HeartbeatOutcome;
+use crate::engine::queues::waiters::WaiterSlot;
+
+/// What a stream asks for.
+#[derive(Clone, Debug)]
+pub struct StreamLeaseRequest {
+    /// How many messages at most, 1 to 100.
+    pub max: usize,
+    /// The lease.
+    pub lease: Option<Duration>,
+    /// What the messages must have.
+    pub filter: Filter,
+    /// The call of its session that this is.
+    pub call: Option<SessionCall>,
+}
+
+/// A session that a stream speaks for; it is known until this is dropped.
+pub struct StreamSession {
+    context: Arc<QueueContext>,
+    id: SessionId,
+    lease: Duration,
+    end_token: CancellationToken,
+    /// The last call that was made, the last whose leases were sent, and the last whose leases the connection has taken.
+    last_call: u64,
+    last_sent_call: Option<u64>,
+    last_received_call: Option<u64>,
+    /// When the shards were last told that it lives.
+    last_heartbeat_at: Duration,
+    /// Whether leases that may end before the worker's next heartbeat were sent and not confirmed.
+    has_short_lease: bool,
+}
+
+impl Queues {
+    /// Runs work that ends by itself beside the calls; it is joined when the server stops.
+    pub fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.context.driver.start_once(work);
+    }
+
+    /// Takes a place for a work stream, which it holds as long as it is open.
+    pub fn place_for_stream(&self, caller: &CallerId) -> Result<QuotaPermit, QueueError> {
+        self.context
+            .streams
+            .take(caller)
+            .map_err(|why| QueueError::LimitReached { of: LimitedResource::WorkStream, why })
+    }
+
+    /// The queue that a lease token names, if it is served.
+    pub fn queue_of_token(&self, token: &str) -> Option<QueueName> {
+        let queue = self.context.by_id(QueueId(queue_of_lease(token)?))?;
+        Some(queue.record.load().spec.name.clone())
+    }
+
+    /// Lets a stream speak for a session.
+    pub fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
+        let now = self.context.clock.elapsed();
+        let admitted = self.context.sessions.admit(id, 0, 1, now)?;
+        let shared = Arc::clone(&self.context);
+        let (lease, over) = (admitted.lease, admitted.end_token);
+        Ok(StreamSession {
+            context: shared,
+            id,
+            lease,
+            end_token: over,
+            last_call: 0,
+            last_sent_call: None,
+            last_received_call: None,
+            last_heartbeat_at: now,
+            has_short_lease: false,
+        })
+    }
+
+    /// Leases messages of the first of these queues that has some, and waits until one has. While a queue is blocked it
+    /// counts as empty. Answers none when no lease is given any more.
+    pub async fn next_leases(&self, names: &[QueueName], ask: StreamLeaseRequest) -> Result<LeaseBatch, QueueError> {
+        if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
+            return Err(InvalidCommandPart::Lease.into());
+        }
+        let StreamLeaseRequest { max, lease, filter, call } = ask;
+        let ask = DequeueRequest { max, lease, filter, blocked: WhenBlocked::Wait, ..DequeueRequest::default() };
+        let queues = names.iter().map(|name| self.context.queue(name)).collect::<Result<Vec<_>, _>>()?;
+        let filter = Arc::new(ask.filter.clone());
+        let places: Vec<WaiterSlot<'_>> = queues.iter().map(|queue| queue.waiters.enter(Arc::clone(&filter))).collect();
+        let mut rounds = 0;
+        loop {
+            let looked: Vec<u64> = places.iter().map(WaiterSlot::begin_look).collect();
+            let mut unfinished = false;
+            for queue in &queues {
+                let mut found = self.empty_batch(queue, call.map(|call| call.id));
+                self.lease_from_shards(queue, &ask, call, &mut found).await?;
+                if found.has_leases() {
+                    return Ok(found);
+                }
+                unfinished |= found.completeness != Completeness::Complete;
+            }
+            if unfinished {
+                // A bound left something over; what has no index is looked for at a measured pace.
+                rounds += 1;
+                if rounds % DEQUEUE_ROUNDS_MAX == 0 {
+                    self.context.clock.sleep(WORK_WALK_PAUSE).await;
+                }
+                continue;
+            }
+            places.iter().zip(looked).for_each(|(place, looked)| place.sleep_after_look(looked));
+            if !self.any_woken(&places).await {
+                return Ok(self.empty_batch(&queues[0], call.map(|call| call.id)));
+            }
+            for name in names {
+                self.context.queue(name)?;
+            }
+        }
+    }
+
+    /// Waits until one is woken; says no when no lease is given any more.
+    async fn any_woken(&self, places: &[WaiterSlot<'_>]) -> bool {
+        let woken = select_all(places.iter().map(|place| Box::pin(place.wait_until_woken())));
+        tokio::select! {
+            biased;
+            _ = woken => true,
+            () = self.context.drain.cancelled() => false,
+        }
+    }
+}
+
+impl StreamSession {
+    /// The next dequeue as a call of the session. It says what the connection has taken.
+    pub fn next_call(&mut self) -> SessionCall {
+        self.last_call = self.context.sessions.next_call(self.id);
+        let lease = Some(self.lease);
+        SessionCall {
+            id: self.id,
+            lease,
+            sequence: self.last_call,
+            attempt: 1,
+            received_up_to: self.last_received_call,
+        }
+    }
+
+    /// Notes that the leases of the last call are sent now, and how long the shortest lasts by itself.
+    pub fn sent(&mut self, shortest: Duration) {
+        self.last_sent_call = Some(self.last_call);
+        self.has_short_lease |= shortest < self.lease;
+    }
+
+    /// Notes that the connection has taken all that was sent; says whether the shards should hear of it at once.
+    pub fn taken(&mut self) -> bool {
+        self.last_received_call = self.last_sent_call;
+        std::mem::take(&mut self.has_short_lease)
+    }
+
+    /// Waits until the session has ended; answers how that is refused.
+    pub async fn wait_for_end(&self) -> QueueError {
+        self.end_token.cancelled().await;
+        let refused = self.renew_session().err();
+        refused.unwrap_or_else(|| Refusal::SessionNotFound.into())
+    }
+
+    /// Hears the worker.
+    pub fn renew_session(&self) -> Result<(), QueueError> {
+        self.context.sessions.renew(self.id, self.context.clock.elapsed())?;
+        Ok(())
+    }
+
+    /// Waits until the shards should be told again that the session lives.
+    pub async fn wait_until_heartbeat_due(&self) {
+        let due = self.last_heartbeat_at + self.lease / 4;
+        self.context.clock.sleep(due.saturating_sub(self.context.clock.elapsed())).await;
+    }
+
+    /// Tells the shards.
+    pub fn send_heartbeat(
+        &mut self,
+        queues: Queues,
+    ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
+        self.last_heartbeat_at = self.context.clock.elapsed();
+        let (id, taken) = (self.id, self.last_received_call);
+        async move { queues.heartbeat(id, taken).await }
+    }
+}
+
+impl Drop for StreamSession {
+    fn drop(&mut self) {
+        self.context.sessions.release_call(self.id, self.context.clock.elapsed());
+    }
+}

@@ -1,0 +1,56 @@
+//! Takes in the rollup signals of other servers.
+//!
+//! They come over a network, late, twice or from a server that sees other members; none of them can make a count wrong, and
+//! none may hold a watermark back for longer than the limit needs to reach the present.
+
+use std::sync::Arc;
+
+use crate::domain::Timestamp;
+use crate::domain::fleet::FleetSecret;
+use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::ports::{CounterSignal, StoreError};
+
+/// The rollup queues as other servers reach them. Cheap to clone.
+#[derive(Clone)]
+pub struct SignalReceiver {
+    core: Arc<EngineCore>,
+}
+
+impl SignalReceiver {
+    /// Puts it on the shared parts.
+    pub fn new(core: Arc<EngineCore>) -> Self {
+        Self { core }
+    }
+
+    /// Whether what came with signals is the secret of a member of the fleet.
+    pub fn is_of_member(&self, shown: Option<&FleetSecret>) -> bool {
+        let fleet = self.core.fleet.as_ref();
+        shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.is_member_secret(shown)))
+    }
+
+    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet; answers how many were taken. Those of namespaces that
+    /// are not known here, or that are rolled up so far already, are left out.
+    pub async fn take(&self, signals: Vec<CounterSignal>) -> Result<usize, StoreError> {
+        if self.core.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        for signal in signals {
+            let Some(scope) = self.core.scope_by_id(signal.counter.namespace()).await? else { continue };
+            if let Some((oldest, newest)) = self.range(&scope, &signal) {
+                scope.offer(&self.core, &signal.counter, oldest, newest);
+                taken += 1;
+            }
+        }
+        self.core.stats.signals_taken.add(taken as u64);
+        Ok(taken)
+    }
+
+    /// What of a signal is not rolled up yet, and no later than an event can be; the touches have the rest.
+    fn range(&self, scope: &NamespaceScope, signal: &CounterSignal) -> Option<(Timestamp, Timestamp)> {
+        let rolled = scope.dataset.watermark(signal.counter.touch_shard());
+        let oldest = signal.oldest.max(rolled.just_after()).max(scope.first_time());
+        let newest = signal.newest.min(self.core.now() + scope.dataset.dataset.settings.future_limit);
+        (oldest <= newest).then_some((oldest, newest))
+    }
+}
