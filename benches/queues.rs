@@ -13,8 +13,8 @@ use anyhow::{Context, bail};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage, SettleAction};
-use tallystone::domain::queue::message::{MessageId, Metadata};
-use tallystone::domain::queue::settings::{MessageRetryPolicy, Retention};
+use tallystone::domain::queue::messages::message::{MessageId, Metadata};
+use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use tallystone::ports::{MessageBody, QueueStores, ShardCommand};
 

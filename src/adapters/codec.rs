@@ -1,6 +1,6 @@
 //! Stored values of counters as bytes: protobuf by `stored.proto`, the same on every engine.
 //!
-//! Encoding never fails. Decoding answers `Damaged` for whatever no encoder of ours has written: an unknown kind, a
+//! Encoding never fails. Decoding answers `CorruptValue` for whatever no encoder of ours has written: an unknown kind, a
 //! provenance that is too long, a missing part. Values only; keys and rows belong to each engine. The values of the
 //! catalog are in `catalog`, those of shared caches in `count`, those of fleets in `fleet`, those of queues in `queues`.
 

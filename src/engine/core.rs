@@ -13,18 +13,18 @@ use crate::domain::limits::TOUCH_SHARDS;
 use crate::domain::namespace::Namespace;
 use crate::domain::rollup::{Checkpoint, FoldRules, RolledBy, SliceRule, TimeSlice};
 use crate::domain::{Reason, Timestamp};
-use crate::engine::as_of_floor::AsOfFloor;
 use crate::engine::counting::CountingError;
-use crate::engine::datasets::{DatasetState, Datasets};
+use crate::engine::counting::as_of_floor::AsOfFloor;
+use crate::engine::counting::inline_rolls::InlineRolls;
+use crate::engine::counting::rankings::TopTables;
+use crate::engine::counting::watchers::CounterWatchers;
+use crate::engine::dataset::datasets::{DatasetState, Datasets};
 use crate::engine::fleet::{FleetMembership, MemberProfile, SignalRoute};
-use crate::engine::inline_rolls::InlineRolls;
 use crate::engine::loops::driver::Driver;
 use crate::engine::namespaces::{NamespaceCatalog, NamespaceError};
-use crate::engine::rankings::TopTables;
 use crate::engine::rolling::NamespaceRollupQueues;
 use crate::engine::rolling::queue::SetBytes;
 use crate::engine::stats::{NamespaceCounts, Stats};
-use crate::engine::watchers::CounterWatchers;
 use crate::ports::{
     CacheCluster, Clock, CountCache, CounterSignal, Entropy, ExportSink, FastCounts, RollupSignal, StoreError,
     StoreErrorKind, Stores,

@@ -3,24 +3,16 @@
 //! `Engine` is what the composition root builds and the API calls. Everything it does in the background runs under one
 //! driver, so stopping it is: stop taking calls, `drain`, done.
 
-mod as_of_floor;
 pub mod caller_quota;
-mod closed_timestamp;
 mod core;
 pub mod counting;
-mod datasets;
+mod dataset;
 mod fleet;
-mod inline_rolls;
 pub mod loops;
 pub mod namespaces;
 pub mod queues;
-mod rankings;
 pub mod rolling;
-mod slices;
 pub mod stats;
-mod wait_budget;
-mod watchers;
-mod watermark;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,7 +212,7 @@ impl Engine {
     /// Gauges of every dataset.
     pub fn datasets(&self) -> Vec<DatasetGauges> {
         let now = self.core.now();
-        let gauges = |dataset: Arc<datasets::DatasetState>| {
+        let gauges = |dataset: Arc<dataset::datasets::DatasetState>| {
             let limit = dataset.limit();
             let rolled_up_to = self.core.rolled_up_to(&dataset, limit);
             let told = self.core.fleet.as_ref().and_then(|fleet| fleet.acknowledged_closed(dataset.id()));

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
 use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::shard::FilterWalk;
-use crate::domain::queue::state_machine::{MessageState, Trigger};
 use crate::engine::counting::WriteOutcome;
 
 /// One growing number.

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::queue_spec::{CatalogQueue, QueueSpec};
+use crate::domain::queue::setup::queue_spec::{CatalogQueue, QueueSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 

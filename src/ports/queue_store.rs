@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, DequeuePreview};
+use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
@@ -140,7 +140,7 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 7. Every listener is told the view of a shard after each of its commands that changed it, at the latest soon after the
 ///    answer. News may be merged: the newest counts.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
-/// 9. With no room left, enqueues are refused with `Full` and `NotApplied`; what takes messages out goes on.
+/// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped.
 /// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
 ///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.

@@ -1,6 +1,6 @@
 //! The laws of `QueueCatalog`.
 
-use tallystone::domain::queue::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
 use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
 use tallystone::ports::{
     EffectOutcome, QueueChange, QueueDeletion, QueueRecord, QueueRequest, StoreError, StoreErrorKind,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{InvalidCommandPart, MessageRef, MessageUpdate, SettleAction};
-use tallystone::domain::queue::message::MessageId;
+use tallystone::domain::queue::messages::message::MessageId;
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
 use tallystone::ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
 

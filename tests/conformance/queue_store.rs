@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, SettleAction};
-use tallystone::domain::queue::explain::Cause;
+use tallystone::domain::queue::commands::explain::Cause;
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
 use tallystone::domain::queue::session_records::{SessionCall, SessionId};
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, Trigger};
 use tallystone::ports::{EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
@@ -83,7 +83,8 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
                 3 | 4 => dequeue(1 + usize::try_from(draw % 4).expect("small")),
                 5 => match core.list(MessageState::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
                     Some((key, lease)) => {
-                        let token = tallystone::domain::queue::message::LeaseToken { key, fence: lease.fence };
+                        let token =
+                            tallystone::domain::queue::messages::message::LeaseToken { key, fence: lease.fence };
                         settle(token, [SettleAction::Complete, SettleAction::Fail, SettleAction::Release][step % 3])
                     }
                     None => dequeue(1),

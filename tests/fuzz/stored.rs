@@ -4,10 +4,11 @@
 use std::fmt::Debug;
 
 use tallystone::adapters::codec::{self, CorruptValue, catalog, count, queues};
-use tallystone::adapters::embedded::{key, meta, queue_key};
+use tallystone::adapters::embedded::disk::{key, meta};
+use tallystone::adapters::embedded::queue_key;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
-use tallystone::domain::queue::message::{MessageId, RoutingValue};
+use tallystone::domain::queue::messages::message::{MessageId, RoutingValue};
 use tallystone::domain::queue::session_records::SessionId;
 use tallystone::domain::queue::{QueueId, ShardId};
 

@@ -156,7 +156,7 @@ fn links_between_documents_lead_somewhere() {
 #[test]
 fn the_ranges_of_queue_settings_stand_in_their_table() {
     let rows = table("docs/queues.md", "| setting | values | default | changes |");
-    let ranges = tallystone::domain::queue::setting_ranges::all();
+    let ranges = tallystone::domain::queue::setup::setting_ranges::all();
     assert!(ranges.len() > 15, "the ranges are where this test looks for them");
     for range in ranges {
         // Settings of one message share a row, and so do a block and its reason.

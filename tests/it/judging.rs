@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::clock::StepTime;
 use tallystone::domain::queue::command::MessageRef;
-use tallystone::domain::queue::explain::{Cause, DequeuePreview};
+use tallystone::domain::queue::commands::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::session_records::{SessionId, SessionRecord};
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Settings, ShardId};

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, DequeuePreview};
+use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName, ShardId};
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
 use crate::domain::queue::{Durability, MessageState, Settings};
@@ -32,7 +32,7 @@ fn refused(op: &'static str) -> StoreError {
 
 #[async_trait]
 impl QueueCatalog for NoQueues {
-    async fn load(&self) -> Result<Vec<crate::domain::queue::queue_spec::CatalogQueue>, StoreError> {
+    async fn load(&self) -> Result<Vec<crate::domain::queue::setup::queue_spec::CatalogQueue>, StoreError> {
         Ok(Vec::new())
     }
 

@@ -1,7 +1,7 @@
 //! Stored values of queues as bytes: protobuf by `stored_queue.proto`, the same on every engine.
 //!
 //! Whatever is stored is taken apart field by field, so that a field that is added and not stored does not compile. What
-//! no encoder of ours has written is `Damaged`; whether parts that can be read fit together is the shard's to say.
+//! no encoder of ours has written is `CorruptValue`; whether parts that can be read fit together is the shard's to say.
 //! Headers, settings and the catalog are in `settings` and `catalog`.
 
 pub mod catalog;
@@ -15,8 +15,8 @@ use prost::Message as _;
 use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
 use crate::domain::queue::command::{SettleAction, Settlement, Transition, UpdateToken};
-use crate::domain::queue::dedupe_index::FirstResponse;
-use crate::domain::queue::message::{
+use crate::domain::queue::index::dedupe_index::FirstResponse;
+use crate::domain::queue::messages::message::{
     AttemptError, CanceledBy, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
 };
 use crate::domain::queue::{MessageHead, MessageState, Trigger};
@@ -366,7 +366,7 @@ fn duration(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::message::{LeaseSession, OptionalTime};
+    use crate::domain::queue::messages::message::{LeaseSession, OptionalTime};
     use crate::domain::queue::session_records::SessionId;
 
     fn update((version, state): (u64, MessageState)) -> (UpdateToken, Settlement) {

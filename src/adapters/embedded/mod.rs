@@ -12,43 +12,16 @@
 //! DIR/restoring       there until a backup is restored   (backup)
 //! ```
 
-mod acknowledged_file;
-mod background;
 pub mod backup;
-mod blocking;
-mod catalog;
-mod command;
-mod commit_inbox;
-mod committer;
-mod counter_row;
-mod counter_table;
-mod disk_space;
+mod commit;
+mod counters;
+pub mod disk;
 mod error;
-mod event_log;
-mod event_tail;
-mod journal_prefill;
-pub mod key;
-mod keyspace_worker;
-mod library;
-mod manifest;
-mod memtable_reclaimer;
-pub mod meta;
-mod meta_state;
-mod permissions;
 mod queues;
-mod read;
 mod recover;
-mod rollups;
-mod series;
-mod slices;
-#[cfg(test)]
-mod slices_tests;
 mod store_core;
-mod structure;
 #[cfg(test)]
 mod tests;
-mod verify;
-mod writer;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -59,19 +32,19 @@ use parking_lot::Mutex;
 
 use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use crate::ports::{Backups, Clock, FastCounts, QueueStores, Stores};
-use acknowledged_file::AcknowledgedFile;
-use committer::Committer;
-use counter_table::CounterTable;
-use disk_space::DiskSpaceMonitor;
-use event_log::EmbeddedStore;
-use library::Library;
-use manifest::{Manifest, ManifestError};
-use memtable_reclaimer::MemtableReclaimer;
+use commit::committer::Committer;
+use commit::writer::Writer;
+use counters::counter_table::CounterTable;
+use counters::event_log::EmbeddedStore;
+use counters::series::SeriesKeyspaces;
+use disk::acknowledged_file::AcknowledgedFile;
+use disk::disk_space::DiskSpaceMonitor;
+use disk::library::Library;
+use disk::manifest::{Manifest, ManifestError};
+use disk::memtable_reclaimer::MemtableReclaimer;
 use queues::EmbeddedQueues;
 use queues::store_time::{Moment, StoreTime};
-use series::SeriesKeyspaces;
 use store_core::StoreCore;
-use writer::Writer;
 
 pub use error::OpenError;
 pub use queues::key as queue_key;
@@ -161,7 +134,7 @@ pub fn open(options: Options) -> Result<Embedded, OpenError> {
     if backup::is_unfinished(dir) {
         return Err(OpenError::HalfRestored(dir.to_owned()));
     }
-    permissions::restrict_permissions(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
+    disk::permissions::restrict_permissions(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
     open_locked(&options, lock)
 }
 
@@ -170,38 +143,41 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let dir = options.dir.as_path();
     let (manifest, mark, acknowledged) = read_or_create_manifest(dir)?;
     let verified = if manifest.is_initialized {
-        verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?
+        disk::verify::verify(dir, &manifest, acknowledged, options.verify_bytes)?
     } else {
-        verify::VerifyReport::default()
+        disk::verify::VerifyReport::default()
     };
     if verified.bytes_unread > 0 {
         tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
     }
     let library = Arc::new(Library::open(manifest, options)?);
     let unreadable = |error| recover::unreadable(dir, error);
-    let last = read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
+    let last = disk::read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
-        return Err(OpenError::damaged(library::folder(dir), format!("ends with commit {last}, its journal does not")));
+        return Err(OpenError::damaged(
+            disk::library::folder(dir),
+            format!("ends with commit {last}, its journal does not"),
+        ));
     }
     if last < acknowledged {
-        return Err(OpenError::Behind { path: library::folder(dir), found: last, acknowledged });
+        return Err(OpenError::Behind { path: disk::library::folder(dir), found: last, acknowledged });
     }
     recover::check_newest_rows(&library, dir, &verified.newest_rows)?;
     let slices = recover::slices(&library, dir)?;
-    let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(library::folder(dir)))?;
-    let book = meta_state::MetaState::open(&library).map_err(unreadable)?;
-    let catalog = catalog::CatalogIndex::open(&library).map_err(unreadable)?;
+    let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(disk::library::folder(dir)))?;
+    let book = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
+    let catalog = counters::catalog::CatalogIndex::open(&library).map_err(unreadable)?;
     let memory = CounterTable::new(options.row_bytes);
     recover::set_floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last, MemtableReclaimer::start()?);
-    let writer = writer.map_err(OpenError::library(library::folder(dir)))?;
+    let writer = writer.map_err(OpenError::library(disk::library::folder(dir)))?;
     let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
     let core = Arc::new(StoreCore::new(library, memory, slices, series, book, catalog, shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
-    let maker = keyspace_worker::start(Arc::clone(&core))?;
+    let maker = commit::keyspace_worker::start(Arc::clone(&core))?;
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)
         .inspect_err(|_| core.keyspace_jobs.close(&core.inbox))?;
     let (committer, maker, lock) = (Mutex::new(Some(committer)), Mutex::new(Some(maker)), Mutex::new(Some(lock)));
@@ -223,11 +199,13 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 /// Reads the list of keyspaces and the mark; makes both for a new store.
 fn read_or_create_manifest(dir: &Path) -> Result<(Manifest, AcknowledgedFile, u64), OpenError> {
     let manifest_path = Manifest::path(dir);
-    let folder = library::folder(dir);
+    let folder = disk::library::folder(dir);
     let found = Manifest::read(dir).map_err(OpenError::io(&manifest_path))?;
     let manifest = found.transpose().map_err(|unusable| match unusable {
         ManifestError::Damaged(detail) => OpenError::damaged(&manifest_path, detail),
-        ManifestError::Newer(found) => OpenError::Newer { path: manifest_path.clone(), found, known: manifest::FORMAT },
+        ManifestError::Newer(found) => {
+            OpenError::Newer { path: manifest_path.clone(), found, known: disk::manifest::FORMAT }
+        }
     })?;
     match manifest {
         Some(manifest) if manifest.is_initialized => {

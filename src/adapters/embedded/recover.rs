@@ -4,13 +4,13 @@ use std::path::Path;
 
 use hashbrown::HashMap;
 
-use super::counter_table::CounterTable;
+use super::counters::counter_table::CounterTable;
+use super::counters::slices::{SliceIndex, SliceKeyspaces};
+use super::disk::key::{self, KeyRange};
+use super::disk::library::{self, Library};
+use super::disk::meta;
+use super::disk::read::rows;
 use super::error::{OpenError, ReadError, malformed_key};
-use super::key::{self, KeyRange};
-use super::library::{self, Library};
-use super::meta;
-use super::read::rows;
-use super::slices::{SliceIndex, SliceKeyspaces};
 use crate::adapters::codec::decode_slice;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;

@@ -5,17 +5,17 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::catalog::CatalogIndex;
-use super::commit_inbox::CommitInbox;
-use super::counter_table::CounterTable;
-use super::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
+use super::commit::commit_inbox::CommitInbox;
+use super::commit::keyspace_worker::KeyspaceJobs;
+use super::counters::catalog::CatalogIndex;
+use super::counters::counter_table::CounterTable;
+use super::counters::series::SeriesKeyspaces;
+use super::counters::slices::SliceIndex;
+use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
+use super::disk::library::Library;
+use super::disk::meta_state::MetaState;
 use super::error::ReadError;
-use super::keyspace_worker::KeyspaceJobs;
-use super::library::Library;
-use super::meta_state::MetaState;
 use super::queues::QueueSharedState;
-use super::series::SeriesKeyspaces;
-use super::slices::SliceIndex;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// One open store.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::StoreCommand;
-use super::event_log::EmbeddedStore;
+use super::commit::command::StoreCommand;
+use super::counters::event_log::EmbeddedStore;
 use super::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::adapters::memory::FastTable;
@@ -240,12 +240,12 @@ async fn a_forgotten_namespace_leaves_no_row() {
 
 /// The rows of a namespace beside its events, in all keyspaces that the store always has.
 fn rows_left(store: &Embedded) -> usize {
-    let count = |library: &super::library::Library| {
+    let count = |library: &super::disk::library::Library| {
         let mut left = 0;
         for keyspace in [&library.names, &library.registers, &library.rollups] {
             let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-            for row in super::read::rows(keyspace, everything, ScanOrder::OldestFirst) {
-                left += usize::from(row?.0.as_ref() != super::key::TIDIED);
+            for row in super::disk::read::rows(keyspace, everything, ScanOrder::OldestFirst) {
+                left += usize::from(row?.0.as_ref() != super::disk::key::TIDIED);
             }
         }
         Ok(left)
@@ -325,7 +325,7 @@ async fn a_store_below_its_mark_does_not_open() {
     let (store, stores) = open_small(dir.path());
     make_slice(&stores, 0, 100).await;
     store.close();
-    let mark = super::acknowledged_file::AcknowledgedFile::open(dir.path()).expect("readable").expect("whole");
+    let mark = super::disk::acknowledged_file::AcknowledgedFile::open(dir.path()).expect("readable").expect("whole");
     mark.0.write(mark.1 + 1).expect("writable");
     let refused = open(small(dir.path())).err().expect("below its mark");
     assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::queue_spec::CatalogQueue;
+use crate::domain::queue::setup::queue_spec::CatalogQueue;
 use crate::domain::time::Timestamp;
 use crate::ports::{self, QueueChange, QueueRecord, QueueRequest, StoreError, StoreErrorKind};
 

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 
 use crate::domain::queue::clock::{ShardClock, StepTime};
 use crate::domain::queue::command::{MessageRef, Refusal, count_pending_arrivals};
-use crate::domain::queue::explain::{Cause, DequeuePreview};
+use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::MessageKey;
+use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};

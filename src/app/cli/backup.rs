@@ -19,7 +19,7 @@ use crate::adapters::system::SystemClock;
 use crate::api::time;
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows, progress};
 use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, OutputArgs, failure, on_a_runtime};
-use crate::app::resources::keep_files_private;
+use crate::app::server::resources::keep_files_private;
 use crate::app::units;
 use crate::client::CallError;
 use crate::ports::Clock as _;

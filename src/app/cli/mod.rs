@@ -25,10 +25,12 @@ macro_rules! call {
 mod apply;
 mod arguments;
 mod backup;
+pub mod commands;
 mod counter;
 mod dead_letters;
 mod failure;
 mod message;
+pub(super) mod migrate;
 mod namespaces;
 mod operations;
 pub(crate) mod output;
@@ -48,8 +50,8 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::app::commands::{self, DevArgs};
-use crate::app::migrate::{self, MigrateCommand};
+use crate::app::cli::commands::DevArgs;
+use crate::app::cli::migrate::MigrateCommand;
 use crate::client::{CallError, Client, RetryPolicy};
 
 pub use failure::{Exit, Failure};

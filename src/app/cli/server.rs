@@ -7,8 +7,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::app::cli::commands::{self, ServerCommand};
 use crate::app::cli::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
-use crate::app::commands::{self, ServerCommand};
 use crate::client;
 
 /// The name of the whole server, which serves while `/readyz` says so.

@@ -1,7 +1,7 @@
 //! A member's lease as the member itself sees it.
 //!
 //! It counts from *sending* the last heartbeat that was acknowledged, on the member's own elapsed time, less a margin; a
-//! reader (see `View`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here before
+//! reader (see `MembershipView`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here before
 //! it ends for anybody else, by twice the margin, whatever wall clocks say.
 
 use std::time::Duration;

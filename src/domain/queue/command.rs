@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::dequeue::FIRST;
+use crate::domain::queue::commands::dequeue::FIRST;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{AttemptError, LeaseToken, MessageId, MessageKey, Metadata, Rank, RoutingValue};
+use crate::domain::queue::messages::message::{
+    AttemptError, LeaseToken, MessageId, MessageKey, Metadata, Rank, RoutingValue,
+};
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
-use crate::domain::queue::settings::Settings;
-use crate::domain::queue::state_machine::{MessageState, Trigger};
+use crate::domain::queue::setup::settings::Settings;
 use crate::domain::time::Timestamp;
 
 /// A message as a caller sends it.

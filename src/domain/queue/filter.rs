@@ -2,7 +2,7 @@
 
 use crate::domain::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
 use crate::domain::queue::command::InvalidCommandPart;
-use crate::domain::queue::message::Metadata;
+use crate::domain::queue::messages::message::Metadata;
 
 /// The pairs a message must have, all of them; the filter without pairs is met by every message.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

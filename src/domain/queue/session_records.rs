@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
-use crate::domain::queue::message::MessageHead;
+use crate::domain::queue::messages::message::MessageHead;
 use crate::domain::time::Timestamp;
 
 /// The number of a session, made by the server and never given twice.

@@ -12,17 +12,17 @@ use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
     Command, Completeness, InvalidCommandPart, MessageRef, Refusal, Reply, Transition,
 };
-use crate::domain::queue::dedupe_index::DedupeIndex;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::id_index::IdIndex;
-use crate::domain::queue::message::{CanceledBy, Lease, MessageHead, MessageKey};
-use crate::domain::queue::sequence_pages::MessagesBySequence;
+use crate::domain::queue::index::dedupe_index::DedupeIndex;
+use crate::domain::queue::index::id_index::IdIndex;
+use crate::domain::queue::index::sequence_pages::MessagesBySequence;
+use crate::domain::queue::index::shape_index::{ShapeGroup, StateCounts};
+use crate::domain::queue::index::shard_index::ShardIndex;
+use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey};
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger, next_state};
 use crate::domain::queue::session_records::Sessions;
-use crate::domain::queue::settings::Settings;
-use crate::domain::queue::shape_index::{ShapeGroup, StateCounts};
-use crate::domain::queue::shard_index::ShardIndex;
+use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard_restore::ShardChanges;
-use crate::domain::queue::state_machine::{MessageState, Trigger, next_state};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 

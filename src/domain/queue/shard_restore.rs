@@ -2,19 +2,19 @@
 //!
 //! A shard is its header, its settings, its messages and its kept answers; all else is an index over these. The heads
 //! that a command changed are those of its transitions: a message changes by a row of the table or not at all. So who
-//! stores, after each command, the header, those heads (or their absence) and `Changes` can restore an equal shard, one
+//! stores, after each command, the header, those heads (or their absence) and `ShardChanges` can restore an equal shard, one
 //! that answers everything alike from then on. Answers below the header's floor may be dropped unasked.
 
 use std::collections::BTreeMap;
 
-use crate::domain::queue::dedupe_index::{DedupeIndex, FirstResponse, TokenKey};
-use crate::domain::queue::id_index::IdIndex;
-use crate::domain::queue::message::{MessageHead, RoutingValue};
+use crate::domain::queue::index::dedupe_index::{DedupeIndex, FirstResponse, TokenKey};
+use crate::domain::queue::index::id_index::IdIndex;
+use crate::domain::queue::index::shard_index::ShardIndex;
+use crate::domain::queue::messages::message::{MessageHead, RoutingValue};
+use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
-use crate::domain::queue::settings::Settings;
+use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard::{ApplyResult, Shard};
-use crate::domain::queue::shard_index::ShardIndex;
-use crate::domain::queue::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
 /// What a command changed beside the header and the heads of its transitions.

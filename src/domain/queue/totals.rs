@@ -2,7 +2,7 @@
 //!
 //! They change with the messages, in the same step, so they always equal a count.
 
-use crate::domain::queue::state_machine::MessageState;
+use crate::domain::queue::messages::state_machine::MessageState;
 
 /// How many messages of a state there are, and the bytes of their payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -10,11 +10,11 @@ use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::submit::{ServerTokenRange, Submission};
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     Add, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, WriteOutcome, Written,
     is_best_effort,
 };
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that takes adds, as it was when it was looked up.

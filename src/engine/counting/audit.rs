@@ -6,10 +6,10 @@ use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::core::NamespaceScope;
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     BucketDifference, Counting, CountingError, EventsQuery, Freshness, ReadOptions, Recount, Repair,
 };
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
 
 /// A counter recomputed from its log.

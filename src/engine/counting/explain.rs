@@ -10,10 +10,10 @@ use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
 use crate::domain::rollup::{Checkpoint, RolledBy, SliceStatus};
 use crate::engine::core::NamespaceScope;
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{CountReading, Counting, CountingError, Freshness, ReadOptions, is_best_effort};
 use crate::engine::fleet::SignalRoute;
 use crate::engine::rolling::queue::PendingRoll;
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// What a counter is, and what its count is made of.

@@ -10,11 +10,11 @@ use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKIN
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::{Reason, Reject};
 use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::counting::rankings::{RankingStart, TopTable};
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     CountReading, CounterSummary, Counting, CountingError, Freshness, ReadOptions, TopCountersResult, is_best_effort,
 };
-use crate::engine::rankings::{RankingStart, TopTable};
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::StoreError;
 
 /// How long a first question waits for its ranking.
@@ -73,7 +73,7 @@ impl Counting {
             Some(ranked) => ranked,
             None => of(self.rank(&scope, begun).await?).ok_or_else(ranking_in_progress)?,
         };
-        let summary = |ranked: crate::engine::rankings::RankedCounter| {
+        let summary = |ranked: crate::engine::counting::rankings::RankedCounter| {
             let (count, saturated) = clamp_count(ranked.value);
             CounterSummary { name: ranked.name, count, saturated, as_of: ranked.as_of.max(as_of) }
         };

@@ -1,18 +1,23 @@
 //! The counter use cases, one file per verb.
 
 mod add;
+pub(super) mod as_of_floor;
 mod audit;
 mod clear;
 mod error;
 mod explain;
+pub(super) mod inline_rolls;
 mod list;
+pub(super) mod rankings;
 mod read;
 mod report;
 mod series;
 mod submit;
 mod types;
 mod verdict;
+pub(super) mod wait_budget;
 mod watch;
+pub(super) mod watchers;
 
 use std::sync::Arc;
 

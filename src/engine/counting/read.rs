@@ -12,12 +12,12 @@ use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
 use crate::domain::rollup::{Checkpoint, TailSum};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::core::NamespaceScope;
+use crate::engine::counting::inline_rolls::roll_inline;
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, is_best_effort,
 };
-use crate::engine::inline_rolls::roll_inline;
 use crate::engine::rolling::cached;
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
 
 /// Events read at once to find the first mutation; voids before it are rare.

@@ -6,8 +6,8 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::series::{self, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
-use crate::engine::wait_budget::WaitBudget;
 
 /// How many steps are looked through at first for the next one after a range.
 const STEPS_READ_FIRST: u32 = 64;

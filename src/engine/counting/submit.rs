@@ -10,12 +10,12 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
 use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
-use crate::engine::closed_timestamp::{InFlightHold, ReservedSequences};
 use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::error::ChangeText;
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
+use crate::engine::dataset::closed_timestamp::{InFlightHold, ReservedSequences};
 use crate::engine::fleet::WriteRefusal;
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
 /// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the

@@ -7,8 +7,8 @@ use crate::domain::counter::{Change, Counter, EventKey, IdempotencyToken, Namesp
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::core::NamespaceScope;
+use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
-use crate::engine::wait_budget::WaitBudget;
 use crate::ports::{EffectOutcome, NewEvent, RollupRow, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// What stands at a key whose time is closed.

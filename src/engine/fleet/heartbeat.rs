@@ -13,7 +13,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::{Heartbeat, MemberId, MemberLease, ProtocolRule, Renewal};
 use crate::domain::limits::FRONTIER_READ_WITHIN;
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::fleet::{FleetMembership, JoinedDataset};
 use crate::ports::{StoreError, StoreErrorKind};
 

@@ -2,7 +2,7 @@
 //!
 //! A process lives as a member under one id for as long as its lease is renewed in time. When it lapses, that life is over:
 //! what it held has an unknown outcome, and the process joins again under a new id. The rules are in `domain/fleet`; here
-//! is what asks the store and in which order. An engine whose store belongs to one process has no `Fleet`.
+//! is what asks the store and in which order. An engine whose store belongs to one process has no `FleetMembership`.
 
 mod heartbeat;
 mod publish_rounds;
@@ -24,7 +24,7 @@ use crate::domain::fleet::{
     FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
 };
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, FleetStore, StoreError};
 

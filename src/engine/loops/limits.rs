@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::engine::core::EngineCore;
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 
 /// The publishing loop of one dataset.

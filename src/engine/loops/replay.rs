@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
 use crate::engine::core::EngineCore;
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::ports::{StoreError, Touch};
 
 /// While Sets are this full, replaying waits for the rolls.

@@ -15,7 +15,7 @@ use crate::domain::counter::NamespaceId;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::engine::core::EngineCore;
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::ports::{ExportSink, StoreError};
 

@@ -20,7 +20,7 @@ use crate::domain::limits::{
 use crate::domain::namespace::Cardinality;
 use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
 use crate::engine::core::EngineCore;
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::fleet::FleetMembership;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::replay::PAGE_PAUSE;

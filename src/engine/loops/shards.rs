@@ -14,7 +14,7 @@ use crate::domain::Timestamp;
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
 use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::fleet::FleetMembership;
 use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
 use crate::engine::core::EngineCore;
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::replay_lost;
 use crate::ports::StoreError;

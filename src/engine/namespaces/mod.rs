@@ -29,7 +29,7 @@ use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
-use crate::engine::watermark::Watermark;
+use crate::engine::dataset::watermark::Watermark;
 use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
 
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::queue::MessageState;
-use crate::domain::queue::explain::{Cause, HoldingLease};
-use crate::domain::queue::message::{AttemptError, CanceledBy, MessageId, RoutingValue};
+use crate::domain::queue::commands::explain::{Cause, HoldingLease};
+use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
 use crate::engine::namespaces::duration_text;
 use crate::engine::queues::explain::QueueExplanation;

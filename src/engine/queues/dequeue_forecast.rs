@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
-use crate::domain::queue::explain::{Cause, FailedAttempts};
+use crate::domain::queue::commands::explain::{Cause, FailedAttempts};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setting_ranges::{self, AllowedRange};
-use crate::domain::queue::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
+use crate::domain::queue::setup::setting_ranges::{self, AllowedRange};
+use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
 use crate::domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::duration_text;

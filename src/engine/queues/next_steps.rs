@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::domain::queue::QueueName;
-use crate::domain::queue::message::{MessageId, RoutingValue};
+use crate::domain::queue::messages::message::{MessageId, RoutingValue};
 
 /// The steps that may be taken in one queue. Names of queues need no quotes.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;

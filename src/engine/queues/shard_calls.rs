@@ -274,7 +274,7 @@ impl QueueContext {
     pub fn release_all(
         self: &Arc<Self>,
         queue: &Arc<ServedQueue>,
-        tokens: impl Iterator<Item = crate::domain::queue::message::LeaseToken>,
+        tokens: impl Iterator<Item = crate::domain::queue::messages::message::LeaseToken>,
     ) {
         for token in tokens {
             let release = Command::Settle { token, verb: SettleAction::Release, failure: FailureReport::default() };
@@ -288,7 +288,7 @@ impl QueueContext {
 mod tests {
     use super::*;
     use crate::domain::queue::command::{Dequeue, NewMessage};
-    use crate::domain::queue::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
+    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {
         (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::Metadata;
+use crate::domain::queue::messages::message::Metadata;
 
 /// The workers that wait for one queue.
 #[derive(Default)]

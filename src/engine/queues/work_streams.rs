@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::limits::{DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, WORK_WALK_PAUSE};
 use crate::domain::queue::command::{Completeness, InvalidCommandPart, Refusal};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::key_syntax::queue_of_lease;
+use crate::domain::queue::messages::key_syntax::queue_of_lease;
 use crate::domain::queue::session_records::{SessionCall, SessionId};
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::{CallerId, QuotaPermit};

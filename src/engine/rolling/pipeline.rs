@@ -13,7 +13,7 @@ use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
 use crate::domain::namespace::Cardinality;
 use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::datasets::DatasetState;
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::rolling::pacing::Pacer;
 use crate::engine::rolling::queue::{

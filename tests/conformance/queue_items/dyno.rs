@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate, SettleAction};
-use tallystone::domain::queue::message::{MessageId, Metadata, RoutingValue};
-use tallystone::domain::queue::shard_routing::route;
+use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::shard_routing::route;
 use tallystone::domain::queue::{Command, MessageState, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;

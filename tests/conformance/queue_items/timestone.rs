@@ -6,7 +6,7 @@ use tallystone::domain::queue::command::{
     BulkRequest, Completeness, Dequeue, FailureReport, InvalidCommandPart, MessageUpdate, SettleAction,
 };
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::message::{Fence, LeaseToken, Metadata};
+use tallystone::domain::queue::messages::message::{Fence, LeaseToken, Metadata};
 use tallystone::domain::queue::session_records::{SessionCall, SessionId};
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;

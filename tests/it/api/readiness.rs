@@ -7,7 +7,7 @@ use tallystone::adapters::cassandra::{Cassandra, Options};
 use tallystone::adapters::embedded;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
-use tallystone::app::readiness::{ProbedStore, Readiness, ServicesOfStore};
+use tallystone::app::server::readiness::{ProbedStore, Readiness, ServicesOfStore};
 use tallystone::ports::Clock;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 

@@ -98,7 +98,7 @@ fn every_bound_stands_in_one_file() {
         Except("src/client/", "a library for applications, built without the domain"),
         Except("src/api/time.rs", "what the wire's type of a duration can say"),
         Except("src/api/http/json_values.rs", "what a JSON number can say exactly"),
-        Except("src/adapters/embedded/verify/journal.rs", "what the store library ever writes"),
+        Except("src/adapters/embedded/disk/verify/journal.rs", "what the store library ever writes"),
         Except("loadtest/", "a tool of its own, built without the domain"),
     ];
     let found = mentions_except(EXCEPT, |source, mention| {

@@ -84,10 +84,13 @@ fn no_test_sleeps() {
 #[test]
 fn every_task_has_an_owner() {
     const EXCEPT: &[Except] = &[
-        Except("src/adapters/embedded/committer", "the one writer thread; joined when the store closes"),
-        Except("src/adapters/embedded/background", "starts threads; whoever asks for one joins it"),
-        Except("src/adapters/embedded/maker", "the thread beside it that makes keyspaces; joined with it"),
-        Except("src/adapters/embedded/blocking", "reads of the store library block; joined by the caller"),
+        Except("src/adapters/embedded/commit/committer", "the one writer thread; joined when the store closes"),
+        Except("src/adapters/embedded/disk/background", "starts threads; whoever asks for one joins it"),
+        Except(
+            "src/adapters/embedded/commit/keyspace_worker",
+            "the thread beside it that makes keyspaces; joined with it",
+        ),
+        Except("src/adapters/embedded/disk/blocking", "reads of the store library block; joined by the caller"),
         Except("src/api/http/json", "reads and writes large bodies off the runtime; joined by the call"),
         Except("src/app/", "the composition root owns what it starts"),
         Except("loadtest/", "joins what it starts"),

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fjall::{Iter, Keyspace, Readable, Snapshot};
 
-use super::blocking;
-use super::command::StoreCommand;
+use super::commit::command::StoreCommand;
+use super::counters::event_log::EmbeddedStore;
+use super::disk::blocking;
+use super::disk::library::Library;
 use super::error::ReadError;
-use super::event_log::EmbeddedStore;
-use super::library::Library;
 use super::store_core::StoreCore;
 use crate::domain::limits::BACKUP_PIECE_BYTES_MAX;
 use crate::ports::{BackupPieces, Backups, Clock, StoreError};

@@ -3,11 +3,11 @@
 use tokio::sync::oneshot;
 
 use super::store_time::Moment;
-use crate::adapters::embedded::command::{AdmissionClass, CommitLane, ReplySender};
+use crate::adapters::embedded::commit::command::{AdmissionClass, CommitLane, ReplySender};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, DequeuePreview};
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
 use crate::domain::queue::{Command, Filter, MessageHead, MessageState, QueueId, Settings, ShardId, Urgency};
 use crate::domain::time::Timestamp;

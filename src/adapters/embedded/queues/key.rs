@@ -20,10 +20,10 @@
 
 use std::ops::Bound;
 
-use crate::adapters::embedded::key::{KeyRange, from_sortable, to_sortable};
+use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::Timestamp;
-use crate::domain::queue::dedupe_index::TokenKey;
-use crate::domain::queue::message::{MessageId, RoutingValue};
+use crate::domain::queue::index::dedupe_index::TokenKey;
+use crate::domain::queue::messages::message::{MessageId, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{QueueId, ShardId};
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use fjall::Keyspace;
 
+use crate::adapters::embedded::disk::library::{self, KeyspaceError, KeyspaceKind, Library};
+use crate::adapters::embedded::disk::manifest::Manifest;
 use crate::adapters::embedded::error::OpenError;
-use crate::adapters::embedded::library::{self, KeyspaceError, KeyspaceKind, Library};
-use crate::adapters::embedded::manifest::Manifest;
 use crate::domain::Timestamp;
 use crate::domain::limits::DEDUPE_BUCKET;
 

@@ -26,16 +26,16 @@ use hashbrown::HashSet;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use super::blocking;
-use super::command::StoreCommand;
+use super::commit::command::StoreCommand;
+use super::disk::blocking;
 use super::error::ReadError;
 use super::store_core::StoreCore;
 use crate::adapters::codec::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::explain::{Cause, DequeuePreview};
-use crate::domain::queue::lease_seal::LeaseKey;
+use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
+use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::session_records::{SessionId, SessionRecord};
 use crate::domain::queue::{
     CatalogQueue, Durability, Filter, MessageState, QueueId, QueueName, Reply, Settings, ShardId,

@@ -7,7 +7,7 @@ use super::command::{ShardRead, ShardReadDetail, ShardReadResult};
 use super::keyspaces::DedupeKeyspaces;
 use crate::domain::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
 use crate::domain::queue::command::{MessageRef, NewMessage};
-use crate::domain::queue::message::MessageKey;
+use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::shard_restore::ShardHeader;
 use crate::domain::queue::{MessageHead, MessageState, QueueId, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;

@@ -8,17 +8,17 @@ use fjall::Keyspace;
 
 use super::key;
 use super::recover::recover;
-use crate::adapters::embedded::disk_space::DiskSpaceMonitor;
-use crate::adapters::embedded::key::TIDIED;
-use crate::adapters::embedded::manifest::Manifest;
-use crate::adapters::embedded::read::rows;
+use crate::adapters::embedded::disk::disk_space::DiskSpaceMonitor;
+use crate::adapters::embedded::disk::key::TIDIED;
+use crate::adapters::embedded::disk::manifest::Manifest;
+use crate::adapters::embedded::disk::read::rows;
 use crate::adapters::embedded::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage, SettleAction};
-use crate::domain::queue::message::{MessageId, Metadata};
+use crate::domain::queue::messages::message::{MessageId, Metadata};
 use crate::domain::queue::session_records::{SessionCall, SessionId};
-use crate::domain::queue::settings::{MessageRetryPolicy, Retention};
+use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
 use crate::ports::{
     Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,

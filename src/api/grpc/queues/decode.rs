@@ -11,8 +11,8 @@ use crate::domain::limits::{
 };
 use crate::domain::queue::command::{InvalidCommandPart, MessageRef, Refusal, SettleAction};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::key_syntax::MessageRefError;
-use crate::domain::queue::message::{AttemptError, MessageId, Metadata, RoutingValue};
+use crate::domain::queue::messages::key_syntax::MessageRefError;
+use crate::domain::queue::messages::message::{AttemptError, MessageId, Metadata, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};

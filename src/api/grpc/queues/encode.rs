@@ -5,7 +5,7 @@ use crate::api::grpc::saturating_i64;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::Completeness;
-use crate::domain::queue::message::{CanceledBy, RoutingValue};
+use crate::domain::queue::messages::message::{CanceledBy, RoutingValue};
 use crate::domain::queue::{MessageHead, MessageState, QueueId, QueueName};
 use crate::engine::queues::{
     Depth, DepthUpdate, EnqueueOutcome, LeaseOutcome, LeasedMessage, LiveSession, MessageView, Operation,

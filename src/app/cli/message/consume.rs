@@ -16,7 +16,7 @@ use crate::app::cli::{ClientContext, Failure};
 use crate::app::notices::{print_notice, single_line};
 use crate::client::CallError;
 use crate::domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
-use crate::domain::queue::key_syntax::queue_of_lease;
+use crate::domain::queue::messages::key_syntax::queue_of_lease;
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
 

@@ -13,7 +13,7 @@ use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
 use crate::app::cli::{ClientContext, Exit, Failure, pages};
 use crate::client::CallError;
-use crate::domain::queue::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
+use crate::domain::queue::index::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]

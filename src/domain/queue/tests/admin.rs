@@ -3,7 +3,7 @@
 use super::*;
 use crate::domain::queue::command::{BulkRequest, FailureReport, InvalidCommandPart, SettleAction};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::AttemptError;
+use crate::domain::queue::messages::message::AttemptError;
 
 fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
     let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });
@@ -140,7 +140,7 @@ fn a_token_that_was_refused_for_its_age_stays_refused_when_the_window_grows() {
     let old = NewMessage { token_time: Some(START - 3 * SECOND), ..message("old", &[]) };
     let enqueue = Command::Enqueue(Box::new(old));
     assert_eq!(bench.apply(enqueue.clone()), Err(Refusal::TokenExpired), "the window is 2 s");
-    let retention = crate::domain::queue::settings::Retention {
+    let retention = crate::domain::queue::setup::settings::Retention {
         completed: 10 * SECOND,
         canceled: 10 * SECOND,
         errored: 10 * SECOND,

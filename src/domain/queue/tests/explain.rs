@@ -3,9 +3,9 @@
 use super::*;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
 use crate::domain::queue::command::{FailureReport, SettleAction};
-use crate::domain::queue::explain::{Cause, FailedAttempts, HoldingLease};
+use crate::domain::queue::commands::explain::{Cause, FailedAttempts, HoldingLease};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::message::{AttemptError, CanceledBy, MessageId};
+use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId};
 use crate::domain::queue::session_records::{SessionCall, SessionId};
 
 fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {

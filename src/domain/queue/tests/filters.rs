@@ -39,7 +39,7 @@ fn put_blue(bench: &mut Bench, count: usize) {
 fn complete(bench: &mut Bench, sequence: u64) {
     let token = bench.shard.get(&by_key(sequence)).and_then(|message| {
         let fence = message.lease?.fence;
-        Some(crate::domain::queue::message::LeaseToken { key: message.key, fence })
+        Some(crate::domain::queue::messages::message::LeaseToken { key: message.key, fence })
     });
     let token = token.expect("it runs");
     let settled =

@@ -16,12 +16,12 @@ use crate::domain::queue::command::{
     SettleAction, UpdateToken,
 };
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::message::{LeaseToken, MessageHead, MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::index::shard_index::ShardIndex;
+use crate::domain::queue::messages::message::{LeaseToken, MessageHead, MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::messages::state_machine::rows;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionId, SessionRecord};
-use crate::domain::queue::settings::{Exclusivity, MessageRetryPolicy, Retention};
-use crate::domain::queue::shard_index::ShardIndex;
+use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention};
 use crate::domain::queue::shard_restore::{DedupeRecord, ShardHeader, ShardRestoreError, ShardRestorer};
-use crate::domain::queue::state_machine::rows;
 use crate::domain::queue::tests::oracle::Oracle;
 use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::domain::time::Timestamp;

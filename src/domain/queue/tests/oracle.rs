@@ -10,9 +10,9 @@ use crate::domain::queue::command::{
     BulkRequest, Command, Completeness, Dequeue, FailureReport, InvalidCommandPart, LeaseGrant, MessageRef,
     MessageUpdate, NewMessage, Refusal, Reply, SettleAction, Settlement, ShardCapacity, Transition, UpdateToken,
 };
-use crate::domain::queue::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, RoutingValue};
-use crate::domain::queue::settings::{Exclusivity, Settings};
-use crate::domain::queue::state_machine::{MessageState, Trigger};
+use crate::domain::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, RoutingValue};
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::domain::queue::setup::settings::{Exclusivity, Settings};
 use crate::domain::time::Timestamp;
 
 use super::calls::Known;

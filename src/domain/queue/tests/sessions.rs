@@ -3,7 +3,7 @@
 use super::*;
 use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
 use crate::domain::queue::command::{Completeness, FailureReport, InvalidCommandPart, SettleAction, ShardCapacity};
-use crate::domain::queue::message::LeaseToken;
+use crate::domain::queue::messages::message::LeaseToken;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 
 const WORKER: SessionId = SessionId(7);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::oracle::{Item, Oracle};
 use crate::domain::queue::command::{Cursor, Dequeue, LeaseGrant};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::message::{LeaseSession, Rank, RoutingValue};
-use crate::domain::queue::state_machine::MessageState;
+use crate::domain::queue::messages::message::{LeaseSession, Rank, RoutingValue};
+use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
 /// A dequeue under way.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::domain::limits::WORK_LEASES_KEPT_MAX;
-use crate::domain::queue::message::MessageKey;
+use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::{QueueId, QueueName};
 
 /// One lease.

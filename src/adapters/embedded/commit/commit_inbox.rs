@@ -1,0 +1,571 @@
+//! The queue in front of the committer: bounded in bytes, taken a group at a time.
+//!
+//! It has four lanes, see `Lane`, and takes as much as one commit holds: of an urgent lane first, so that what arrives in it
+//! is in the next group however much waits in the others; but of every lane that is not empty at least an eighth, so that
+//! none starves. Within a lane the order is that of arrival.
+//!
+//! Intake and upkeep have a bound each, so neither keeps the other out. A command that is larger than its bound gets in
+//! when no other of its class is there; so the bound holds up to one command, and no command is turned away for ever.
+//!
+//! Each commit costs the same work however few adds it holds, and takes a core that whoever sends adds needs. So the taker
+//! waits a moment for as many adds as lately came in such a moment; see `Gathering`.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::adapters::embedded::commit::command::{CommandBytes, CommitLane, StoreCommand};
+use crate::domain::limits::{
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, COMMIT_LANE_PART, HELD_BYTES_MAX,
+    UPKEEP_BYTES_MAX,
+};
+use crate::ports::{StoreError, StoreErrorKind};
+
+/// Commands that wait, and the bytes of those that wait or are being worked on.
+#[derive(Default)]
+pub struct CommitInbox {
+    state: Mutex<CommitInboxState>,
+    wake: Condvar,
+}
+
+/// Room that is set aside for a command which is not ready yet.
+#[must_use = "the room is given back when the command is lined up"]
+pub struct ReservedCapacity(CommandBytes);
+
+#[derive(Default)]
+struct CommitInboxState {
+    lanes: [LaneQueue; CommitLane::COUNT],
+    weight: CommandBytes,
+    /// Of commands that are not ready yet; they count as if they waited.
+    reserved: CommandBytes,
+    closed: bool,
+    /// How many commands the taker waits for; 0 while it does not wait.
+    wake_at_count: usize,
+    /// Whether something waits that is no add, so that nothing is gathered any more.
+    batching_disabled: bool,
+    add_batch_target: AddBatchTarget,
+}
+
+/// The commands of one lane, each with its cost, and their cost together.
+#[derive(Default)]
+struct LaneQueue {
+    commands: VecDeque<(StoreCommand, usize)>,
+    cost: usize,
+}
+
+/// What fills a commit: so many events, or their part of its bytes.
+const BATCH_COST_MAX: usize = COMMIT_EVENTS_MAX;
+
+fn cost_of(items: usize, weight: CommandBytes) -> usize {
+    items.max((weight.intake + weight.upkeep) / (COMMIT_BYTES_MAX / COMMIT_EVENTS_MAX)).max(1)
+}
+
+impl LaneQueue {
+    fn push(&mut self, command: StoreCommand, cost: usize) {
+        self.cost += cost;
+        self.commands.push_back((command, cost));
+    }
+
+    /// Takes commands up to this cost, and always one if there is one; answers what they cost.
+    fn take(&mut self, most: usize, commands: &mut Vec<StoreCommand>) -> usize {
+        let mut taken = 0;
+        while let Some((_, cost)) = self.commands.front()
+            && (taken == 0 || taken + cost <= most)
+        {
+            taken += cost;
+            commands.extend(self.commands.pop_front().map(|(command, _)| command));
+        }
+        self.cost -= taken;
+        taken
+    }
+}
+
+/// How many adds are worth waiting for: as many as came in time again and again. One more is tried after
+/// `TRIES_BEFORE_MORE` successes; what does not come in time is not waited for again. A caller on its own never waits for
+/// others but once in so many commits, and callers who wait for their answers before they send more are rarely waited
+/// for beyond their number.
+#[derive(Debug)]
+struct AddBatchTarget {
+    target: usize,
+    successes: u32,
+}
+
+const SUCCESSES_BEFORE_GROWTH: u32 = 64;
+
+impl Default for AddBatchTarget {
+    fn default() -> Self {
+        Self { target: 1, successes: 0 }
+    }
+}
+
+impl AddBatchTarget {
+    /// Takes in that so many came, in time or not.
+    fn record(&mut self, came: usize, in_time: bool) {
+        if !in_time {
+            (self.target, self.successes) = (came.max(1), 0);
+            return;
+        }
+        self.successes += 1;
+        if self.successes >= SUCCESSES_BEFORE_GROWTH {
+            (self.target, self.successes) = ((self.target + 1).min(COMMIT_GATHER_ADDS_MAX), 0);
+        }
+    }
+}
+
+impl CommitInbox {
+    /// Lines a command up; one that is turned away is answered at once.
+    pub fn push(&self, command: StoreCommand) {
+        let weight = command.bytes();
+        let state = self.state.lock();
+        let refusal = if state.closed {
+            StoreErrorKind::Closed
+        } else if !state.has_capacity_for(weight) {
+            StoreErrorKind::Busy
+        } else {
+            return self.enqueue(state, command, weight);
+        };
+        drop(state);
+        command.fail(|op| StoreError::not_applied(refusal, op));
+    }
+
+    /// Lines up a command that has its room.
+    pub fn push_reserved(&self, command: StoreCommand, reserved: ReservedCapacity) {
+        let ReservedCapacity(weight) = reserved;
+        let mut state = self.state.lock();
+        state.reserved -= weight;
+        if state.closed {
+            drop(state);
+            return command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
+        }
+        self.enqueue(state, command, weight);
+    }
+
+    fn enqueue(&self, mut state: MutexGuard<'_, CommitInboxState>, command: StoreCommand, weight: CommandBytes) {
+        state.weight += weight;
+        state.batching_disabled |= !matches!(command, StoreCommand::Append(_));
+        let cost = cost_of(command.items(), weight);
+        state.lanes[command.lane() as usize].push(command, cost);
+        let is_awaited = state.wake_at_count > 0 && (state.batching_disabled || state.len() >= state.wake_at_count);
+        drop(state);
+        if is_awaited {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sets room aside for a command that is not ready to be lined up yet.
+    pub fn reserve(&self, command: &StoreCommand) -> Result<ReservedCapacity, StoreErrorKind> {
+        let weight = command.bytes();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(StoreErrorKind::Closed);
+        }
+        if !state.has_capacity_for(weight) {
+            return Err(StoreErrorKind::Busy);
+        }
+        state.reserved += weight;
+        Ok(ReservedCapacity(weight))
+    }
+
+    /// Waits for commands and takes a group of them; answers `false` once the queue is closed and empty.
+    pub fn take(&self, commands: &mut Vec<StoreCommand>) -> bool {
+        let mut state = self.state.lock();
+        if state.add_batch_target.target > 1 {
+            self.wait_for_adds(&mut state);
+        } else {
+            state.add_batch_target.record(1, true);
+        }
+        while state.len() == 0 {
+            if state.closed {
+                return false;
+            }
+            state.wake_at_count = 1;
+            self.wake.wait(&mut state);
+        }
+        state.take_batch(commands);
+        // What is left has waited enough.
+        (state.wake_at_count, state.batching_disabled) = (0, state.len() > 0);
+        true
+    }
+
+    /// Waits a moment for as many adds as lately came in such a moment.
+    fn wait_for_adds(&self, state: &mut MutexGuard<'_, CommitInboxState>) {
+        let target = state.add_batch_target.target;
+        let enough = |state: &CommitInboxState| state.len() >= target || state.batching_disabled || state.closed;
+        let mut in_time = true;
+        while in_time && !enough(state) {
+            state.wake_at_count = target;
+            in_time = !self.wake.wait_for(state, COMMIT_GATHER_MAX).timed_out();
+        }
+        let came = state.len();
+        // Where something else was in a hurry, fewer say nothing.
+        if came >= target || !in_time {
+            state.add_batch_target.record(came, in_time);
+        }
+    }
+
+    /// Notes that commands of so many bytes were worked off.
+    pub fn release(&self, weight: CommandBytes) {
+        let mut state = self.state.lock();
+        let held = &mut state.weight;
+        debug_assert!(held.intake >= weight.intake && held.upkeep >= weight.upkeep, "only what was lined up is done");
+        held.intake = held.intake.saturating_sub(weight.intake);
+        held.upkeep = held.upkeep.saturating_sub(weight.upkeep);
+    }
+
+    /// Turns every further command away.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// The bytes that wait or are being worked on.
+    pub fn bytes(&self) -> usize {
+        let state = self.state.lock();
+        state.weight.intake + state.weight.upkeep + state.reserved.intake + state.reserved.upkeep
+    }
+
+    /// Whether commands wait or are being worked on.
+    pub fn is_busy(&self) -> bool {
+        let weight = self.state.lock().weight;
+        weight.intake + weight.upkeep > 0
+    }
+}
+
+impl CommitInboxState {
+    /// How many commands wait.
+    fn len(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.commands.len()).sum()
+    }
+
+    /// Takes what fills a commit: of each lane what is left of it, less the parts of the lanes behind.
+    fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
+        let part = BATCH_COST_MAX / COMMIT_LANE_PART;
+        let mut left = BATCH_COST_MAX;
+        for lane in 0..CommitLane::COUNT {
+            let behind: usize = self.lanes[lane + 1..].iter().map(|waiting| waiting.cost.min(part)).sum();
+            let taken = self.lanes[lane].take(left.saturating_sub(behind), commands);
+            left = left.saturating_sub(taken);
+        }
+    }
+
+    fn has_capacity_for(&self, more: CommandBytes) -> bool {
+        let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
+        fits(self.weight.intake + self.reserved.intake, more.intake, HELD_BYTES_MAX)
+            && fits(self.weight.upkeep + self.reserved.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use fjall::Slice;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::adapters::embedded::commit::command::{AppendCommand, EncodedEvent};
+    use crate::adapters::embedded::queues::command::{ApplyCommands, QueueStoreCommand};
+    use crate::adapters::embedded::queues::store_time::Moment;
+    use crate::adapters::embedded::queues::tests::{dequeue, enqueue};
+    use crate::domain::Timestamp;
+    use crate::domain::counter::{
+        Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
+    };
+    use crate::domain::queue::command::{FailureReport, SettleAction};
+    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey};
+    use crate::domain::queue::{Command as QueueCommand, QueueId, ShardId};
+    use crate::domain::rollup::Checkpoint;
+    use crate::ports::{AppendOutcome, BootId, EffectOutcome, NewEvent, RollWrite, ShardCommand};
+
+    type Answered = oneshot::Receiver<Vec<Result<AppendOutcome, StoreError>>>;
+
+    fn counter() -> Counter {
+        Counter::new(NamespaceId(1), CounterName::new("a").expect("a valid name"))
+    }
+
+    /// An append of about so many bytes.
+    fn append(bytes: usize) -> (StoreCommand, Answered) {
+        append_of(vec![prepared(bytes)])
+    }
+
+    /// An append of so many events.
+    fn batch(events: usize) -> (StoreCommand, Answered) {
+        append_of((0..events).map(|_| prepared(1)).collect())
+    }
+
+    fn prepared(bytes: usize) -> EncodedEvent {
+        let key = EventKey { time: Timestamp::from_secs(1), id: EventId::text("t") };
+        let event = Event { key, change: Change::Add(1), provenance: Provenance::default() };
+        let mut prepared = EncodedEvent::new(NewEvent { counter: counter(), event });
+        prepared.value = Slice::from(vec![0; bytes]);
+        prepared
+    }
+
+    fn append_of(events: Vec<EncodedEvent>) -> (StoreCommand, Answered) {
+        let (answer, answered) = oneshot::channel();
+        (StoreCommand::Append(AppendCommand { dataset: DatasetId(1), events, guard: Box::new(()), answer }), answered)
+    }
+
+    /// A roll of about so many bytes.
+    fn roll(bytes: usize) -> (StoreCommand, oneshot::Receiver<Result<(), StoreError>>) {
+        let write = RollWrite {
+            counter: counter(),
+            checkpoint: Checkpoint::empty(Timestamp::MIN),
+            finished_buckets: Vec::new(),
+            finished_steps: Vec::new(),
+        };
+        let (answer, answered) = oneshot::channel();
+        (StoreCommand::Roll(DatasetId(1), vec![write; bytes / size_of::<RollWrite>()], answer), answered)
+    }
+
+    fn is_busy(mut answered: Answered) -> bool {
+        let Ok(mut answer) = answered.try_recv() else { return false };
+        let error = answer.remove(0).expect_err("nothing was committed here");
+        assert_eq!((error.kind, error.outcome), (StoreErrorKind::Busy, EffectOutcome::NotApplied));
+        true
+    }
+
+    fn pushed(queue: &CommitInbox, (command, answered): (StoreCommand, Answered)) -> bool {
+        queue.push(command);
+        !is_busy(answered)
+    }
+
+    /// Takes whatever waits, group by group.
+    fn take_all(queue: &CommitInbox) -> Vec<StoreCommand> {
+        let mut commands = Vec::new();
+        while commands.is_empty() || queue.state.lock().len() > 0 {
+            assert!(queue.take(&mut commands));
+        }
+        commands
+    }
+
+    /// Works off whatever waits, as the committer does.
+    fn work_off(queue: &CommitInbox) -> usize {
+        let commands = take_all(queue);
+        let mut weight = CommandBytes::default();
+        commands.iter().for_each(|command| weight += command.bytes());
+        queue.release(weight);
+        commands.len()
+    }
+
+    /// Commits of callers who wait for their answers before they send more: how often one waited in vain.
+    fn in_vain(callers: usize, commits: usize) -> usize {
+        let mut gathering = AddBatchTarget::default();
+        let mut in_vain = 0;
+        for _ in 0..commits {
+            let in_time = gathering.target <= callers;
+            in_vain += usize::from(!in_time);
+            gathering.record(callers.min(gathering.target), in_time);
+        }
+        in_vain
+    }
+
+    #[test]
+    fn callers_are_not_waited_for_beyond_their_number_but_rarely() {
+        let tries = usize::try_from(SUCCESSES_BEFORE_GROWTH).expect("small");
+        for callers in 1..COMMIT_GATHER_ADDS_MAX {
+            assert!(in_vain(callers, 100 * tries) <= 100, "{callers}");
+        }
+        assert_eq!(in_vain(COMMIT_GATHER_ADDS_MAX, 100 * tries), 0, "more than that are waited for by nobody");
+    }
+
+    #[test]
+    fn what_comes_in_time_is_taken_together_and_what_is_in_a_hurry_at_once() {
+        let queue = Arc::new(CommitInbox::default());
+        queue.state.lock().add_batch_target.target = 3;
+        let taker = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let mut commands = Vec::new();
+                assert!(queue.take(&mut commands));
+                commands.len()
+            }
+        });
+        // However slow this is, one add is taken by itself when nothing follows.
+        assert!(pushed(&queue, append(1)));
+        assert_eq!(taker.join().expect("no panic"), 1);
+        assert_eq!(queue.state.lock().add_batch_target.target, 1, "nobody is waited for again");
+        queue.state.lock().add_batch_target.target = COMMIT_GATHER_ADDS_MAX;
+        assert!(pushed(&queue, append(1)));
+        queue.push(roll(1_000).0);
+        assert_eq!(work_off(&queue), 2);
+        assert_eq!(queue.state.lock().add_batch_target.target, COMMIT_GATHER_ADDS_MAX, "a roll says nothing of adds");
+    }
+
+    /// Commands of a queue, as `Queues` sends them.
+    fn of_queue(commands: Vec<ShardCommand>) -> StoreCommand {
+        let shard = ShardId { queue: QueueId(1), number: 0 };
+        let step = Timestamp::from_secs(1).into();
+        let moment = Moment { step, since_boot: Duration::ZERO, boot: BootId(1) };
+        StoreCommand::Queue(QueueStoreCommand::Apply(ApplyCommands {
+            shard,
+            moment,
+            commands,
+            answer: oneshot::channel().0,
+        }))
+    }
+
+    fn settlement() -> StoreCommand {
+        let key = MessageKey { shard: 0, epoch: 1, sequence: 1 };
+        let token = LeaseToken { key, fence: Fence { epoch: 1, serial: 1 } };
+        let settle = QueueCommand::Settle { token, verb: SettleAction::Complete, failure: FailureReport::default() };
+        of_queue(vec![ShardCommand::of(settle)])
+    }
+
+    /// How many commands of each lane the next group has.
+    fn group(queue: &CommitInbox) -> [usize; CommitLane::COUNT] {
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        let mut lanes = [0; CommitLane::COUNT];
+        commands.iter().for_each(|command| lanes[command.lane() as usize] += 1);
+        lanes
+    }
+
+    #[test]
+    fn a_settlement_behind_ten_thousand_enqueues_is_in_the_next_group() {
+        let queue = CommitInbox::default();
+        for _ in 0..10_000 {
+            queue.push(of_queue(vec![enqueue("a")]));
+        }
+        assert_eq!(group(&queue), [0, 0, 0, BATCH_COST_MAX], "what fills a commit");
+        queue.push(of_queue(vec![dequeue(1)]));
+        queue.push(settlement());
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        assert_eq!(commands[0].lane(), CommitLane::Settlements, "and first in it");
+        assert_eq!(commands[1].lane(), CommitLane::General);
+        assert_eq!(commands.len(), BATCH_COST_MAX);
+    }
+
+    #[test]
+    fn a_single_add_behind_a_thousand_batches_is_in_the_next_group() {
+        let queue = CommitInbox::default();
+        for _ in 0..1_000 {
+            assert!(pushed(&queue, batch(100)));
+        }
+        assert!(pushed(&queue, append(1)));
+        assert_eq!(group(&queue), [0, 1, (BATCH_COST_MAX - 1) / 100, 0]);
+    }
+
+    #[test]
+    fn no_lane_starves() {
+        let queue = CommitInbox::default();
+        for _ in 0..10_000 {
+            queue.push(settlement());
+            queue.push(of_queue(vec![dequeue(1)]));
+            queue.push(of_queue(vec![enqueue("a")]));
+        }
+        let part = BATCH_COST_MAX / COMMIT_LANE_PART;
+        assert_eq!(group(&queue), [BATCH_COST_MAX - 2 * part, part, 0, part]);
+        let mut rounds = 0;
+        while queue.state.lock().len() > 0 {
+            assert!(group(&queue).iter().sum::<usize>() <= BATCH_COST_MAX);
+            rounds += 1;
+        }
+        assert_eq!(rounds, (3 * 10_000usize).div_ceil(BATCH_COST_MAX) - 1, "every group is full but the last");
+    }
+
+    #[test]
+    fn what_costs_more_than_a_group_gets_in() {
+        let queue = CommitInbox::default();
+        queue.push(of_queue(vec![dequeue(1); BATCH_COST_MAX + 1]));
+        queue.push(settlement());
+        assert_eq!(group(&queue), [1, 1, 0, 0]);
+    }
+
+    const THIRD: usize = HELD_BYTES_MAX / 3;
+
+    #[test]
+    fn intake_past_its_bound_is_told_to_come_again_and_gets_in_when_some_was_worked_off() {
+        let queue = CommitInbox::default();
+        assert!(pushed(&queue, append(THIRD)) && pushed(&queue, append(THIRD)));
+        assert!(!pushed(&queue, append(THIRD)), "the third does not fit beside what each takes by itself");
+        assert!(pushed(&queue, append(1_000)), "a smaller one does");
+        let commands = take_all(&queue);
+        assert!(!pushed(&queue, append(THIRD)), "what is worked on still counts");
+        queue.release(commands[0].bytes());
+        assert!(pushed(&queue, append(THIRD)));
+        queue.release(commands[1].bytes());
+        queue.release(commands[2].bytes());
+        assert_eq!(work_off(&queue), 1);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn room_that_is_set_aside_counts_and_goes_over_to_the_command() {
+        let queue = CommitInbox::default();
+        let (first, _answered) = append(2 * THIRD);
+        let reserved = queue.reserve(&first).expect("there is room");
+        assert!(!pushed(&queue, append(2 * THIRD)), "the room is taken");
+        assert_eq!((queue.bytes() > 2 * THIRD, queue.is_busy()), (true, false));
+        let (second, _answered) = append(2 * THIRD);
+        assert_eq!(queue.reserve(&second).err(), Some(StoreErrorKind::Busy));
+        queue.push_reserved(first, reserved);
+        assert!(queue.is_busy() && !pushed(&queue, append(2 * THIRD)), "it counts once, and still");
+        assert_eq!(work_off(&queue), 1);
+        assert_eq!(queue.bytes(), 0);
+        let reserved = queue.reserve(&second).expect("there is room again");
+        queue.close();
+        queue.push_reserved(second, reserved);
+        assert_eq!(queue.bytes(), 0, "what comes after the end is refused and holds nothing");
+    }
+
+    #[test]
+    fn intake_and_upkeep_never_keep_each_other_out() {
+        let queue = CommitInbox::default();
+        assert!(pushed(&queue, append(2 * THIRD)) && !pushed(&queue, append(2 * THIRD)));
+        let (command, mut answered) = roll(UPKEEP_BYTES_MAX / 2);
+        queue.push(command);
+        assert!(answered.try_recv().is_err(), "upkeep gets in while intake is turned away");
+        let (command, mut answered) = roll(UPKEEP_BYTES_MAX / 2 + UPKEEP_BYTES_MAX / 4);
+        queue.push(command);
+        assert!(answered.try_recv().is_ok(), "and has a bound of its own");
+        assert!(pushed(&queue, append(1_000)), "that does not keep intake out");
+        assert_eq!(work_off(&queue), 3);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn a_command_larger_than_its_bound_gets_in_when_no_other_of_its_class_is_there() {
+        let queue = CommitInbox::default();
+        assert!(pushed(&queue, append(HELD_BYTES_MAX + 1)));
+        assert!(!pushed(&queue, append(1)), "one command past the bound is all");
+        let (command, mut answered) = roll(2 * UPKEEP_BYTES_MAX);
+        queue.push(command);
+        assert!(answered.try_recv().is_err());
+        assert_eq!(work_off(&queue), 2);
+        assert!(pushed(&queue, append(1)));
+        assert!(!pushed(&queue, append(HELD_BYTES_MAX + 1)), "it waits its turn");
+        assert_eq!(work_off(&queue), 1);
+        assert!(pushed(&queue, append(HELD_BYTES_MAX + 1)));
+    }
+
+    #[test]
+    fn what_was_lined_up_before_the_queue_closed_is_worked_off_and_no_more_gets_in() {
+        let queue = Arc::new(CommitInbox::default());
+        let (is_over, over) = mpsc::channel();
+        let seen = Arc::new(AtomicBool::new(false));
+        let worker = std::thread::spawn({
+            let (queue, seen) = (Arc::clone(&queue), Arc::clone(&seen));
+            move || {
+                let mut commands = Vec::new();
+                while queue.take(&mut commands) {
+                    seen.store(true, Ordering::SeqCst);
+                    commands.clear();
+                }
+                is_over.send(()).expect("somebody waits");
+            }
+        });
+        queue.push(append(10).0);
+        queue.close();
+        over.recv_timeout(Duration::from_secs(60)).expect("a closed queue ends its worker");
+        worker.join().expect("no panic");
+        assert!(seen.load(Ordering::SeqCst));
+        let (command, mut answered) = append(10);
+        queue.push(command);
+        let refused = answered.try_recv().expect("answered at once").remove(0).expect_err("closed");
+        assert_eq!(refused.kind, StoreErrorKind::Closed);
+    }
+}

@@ -1,0 +1,260 @@
+//! The committer: one thread, the only writer of the store.
+//!
+//! It takes all commands that wait, checks and stages them into one batch, commits it with one sync, takes the rows into
+//! memory, and answers. Whatever is answered is durable and readable. A commit that fails ends it: nobody knows what the
+//! disk holds then, and the process is expected to end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::adapters::embedded::commit::command::{AdmissionClass, StoreCommand};
+use crate::adapters::embedded::commit::writer::{SyncMode, Writer};
+use crate::adapters::embedded::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
+use crate::adapters::embedded::error::OpenError;
+use crate::adapters::embedded::queues::command::QueueStoreCommand;
+use crate::adapters::embedded::queues::recover::RecoveredQueues;
+use crate::adapters::embedded::store_core::StoreCore;
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::ports::{AppendGuard, StoreError, StoreErrorKind};
+use group::{CommitGroup, StagedCommand};
+
+mod group;
+mod queues;
+mod slices;
+mod stage;
+mod structure;
+
+/// The thread's own state.
+pub struct Committer {
+    core: Arc<StoreCore>,
+    writer: Writer,
+    space: DiskSpaceMonitor,
+    tail_bytes_max: usize,
+    /// The next shard to sweep, and how many are due.
+    sweep: (usize, usize),
+    /// The shards of all queues.
+    queues: queues::CommitterQueues,
+    /// What failed writes hold. It is never dropped: an event that may be on disk must not lose its hold.
+    retained_guards: Vec<AppendGuard>,
+}
+
+/// How long events stay in memory after the limit has passed them, so that rolls and reads find them there.
+const TAIL_RETENTION: std::time::Duration = std::time::Duration::from_secs(30);
+
+impl Committer {
+    /// Starts the thread. It ends when the queue is closed, after the last command.
+    pub fn start(
+        core: Arc<StoreCore>,
+        writer: Writer,
+        space: DiskSpaceMonitor,
+        tail_bytes_max: usize,
+        recovered: RecoveredQueues,
+    ) -> Result<JoinHandle<()>, OpenError> {
+        core.set_commit_number(writer.number());
+        if !recovered.table.leftovers.is_empty() {
+            core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
+        }
+        let (queues, unsettled) = (queues::CommitterQueues::new(recovered), Vec::new());
+        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), queues, retained_guards: unsettled };
+        let thread = std::thread::Builder::new().name("committer".to_owned());
+        thread.spawn(move || committer.run()).map_err(OpenError::Thread)
+    }
+
+    fn run(mut self) {
+        let core = Arc::clone(&self.core);
+        if catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
+            core.fail("the writer thread panicked".to_owned());
+        }
+        let _kept_for_ever = std::mem::ManuallyDrop::new(std::mem::take(&mut self.retained_guards));
+        if core.failure().is_none()
+            && let Err(error) = self.writer.finish()
+        {
+            core.fail(format!("the last sync failed: {error}"));
+        }
+        self.reject_remaining();
+    }
+
+    fn work(&mut self) {
+        let mut commands = Vec::new();
+        while self.core.inbox.take(&mut commands) {
+            self.core.update_disk_space(&self.space);
+            let mut group = CommitGroup::new(&self.writer, commands.len());
+            for command in commands.drain(..) {
+                self.stage_or_run(&mut group, command);
+            }
+            self.flush(&mut group);
+            self.admit_listeners();
+            self.trim_answers();
+            self.sweep_some_shards();
+        }
+    }
+
+    /// Stages a command, or does it at once where it stands alone.
+    fn stage_or_run(&mut self, group: &mut CommitGroup, command: StoreCommand) {
+        group.bytes_waited += command.bytes();
+        if self.core.failure().is_some() {
+            return command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
+        }
+        if !self.has_disk_space_for(&command) {
+            return command.fail(|op| StoreError::not_applied(StoreErrorKind::Full, op));
+        }
+        match command {
+            StoreCommand::Append(append) => self.stage_append(group, append),
+            StoreCommand::Settle(settle) => self.stage_settle(group, settle),
+            StoreCommand::Publish(dataset, closed, answer) => self.stage_publish(group, dataset, closed, answer),
+            StoreCommand::Roll(dataset, writes, answer) => self.stage_roll(group, dataset, writes, answer),
+            StoreCommand::Watermarks(dataset, moved, answer) => self.stage_watermarks(group, dataset, moved, answer),
+            StoreCommand::Queue(ask) => self.stage_queue(group, ask),
+            StoreCommand::CreateSlice(slice, answer) => self.stage_slice(group, slice, answer),
+            StoreCommand::SetStatus(dataset, start, status, answer) => {
+                self.stage_status(group, dataset, start, status, answer);
+            }
+            alone @ (StoreCommand::DropSlice(..)
+            | StoreCommand::Catalog(..)
+            | StoreCommand::TrimSeries(..)
+            | StoreCommand::Forget(..)
+            | StoreCommand::PurgeRows(..)
+            | StoreCommand::Snapshot(_)) => {
+                self.flush(group);
+                self.run_alone(alone);
+            }
+        }
+        if group.is_full() {
+            self.flush(group);
+        }
+    }
+
+    fn has_disk_space_for(&self, command: &StoreCommand) -> bool {
+        let frees = matches!(
+            command,
+            StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::PurgeRows(..)
+                // Takes no room.
+                | StoreCommand::Snapshot(_)
+                // Commands of queues are judged one by one.
+                | StoreCommand::Queue(_)
+        );
+        if !self.core.is_full() || frees {
+            return true;
+        }
+        command.class() == AdmissionClass::Upkeep && self.space.level() > DiskSpaceLevel::Exhausted
+    }
+
+    /// Commits what is staged, takes it into memory and answers.
+    fn flush(&mut self, group: &mut CommitGroup) {
+        let whole = std::mem::replace(group, CommitGroup::new(&self.writer, 0));
+        let CommitGroup { mut batch, mut sync, commands: work, bytes_waited, queues, .. } = whole;
+        let mut committed = true;
+        let shards: Vec<_> = queues.shards().collect();
+        if let Some(spaces) = &self.queues.spaces
+            && queues.write(&mut self.queues.table, spaces, &mut batch, self.writer.number() + 1)
+        {
+            sync = SyncMode::Yes;
+        }
+        if !batch.is_empty() {
+            committed = self.commit(batch, sync);
+        }
+        if committed {
+            self.queues.listeners.notify(&self.queues.table, shards.into_iter());
+            let answers: Vec<group::CommittedReply> = work.into_iter().map(|work| self.publish(work)).collect();
+            for answer in answers {
+                answer.send();
+            }
+        } else {
+            for work in work {
+                self.retained_guards.extend(work.fail());
+            }
+        }
+        self.core.inbox.release(bytes_waited);
+    }
+
+    /// Commits a batch. A failure is final.
+    fn commit(&mut self, batch: crate::adapters::embedded::commit::writer::CommitBatch, sync: SyncMode) -> bool {
+        match self.writer.commit(batch, sync) {
+            Ok(()) => {
+                self.core.set_commit_number(self.writer.number());
+                true
+            }
+            Err(error) => {
+                self.core.fail(format!("commit {} failed: {error}", self.writer.number() + 1));
+                false
+            }
+        }
+    }
+
+    /// Takes committed rows into memory.
+    fn publish(&mut self, work: StagedCommand) -> group::CommittedReply {
+        let memory = &self.core.counters;
+        match &work {
+            StagedCommand::Append { dataset, events, outcomes, .. } => {
+                for (event, _) in events.iter().zip(outcomes).filter(|(_, outcome)| group::is_inserted(outcome)) {
+                    memory.publish(*dataset, &event.counter, &event.event);
+                }
+            }
+            StagedCommand::Settle { dataset, void, .. } => {
+                for event in void {
+                    memory.publish(*dataset, &event.counter, &event.event);
+                }
+            }
+            StagedCommand::Publish { dataset, to, .. } => {
+                self.core.meta_state.raise_limit(*dataset, *to);
+                self.schedule_sweep();
+            }
+            StagedCommand::Roll { dataset, rolls, .. } => {
+                for (counter, bytes, checkpoint) in rolls {
+                    memory.publish_checkpoint(*dataset, counter, bytes, checkpoint);
+                }
+            }
+            // The cores know it already; nobody else sees them.
+            StagedCommand::Queue(_) => {}
+            StagedCommand::Slice { row, .. } => self.core.slices.upsert_row(row),
+            StagedCommand::Watermarks { dataset, moved, .. } => {
+                for (shard, to) in moved {
+                    self.core.meta_state.raise_watermark(*dataset, *shard, *to);
+                }
+            }
+        }
+        work.into_reply()
+    }
+
+    /// A limit moved: an eighth of all shards is due.
+    fn schedule_sweep(&mut self) {
+        let shards = crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
+        self.sweep.1 = (self.sweep.1 + shards / 8).min(shards);
+    }
+
+    /// Sweeps a few shards, so that no single pause is long.
+    fn sweep_some_shards(&mut self) {
+        let (mut next, owed) = self.sweep;
+        if owed == 0 {
+            return;
+        }
+        let floors = self.floors();
+        let now = (owed / 8).max(1);
+        for _ in 0..now {
+            self.core.counters.sweep(next, &floors);
+            next = (next + 1) % crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
+        }
+        self.sweep = (next, owed - now);
+    }
+
+    /// How far events may leave memory: well below the limit, up to it when memory is short.
+    fn floors(&self) -> Vec<(DatasetId, Timestamp)> {
+        let is_short = self.core.counters.tail_bytes() > self.tail_bytes_max;
+        let kept = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };
+        let limits = self.core.meta_state.limits().into_iter();
+        limits.map(|(dataset, limit)| (dataset, if limit == Timestamp::MIN { limit } else { limit - kept })).collect()
+    }
+
+    /// Turns away what was lined up before the queue closed.
+    fn reject_remaining(&self) {
+        self.core.inbox.close();
+        let mut commands = Vec::new();
+        while self.core.inbox.take(&mut commands) {
+            for command in commands.drain(..) {
+                command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
+            }
+        }
+    }
+}

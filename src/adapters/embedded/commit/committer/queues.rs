@@ -1,0 +1,417 @@
+//! How commands of queues are applied and staged, and what changes the shape of the queues: new ones, dropped ones, the
+//! catalog.
+
+use super::group::{CommitGroup, StagedCommand};
+use super::{Committer, SyncMode};
+use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::queues::encode_body;
+use crate::adapters::codec::queues::settings::{encode_header, encode_queue, encode_settings};
+use crate::adapters::embedded::commit::command::StoreCommand;
+use crate::adapters::embedded::disk::disk_space::DiskSpaceLevel;
+use crate::adapters::embedded::disk::key::TIDIED;
+use crate::adapters::embedded::disk::library::KeyspaceError;
+use crate::adapters::embedded::disk::meta;
+use crate::adapters::embedded::disk::read::rows;
+use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::queues::command::{ApplyCommands, QueueStoreCommand, is_intake};
+use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
+use crate::adapters::embedded::queues::recover::RecoveredQueues;
+use crate::adapters::embedded::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
+use crate::adapters::embedded::queues::staged_changes::{ListenerSet, PendingQueueReply};
+use crate::adapters::embedded::queues::store_time::Moment;
+use crate::adapters::embedded::queues::{catalog, key};
+use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::count_pending_arrivals;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
+use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    MessageBody, QueueRecord, QueueRequest, ScanOrder, ShardAnswer, ShardCommand, StoreError, StoreErrorKind,
+    StoredMessage,
+};
+
+/// The committer's own of queues.
+pub struct CommitterQueues {
+    pub(super) table: ShardTable,
+    pub(super) spaces: Option<QueueKeyspaces>,
+    pub(super) listeners: ListenerSet,
+    /// The latest moment of any command.
+    moment: Option<Moment>,
+    /// Whether kept answers may have outlived every window.
+    trim_due: bool,
+}
+
+const APPLY: &str = "apply to queue";
+
+impl CommitterQueues {
+    /// Goes on with what was found.
+    pub fn new(recovered: RecoveredQueues) -> Self {
+        let RecoveredQueues { spaces, table, moment } = recovered;
+        Self { table, spaces, listeners: ListenerSet::default(), moment, trim_due: true }
+    }
+
+    /// The time of a command: it never goes back.
+    fn at(&mut self, moment: Moment) -> Moment {
+        let step = self.moment.map_or(moment.step, |last| moment.step.clamped_after(last.step));
+        *self.moment.insert(Moment { step, ..moment })
+    }
+}
+
+impl Committer {
+    /// Stages what is asked of queues, or does it at once where it stands alone.
+    pub(super) fn stage_queue(&mut self, group: &mut CommitGroup, ask: QueueStoreCommand) {
+        match ask {
+            QueueStoreCommand::Apply(apply) => self.stage_apply(group, apply),
+            QueueStoreCommand::Read(shard, moment, read, answer) => {
+                let at = self.queues.at(moment).step.now;
+                match self.queues.table.shards.get(&shard) {
+                    Some(kept) => {
+                        let seen = Box::new(kept.read(&read, at));
+                        group.commands.push(StagedCommand::Queue(PendingQueueReply::Read(answer, seen)));
+                    }
+                    // A caller that stopped waiting has nobody to tell.
+                    None => drop(answer.send(Err(no_such_shard("read queue")))),
+                }
+            }
+            QueueStoreCommand::List(answer) => {
+                let queues = self.queues.table.live();
+                group.commands.push(StagedCommand::Queue(PendingQueueReply::List(answer, queues)));
+            }
+            QueueStoreCommand::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
+            QueueStoreCommand::AttachListeners => {
+                self.flush(group);
+                self.admit_listeners();
+            }
+            alone @ (QueueStoreCommand::Create(..)
+            | QueueStoreCommand::Drop(..)
+            | QueueStoreCommand::Catalog(..)
+            | QueueStoreCommand::SaveRequest(..)
+            | QueueStoreCommand::LeaseKey(..)
+            | QueueStoreCommand::ResetClock(..)
+            | QueueStoreCommand::PurgeDropped) => {
+                self.flush(group);
+                self.run_queue_alone(alone);
+            }
+        }
+    }
+
+    fn stage_apply(&mut self, group: &mut CommitGroup, apply: ApplyCommands) {
+        let ApplyCommands { shard, moment, commands, answer } = apply;
+        let moment = self.queues.at(moment);
+        let room = self.disk_space_level();
+        let stage = |sent| self.stage_command(group, shard, moment, sent, room);
+        let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
+        if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
+            let arrived = answers.iter().flatten().map(|answer| count_pending_arrivals(&answer.transitions)).sum();
+            kept.refresh_view(arrived, moment.step.now);
+            answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
+        }
+        group.commands.push(StagedCommand::Queue(PendingQueueReply::Apply(answer, answers)));
+    }
+
+    fn stage_command(
+        &mut self,
+        group: &mut CommitGroup,
+        shard: ShardId,
+        moment: Moment,
+        sent: ShardCommand,
+        room: DiskSpaceLevel,
+    ) -> Result<ShardAnswer, StoreError> {
+        let is_intake = is_intake(&sent.command);
+        if room < disk_space_needed(&sent.command) {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, APPLY));
+        }
+        if !self.queues.table.shards.contains_key(&shard) {
+            return Err(no_such_shard(APPLY));
+        }
+        if let QueueCommand::Enqueue(message) = &sent.command
+            && let Some(view) = self.queues.table.duplicate_in_other_shard(shard, message)
+        {
+            return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
+        }
+        // From here on nothing fails, so that a refused command leaves nothing behind.
+        let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
+        let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
+        let is_last = matches!(sent.command, QueueCommand::Delete);
+        let left = if is_last { kept.sequences() } else { Vec::new() };
+        let mut applied = kept.shard.apply(sent.command, moment.step);
+        let view = kept.view;
+        let messages = match &applied.reply {
+            Ok(Reply::Leases { leases, .. }) => {
+                let heads = leases.iter().filter_map(|lease| kept.find(lease.token.key));
+                heads.map(|head| StoredMessage { head: head.clone(), body: MessageBody::default() }).collect()
+            }
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        let body = match &applied.reply {
+            Ok(Reply::Enqueued { key, already_enqueued: false, .. }) if is_intake => {
+                Some((key.sequence, encode_body(&sent.body)))
+            }
+            Ok(_) | Err(_) => None,
+        };
+        if !left.is_empty() {
+            self.queues.table.leftovers.push((shard, left, Vec::new()));
+            self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
+        }
+        group.queues.note(shard, moment, &mut applied, body, answers);
+        group.events += applied.transitions.len();
+        let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
+        Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
+    }
+
+    /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
+    fn dedupe_keyspace(
+        &mut self,
+        shard: ShardId,
+        command: &QueueCommand,
+        step: StepTime,
+    ) -> Result<Option<fjall::Keyspace>, StoreError> {
+        let QueueCommand::Enqueue(message) = command else { return Ok(None) };
+        let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(None) };
+        let kept =
+            (step.token_age_clock - at.shard.settings().dedupe_window)..=(step.token_ahead_clock + TOKEN_AHEAD_MAX);
+        let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
+        let made = self.queues.table.answers.make(self.writer.library(), time);
+        let (keyspace, is_new) = made.map_err(|error| keyspace_error(error, APPLY))?;
+        self.queues.trim_due |= is_new;
+        Ok(Some(keyspace))
+    }
+
+    /// The room there is for commands of queues.
+    fn disk_space_level(&self) -> DiskSpaceLevel {
+        if self.core.is_full() { self.space.level() } else { DiskSpaceLevel::Plenty }
+    }
+
+    fn run_queue_alone(&mut self, ask: QueueStoreCommand) {
+        // A caller that stopped waiting has nobody to tell.
+        match ask {
+            QueueStoreCommand::Create(queue, shards, settings, answer) => {
+                drop(answer.send(self.create_queue(queue, shards, &settings)));
+            }
+            QueueStoreCommand::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
+            QueueStoreCommand::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
+            QueueStoreCommand::SaveRequest(request, now, answer) => drop(answer.send(self.save_request(*request, now))),
+            QueueStoreCommand::LeaseKey(made, answer) => drop(answer.send(self.lease_key(made))),
+            QueueStoreCommand::ResetClock(moment, answer) => drop(answer.send(self.reset_queue_clock(moment))),
+            QueueStoreCommand::PurgeDropped => self.purge_dropped_queues(),
+            QueueStoreCommand::Apply(_)
+            | QueueStoreCommand::Read(..)
+            | QueueStoreCommand::List(_)
+            | QueueStoreCommand::Clock(..)
+            | QueueStoreCommand::AttachListeners => {
+                unreachable!("this is staged with others")
+            }
+        }
+    }
+
+    /// The keyspaces of queues, made with the first one.
+    fn queue_spaces(&mut self, op: &'static str) -> Result<QueueKeyspaces, StoreError> {
+        if let Some(spaces) = &self.queues.spaces {
+            return Ok(spaces.clone());
+        }
+        let spaces = QueueKeyspaces::make(self.writer.library()).map_err(|error| keyspace_error(error, op))?;
+        self.queues.spaces = Some(spaces.clone());
+        *self.core.queues.spaces.write() = Some(spaces.clone());
+        Ok(spaces)
+    }
+
+    fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &Settings) -> Result<(), StoreError> {
+        const OP: &str = "create queue";
+        let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why);
+        match self.queues.table.queues.get(&queue) {
+            Some(Some(_)) => return Ok(()),
+            Some(None) => return Err(refuse("a queue of this number was dropped")),
+            None => {}
+        }
+        if self.disk_space_level() < DiskSpaceLevel::Plenty {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
+        }
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(2 * shards as usize + 1);
+        let mut made = Vec::new();
+        for number in 0..shards {
+            let core = Shard::new(number, EPOCH, settings.clone()).map_err(|_| refuse("the settings are not valid"))?;
+            let shard = ShardId { queue, number };
+            batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(settings));
+            made.push((shard, LoadedShard::new(core)));
+        }
+        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
+        self.commit_alone(batch, OP)?;
+        self.queues.table.shards.extend(made);
+        self.queues.table.queues.insert(queue, Some(shards));
+        self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
+        Ok(())
+    }
+
+    fn drop_queue(&mut self, queue: QueueId) -> Result<(), StoreError> {
+        const OP: &str = "drop queue";
+        let (Some(Some(shards)), Some(spaces)) = (self.queues.table.queues.get(&queue), &self.queues.spaces) else {
+            return Ok(());
+        };
+        let mut batch = self.writer.batch(2 * *shards as usize + 1);
+        for number in 0..*shards {
+            let shard = ShardId { queue, number };
+            batch.remove(&spaces.shards, key::of_header(shard));
+            batch.remove(&spaces.shards, key::of_settings(shard));
+        }
+        for many in [key::value_limits(queue), key::sessions(queue)] {
+            for row in rows(&spaces.shards, many, ScanOrder::OldestFirst) {
+                let (key, _) = row.map_err(|error| error.into_store_error(OP))?;
+                batch.remove(&spaces.shards, key);
+            }
+        }
+        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
+        self.commit_alone(batch, OP)?;
+        self.queues.table.drop_queue(queue);
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
+        Ok(())
+    }
+
+    fn change_queue_catalog(&mut self, record: QueueRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit queue";
+        let checked = self.core.queues.catalog.check(&record);
+        checked.map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
+        if record.queue.is_some() && self.disk_space_level() < DiskSpaceLevel::Reserve {
+            return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
+        }
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(3);
+        catalog::stage(&spaces, &mut batch, &record);
+        self.commit_alone(batch, OP)?;
+        self.core.queues.catalog.publish(record);
+        Ok(())
+    }
+
+    /// What takes messages out goes on without room, so its request is kept from the reserve.
+    fn save_request(&mut self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        const OP: &str = "keep request";
+        let gone = self.core.queues.catalog.evicted_for(&request, now);
+        let gone = gone.ok_or_else(|| StoreError::not_applied(StoreErrorKind::Busy, OP))?;
+        let spaces = self.queue_spaces(OP)?;
+        let mut batch = self.writer.batch(1 + gone.len());
+        catalog::stage_request(&spaces, &mut batch, &request, &gone);
+        self.commit_alone(batch, OP)?;
+        self.core.queues.catalog.save_request(request, &gone);
+        Ok(())
+    }
+
+    /// The key that seals lease tokens: this one if there is none. It is a row of `meta`, which is there from the start.
+    fn lease_key(&mut self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        const OP: &str = "lease key";
+        let read = self.writer.library().meta.get(meta::LEASE_KEY).map_err(ReadError::from);
+        if let Some(row) = read.map_err(|error| error.into_store_error(OP))? {
+            let known = row.as_ref().try_into().map(LeaseKey);
+            let other_length = || CorruptValue::new("lease key", "a value of another length");
+            return known.map_err(|_| ReadError::from(other_length()).into_store_error(OP));
+        }
+        let mut batch = self.writer.batch(1);
+        batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
+        self.commit_alone(batch, OP)?;
+        Ok(made)
+    }
+
+    /// Judges the age of tokens by wall time again, in one commit with what is refused for it.
+    fn reset_queue_clock(&mut self, moment: Moment) -> Result<Option<Timestamp>, StoreError> {
+        const OP: &str = "reset queue clock";
+        let refused_before =
+            self.queues.table.shards.values().filter_map(|kept| kept.shard.tokens_refused_before()).max();
+        let Some(step) = self.queues.at(moment).step.reset(moment.step.token_age_clock, refused_before) else {
+            return Ok(None);
+        };
+        let from = step.accepts_tokens_from();
+        if let Some(spaces) = &self.queues.spaces {
+            let mut batch = self.writer.batch(1 + self.queues.table.shards.len());
+            for (shard, kept) in &mut self.queues.table.shards {
+                kept.shard.accept_tokens_from(from);
+                kept.write_header(*shard, spaces, &mut batch);
+            }
+            batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
+            self.commit_alone(batch, OP)?;
+        }
+        self.queues.moment = Some(Moment { step, ..moment });
+        Ok(Some(from))
+    }
+
+    /// Removes some of what dropped queues have left, and comes back for the rest. A failure is final, and noted.
+    fn purge_dropped_queues(&mut self) {
+        let (Some(spaces), Some((shard, sequences, entries))) =
+            (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
+        else {
+            return;
+        };
+        let mut batch = self.writer.batch(2 * TIDY_MESSAGES_MAX);
+        let some = sequences.len().saturating_sub(TIDY_MESSAGES_MAX);
+        for sequence in sequences.drain(some..) {
+            let place = key::of_message(*shard, sequence);
+            batch.remove(&spaces.heads, place);
+            batch.remove(&spaces.bodies, place);
+        }
+        let some = entries.len().saturating_sub(TIDY_MESSAGES_MAX);
+        for entry in entries.drain(some..) {
+            batch.remove(&spaces.outbox, key::of_outbox(*shard, entry.commit, entry.rows));
+        }
+        // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+        for keyspace in [&spaces.heads, &spaces.bodies, &spaces.outbox] {
+            batch.put(keyspace, TIDIED, &b""[..]);
+        }
+        if sequences.is_empty() && entries.is_empty() {
+            self.queues.table.leftovers.pop();
+        }
+        if self.commit(batch, SyncMode::No) && !self.queues.table.leftovers.is_empty() {
+            self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
+        }
+    }
+
+    /// Drops kept answers that no window reaches any more.
+    pub(super) fn trim_answers(&mut self) {
+        const OP: &str = "drop answers";
+        let trim = std::mem::take(&mut self.queues.trim_due);
+        let (true, Some(spaces), Some(moment)) = (trim, &self.queues.spaces, self.queues.moment) else { return };
+        let window = self.queues.table.longest_window();
+        let outlived = self.queues.table.answers.take_outlived(moment.step.token_age_clock, window);
+        if outlived.is_empty() {
+            return;
+        }
+        // Their tokens are too old by this moment, which the next start must not be without.
+        let mut batch = self.writer.batch(1);
+        batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
+        if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
+            tracing::warn!(%error, "kept answers that are past their time stay until the next start");
+        }
+    }
+
+    /// Takes in listeners that the committer does not know yet.
+    pub(super) fn admit_listeners(&mut self) {
+        let new = std::mem::take(&mut *self.core.queues.new_listeners.lock());
+        if !new.is_empty() {
+            self.queues.listeners.add(new, &self.queues.table);
+        }
+    }
+}
+
+/// What room a command needs. What operators do about a shard as a whole is small and rare, and a server that starts
+/// does it again; it must not be kept from starting.
+fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
+    let of_whole_shard = matches!(
+        command,
+        QueueCommand::Block { .. }
+            | QueueCommand::Configure(_)
+            | QueueCommand::SetValueLimit { .. }
+            | QueueCommand::Delete
+    );
+    match (is_intake(command), of_whole_shard) {
+        (true, _) => DiskSpaceLevel::Plenty,
+        (false, true) => DiskSpaceLevel::Exhausted,
+        (false, false) => DiskSpaceLevel::Reserve,
+    }
+}
+
+fn no_such_shard(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).with_source("there is no such queue")
+}
+
+fn keyspace_error(error: KeyspaceError, op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(error)
+}

@@ -1,0 +1,61 @@
+//! Slices that are made or move on: staged with other commands, because with many datasets of short slices there are many.
+
+use super::group::{CommitGroup, SliceReplySender, StagedCommand};
+use super::{Committer, SyncMode};
+use crate::adapters::codec::encode_slice;
+use crate::adapters::embedded::commit::command::ReplySender;
+use crate::adapters::embedded::disk::meta;
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::ports::{StoreError, StoreErrorKind};
+
+impl Committer {
+    /// Stages the row of a slice, unless there is one.
+    pub(super) fn stage_slice(&self, group: &mut CommitGroup, slice: TimeSlice, answer: ReplySender<TimeSlice>) {
+        let known = self.slice(group, slice.dataset, slice.start);
+        let row = known.unwrap_or_else(|| {
+            self.put_slice(group, &slice);
+            slice
+        });
+        group.commands.push(StagedCommand::Slice { row, answer: SliceReplySender::Created(answer) });
+    }
+
+    /// Stages the next status of a slice. The last one is not staged: the slice goes with it.
+    pub(super) fn stage_status(
+        &self,
+        group: &mut CommitGroup,
+        dataset: DatasetId,
+        start: Timestamp,
+        status: SliceStatus,
+        answer: ReplySender<()>,
+    ) {
+        let Some(mut row) = self.slice(group, dataset, start) else {
+            // A caller that stopped waiting has nobody to tell.
+            return drop(answer.send(Err(no_slice(dataset, start, "set slice status"))));
+        };
+        if status > row.status {
+            row.status = status;
+            self.put_slice(group, &row);
+        }
+        group.commands.push(StagedCommand::Slice { row, answer: SliceReplySender::Moved(answer) });
+    }
+
+    /// The row of a slice: staged or committed.
+    fn slice(&self, group: &CommitGroup, dataset: DatasetId, start: Timestamp) -> Option<TimeSlice> {
+        group.slices.get(&(dataset, start)).cloned().or_else(|| self.core.slices.row(dataset, start))
+    }
+
+    fn put_slice(&self, group: &mut CommitGroup, slice: &TimeSlice) {
+        let key = meta::slice(slice.dataset, slice.start);
+        group.batch.put(&self.writer.library().meta, key, encode_slice(slice));
+        group.slices.insert((slice.dataset, slice.start), slice.clone());
+        group.sync = SyncMode::Yes;
+    }
+}
+
+/// The error of a status for a slice that nobody made.
+pub(super) fn no_slice(dataset: DatasetId, start: Timestamp, op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op)
+        .with_source(format!("dataset {} has no slice that starts at {start:?}", dataset.0))
+}

@@ -1,0 +1,164 @@
+//! What changes the shape of the store: the catalog, series, namespaces and slices that go. Rare, and each a commit of its
+//! own, so that the next command sees it done.
+
+use fjall::Keyspace;
+
+use super::slices::no_slice;
+use super::{Committer, SyncMode};
+use crate::adapters::codec::encode_slice;
+use crate::adapters::embedded::backup::BackupSnapshot;
+use crate::adapters::embedded::commit::command::{ReplySender, StoreCommand};
+use crate::adapters::embedded::commit::writer::CommitBatch;
+use crate::adapters::embedded::counters::slices::SliceKeyspaces;
+use crate::adapters::embedded::disk::key::{self, KeyRange};
+use crate::adapters::embedded::disk::meta;
+use crate::adapters::embedded::disk::read::rows;
+use crate::adapters::embedded::error::ReadError;
+use crate::domain::Timestamp;
+use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::rollup::SliceStatus;
+use crate::ports::{NamespaceRecord, ScanOrder, StoreError, StoreErrorKind};
+
+impl Committer {
+    /// Does a command that stands alone.
+    pub(super) fn run_alone(&mut self, command: StoreCommand) {
+        match command {
+            StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
+            StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
+            StoreCommand::TrimSeries(step_seconds, before, answer) => {
+                reply(answer, self.trim_series(step_seconds, before))
+            }
+            StoreCommand::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
+            StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
+            StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
+            StoreCommand::Append(_)
+            | StoreCommand::Settle(_)
+            | StoreCommand::Publish(..)
+            | StoreCommand::Roll(..)
+            | StoreCommand::Watermarks(..)
+            | StoreCommand::CreateSlice(..)
+            | StoreCommand::SetStatus(..)
+            | StoreCommand::Queue(_) => {
+                unreachable!("this command is staged with others")
+            }
+        }
+    }
+
+    /// The state between two commits, with whatever keyspaces there are; those that are dropped later stay readable.
+    fn snapshot(&self) -> Result<BackupSnapshot, StoreError> {
+        let frozen = BackupSnapshot::take(self.writer.library(), self.writer.number());
+        frozen.map_err(|error| ReadError::from(error).into_store_error("back up"))
+    }
+
+    /// Drops a slice for good. The answer comes when its keyspaces were deleted, which is done elsewhere.
+    fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp, answer: ReplySender<()>) {
+        match self.commit_slice_drop(dataset, start) {
+            Ok(Some(keyspaces)) => self.core.keyspace_jobs.delete(keyspaces, answer),
+            Ok(None) => reply(answer, Ok(())),
+            Err(error) => reply(answer, Err(error)),
+        }
+    }
+
+    /// Drops a slice; hands out its keyspaces, if it has any.
+    fn commit_slice_drop(&mut self, dataset: DatasetId, start: Timestamp) -> Result<Option<Vec<Keyspace>>, StoreError> {
+        const OP: &str = "drop slice";
+        let Some(mut slice) = self.core.slices.row(dataset, start) else {
+            return Err(no_slice(dataset, start, OP));
+        };
+        if slice.status != SliceStatus::Dropped {
+            slice.status = SliceStatus::Dropped;
+            let mut batch = self.writer.batch(1);
+            batch.put(&self.writer.library().meta, meta::slice(dataset, start), encode_slice(&slice));
+            self.commit_alone(batch, OP)?;
+        }
+        let Some(spaces) = self.core.slices.advance_status(dataset, start, slice.status) else { return Ok(None) };
+        self.core.counters.forget_events(dataset, slice.start, slice.end.just_before());
+        let keyspaces = spaces.into_list();
+        self.writer.forget(&keyspaces);
+        Ok(Some(keyspaces))
+    }
+
+    fn change_catalog(&mut self, record: &NamespaceRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit";
+        let catalog = &self.core.catalog;
+        catalog.check(record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
+        let mut batch = self.writer.batch(6);
+        catalog.stage(self.writer.library(), &mut batch, record);
+        self.commit_alone(batch, OP)?;
+        self.core.catalog.publish(record);
+        Ok(())
+    }
+
+    fn trim_series(&mut self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
+        let old = self.core.series.take_before(step_seconds, before);
+        if old.is_empty() { Ok(()) } else { self.delete(old, "trim series") }
+    }
+
+    /// Deletes keyspaces; what remains of them after a crash is deleted when the store opens.
+    pub(super) fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
+        self.writer.forget(&keyspaces);
+        let deleted = self.writer.library().delete(keyspaces, || {});
+        deleted.map_err(|error| StoreError::unknown(StoreErrorKind::Unavailable, op).with_source(error))
+    }
+
+    fn forget(&mut self, namespace: NamespaceId) -> Result<(), StoreError> {
+        let mut batch = self.writer.batch(1);
+        batch.put(&self.writer.library().meta, meta::forgotten(namespace), &b""[..]);
+        self.commit_alone(batch, "forget")?;
+        self.core.meta_state.forget(namespace);
+        self.core.counters.forget_rows(namespace);
+        Ok(())
+    }
+
+    /// Removes rows of a forgotten namespace, at most so many. Answers whether there may be more.
+    fn purge_rows(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
+        const OP: &str = "forget";
+        let mut batch = self.writer.batch(rows_max);
+        let mut removed = 0;
+        for (keyspace, keys) in self.rows_of(namespace) {
+            let before = removed;
+            for row in rows(&keyspace, keys, ScanOrder::OldestFirst).take(rows_max - removed) {
+                let (key, _) = row.map_err(|error: ReadError| error.into_store_error(OP))?;
+                batch.remove(&keyspace, key);
+                removed += 1;
+            }
+            if removed > before {
+                // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+                batch.put(&keyspace, key::TIDIED, &b""[..]);
+            }
+        }
+        if removed > 0 {
+            self.commit_alone(batch, OP)?;
+        }
+        Ok(removed == rows_max)
+    }
+
+    /// Where the rows of a namespace are, beside its events. Names come last: as long as one is there, a tidying that was
+    /// cut off is found again.
+    fn rows_of(&self, namespace: NamespaceId) -> Vec<(Keyspace, KeyRange)> {
+        let library = self.writer.library();
+        let mut places = Vec::new();
+        for dataset in self.core.slices.datasets() {
+            for keyspace in [&library.rollups, &library.registers] {
+                places.push((keyspace.clone(), key::of_rows(dataset, namespace)));
+            }
+        }
+        let mut keyspaces = self.core.series.all();
+        keyspaces.extend(self.core.slices.all_keyspaces().into_iter().map(|SliceKeyspaces { buckets, .. }| buckets));
+        keyspaces.push(library.names.clone());
+        places.extend(keyspaces.into_iter().map(|keyspace| (keyspace, key::of_names(namespace, ""))));
+        places
+    }
+
+    pub(super) fn commit_alone(&mut self, batch: CommitBatch, op: &'static str) -> Result<(), StoreError> {
+        if self.commit(batch, SyncMode::Yes) {
+            return Ok(());
+        }
+        Err(StoreError::unknown(StoreErrorKind::Unavailable, op))
+    }
+}
+
+fn reply<T>(answer: ReplySender<T>, result: Result<T, StoreError>) {
+    // A caller that stopped waiting has nobody to tell.
+    let _ = answer.send(result);
+}

@@ -1,0 +1,238 @@
+//! Where the keyspaces of slices are made and deleted: a thread beside the committer.
+//!
+//! A new keyspace takes about ten syncs. The first event of each slice needs three of them, and with hundreds of datasets
+//! of short slices that is all that a disk can do. So an append waits for the keyspaces of its slices before it goes to
+//! the committer, which then has only rows to write, and appends elsewhere do not wait for these. Those of a dropped slice
+//! are deleted here for the same reason.
+//!
+//! The store library takes no commit while it makes or deletes a keyspace. So the thread rests after each one while
+//! commits wait.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fjall::Keyspace;
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex};
+
+use crate::adapters::embedded::commit::command::{ReplySender, StoreCommand};
+use crate::adapters::embedded::commit::commit_inbox::{CommitInbox, ReservedCapacity};
+use crate::adapters::embedded::counters::slices::SliceKeyspaces;
+use crate::adapters::embedded::disk::library::KeyspaceError;
+use crate::adapters::embedded::error::OpenError;
+use crate::adapters::embedded::store_core::StoreCore;
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::ports::{StoreError, StoreErrorKind};
+
+/// How long commits have the store to themselves after a keyspace: longer than most commits take.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the thread has to do: as many jobs as slices at most. The commands that wait for it hold room in the committer's
+/// queue.
+#[derive(Default)]
+pub struct KeyspaceJobs {
+    state: Mutex<KeyspaceJobsState>,
+    job_added: Condvar,
+    closed: Condvar,
+}
+
+#[derive(Default)]
+struct KeyspaceJobsState {
+    /// The slices to make keyspaces for, in the order in which they were wanted.
+    to_make: VecDeque<SliceKey>,
+    /// The commands that wait for a slice, by their numbers, also while its keyspaces are made.
+    waiters: HashMap<SliceKey, Vec<u64>>,
+    commands: HashMap<u64, DelayedCommand>,
+    next_number: u64,
+    dropped: VecDeque<KeyspaceDeletion>,
+    is_closed: bool,
+}
+
+/// A slice: its dataset and its start.
+type SliceKey = (DatasetId, Timestamp);
+
+/// A command that waits for keyspaces.
+struct DelayedCommand {
+    command: StoreCommand,
+    reserved: ReservedCapacity,
+    /// Of so many slices.
+    slices_missing: usize,
+}
+
+/// The keyspaces of a slice that was dropped.
+struct KeyspaceDeletion {
+    keyspaces: Vec<Keyspace>,
+    answer: ReplySender<()>,
+}
+
+enum KeyspaceJob {
+    Make(SliceKey),
+    Delete(KeyspaceDeletion),
+}
+
+impl KeyspaceJobs {
+    /// Lines a command up once the keyspaces of slices were made, whether or not its caller still waits. Where they could
+    /// not be made, the committer tries it once more, and tells why it fails.
+    pub fn enqueue_after_make(
+        &self,
+        queue: &CommitInbox,
+        dataset: DatasetId,
+        starts: Vec<Timestamp>,
+        command: StoreCommand,
+        reserved: ReservedCapacity,
+    ) {
+        let mut state = self.state.lock();
+        if state.is_closed || starts.is_empty() {
+            drop(state);
+            return queue.push_reserved(command, reserved);
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        state.commands.insert(number, DelayedCommand { command, reserved, slices_missing: starts.len() });
+        for start in starts {
+            let slice = (dataset, start);
+            let waiters = state.waiters.entry(slice).or_default();
+            waiters.push(number);
+            if waiters.len() == 1 {
+                state.to_make.push_back(slice);
+            }
+        }
+        drop(state);
+        self.job_added.notify_one();
+    }
+
+    /// Deletes the keyspaces of a dropped slice, and answers then. What a closed store leaves is deleted when it opens.
+    pub fn delete(&self, keyspaces: Vec<Keyspace>, answer: ReplySender<()>) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            drop(state);
+            // A caller that stopped waiting has nobody to tell.
+            let _ = answer.send(Err(StoreError::unknown(StoreErrorKind::Closed, "drop slice")));
+            return;
+        }
+        state.dropped.push_back(KeyspaceDeletion { keyspaces, answer });
+        drop(state);
+        self.job_added.notify_one();
+    }
+
+    /// Does nothing any more: the thread ends, and what waits is lined up as it is.
+    pub fn close(&self, queue: &CommitInbox) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.to_make.clear();
+        state.waiters.clear();
+        state.dropped.clear();
+        let commands = std::mem::take(&mut state.commands);
+        drop(state);
+        self.job_added.notify_all();
+        self.closed.notify_all();
+        for waiting in commands.into_values() {
+            queue.push_reserved(waiting.command, waiting.reserved);
+        }
+    }
+
+    /// The next job; waits for one. None once the jobs are closed.
+    fn next(&self) -> Option<KeyspaceJob> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            // Nobody hurries for what was dropped, but its room is wanted.
+            if let Some(dropped) = state.dropped.pop_front() {
+                return Some(KeyspaceJob::Delete(dropped));
+            }
+            if let Some(slice) = state.to_make.pop_front() {
+                return Some(KeyspaceJob::Make(slice));
+            }
+            self.job_added.wait(&mut state);
+        }
+    }
+
+    /// Leaves the store to commits for a moment.
+    fn pause(&self) {
+        let mut state = self.state.lock();
+        if !state.is_closed {
+            self.closed.wait_for(&mut state, PAUSE);
+        }
+    }
+
+    /// Lines up what waited for this slice as the last one; what came while it was made too.
+    fn finish_make(&self, queue: &CommitInbox, slice: SliceKey) {
+        let mut ready = Vec::new();
+        let mut state = self.state.lock();
+        for number in state.waiters.remove(&slice).into_iter().flatten() {
+            let Some(waiting) = state.commands.get_mut(&number) else { continue };
+            waiting.slices_missing -= 1;
+            if waiting.slices_missing == 0 {
+                ready.extend(state.commands.remove(&number));
+            }
+        }
+        drop(state);
+        for waiting in ready {
+            queue.push_reserved(waiting.command, waiting.reserved);
+        }
+    }
+}
+
+/// Starts the thread. It ends when the jobs are closed.
+pub fn start(core: Arc<StoreCore>) -> Result<JoinHandle<()>, OpenError> {
+    let thread = std::thread::Builder::new().name("maker".to_owned());
+    let work = move || {
+        if catch_unwind(AssertUnwindSafe(|| run(&core))).is_err() {
+            tracing::error!("the thread that makes keyspaces panicked; the committer makes them from now on");
+        }
+        core.keyspace_jobs.close(&core.inbox);
+    };
+    thread.spawn(work).map_err(OpenError::Thread)
+}
+
+fn run(core: &StoreCore) {
+    let rest = || {
+        if core.inbox.is_busy() {
+            core.keyspace_jobs.pause();
+        }
+    };
+    while let Some(job) = core.keyspace_jobs.next() {
+        match job {
+            KeyspaceJob::Make(slice) => {
+                make(core, slice, rest);
+                core.keyspace_jobs.finish_make(&core.inbox, slice);
+            }
+            KeyspaceJob::Delete(KeyspaceDeletion { keyspaces, answer }) => {
+                // A caller that stopped waiting has nobody to tell.
+                let _ = answer.send(delete(core, keyspaces, "drop slice", rest));
+            }
+        }
+        rest();
+    }
+}
+
+fn make(core: &StoreCore, (dataset, start): SliceKey, rest: impl Fn()) {
+    const OP: &str = "make keyspaces";
+    if !core.slices.needs_keyspaces(dataset, start) {
+        return;
+    }
+    match core.read(OP, |library| Ok(SliceKeyspaces::make(library, dataset, start, &rest))) {
+        Ok(Ok(spaces)) => {
+            // The slice was dropped meanwhile.
+            if let Some(left) = core.slices.attach_keyspaces(dataset, start, spaces)
+                && let Err(error) = delete(core, left.into_list(), OP, rest)
+            {
+                tracing::debug!(%error, "keyspaces of a dropped slice stay until the store opens again");
+            }
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "the keyspaces of a slice could not be made"),
+        // The store is closing.
+        Err(_) => {}
+    }
+}
+
+fn delete(core: &StoreCore, keyspaces: Vec<Keyspace>, op: &'static str, rest: impl Fn()) -> Result<(), StoreError> {
+    let deleted = core.read(op, |library| Ok(library.delete(keyspaces, rest)))?;
+    deleted.map_err(|error: KeyspaceError| StoreError::unknown(StoreErrorKind::Unavailable, op).with_source(error))
+}

@@ -1,0 +1,161 @@
+//! The event log and the touches of an open store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::adapters::embedded::commit::command::{AppendCommand, EncodedEvent, SettleCommand, StoreCommand};
+use crate::adapters::embedded::counters::counter_table::EventLookup;
+use crate::adapters::embedded::disk::blocking;
+use crate::adapters::embedded::disk::read;
+use crate::adapters::embedded::store_core::StoreCore;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
+use crate::ports::{
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, StoreErrorKind,
+    TailLookup, Touch, Touches, VerdictOutcome,
+};
+
+/// One open store, behind every port.
+pub struct EmbeddedStore {
+    pub(in crate::adapters::embedded) core: Arc<StoreCore>,
+}
+
+impl EmbeddedStore {
+    /// Sends a command and waits for its answer.
+    pub(in crate::adapters::embedded) async fn request<T>(
+        &self,
+        op: &'static str,
+        command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> StoreCommand,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.core.inbox.push(command(answer));
+        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
+    }
+
+    /// Lines up a command that adds rows to slices which begin then and have no keyspaces yet, once they have them. A full
+    /// disk gets none; the committer refuses the command then.
+    fn push_with_keyspaces(&self, dataset: DatasetId, starts: Vec<Timestamp>, command: StoreCommand) {
+        let queue = &self.core.inbox;
+        if starts.is_empty() || self.core.is_full() {
+            return queue.push(command);
+        }
+        match queue.reserve(&command) {
+            Ok(reserved) => self.core.keyspace_jobs.enqueue_after_make(queue, dataset, starts, command, reserved),
+            Err(kind) => command.fail(|op| StoreError::not_applied(kind, op)),
+        }
+    }
+}
+
+#[async_trait]
+impl EventLog for EmbeddedStore {
+    fn capabilities(&self) -> LogCapabilities {
+        LogCapabilities { reports_existing: true, unknown_outcomes: false, keeps_tail: true, exact_last_write: true }
+    }
+
+    async fn append(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        guard: AppendGuard,
+    ) -> Vec<Result<AppendOutcome, StoreError>> {
+        let count = events.len();
+        let mut namespace = None;
+        for new in &events {
+            if namespace != Some(new.counter.namespace()) {
+                namespace = Some(new.counter.namespace());
+                self.core.counters.note_namespace(new.counter.namespace(), dataset);
+            }
+        }
+        let starts = self.core.slices.starts_without_keyspaces(dataset, events.iter().map(|new| new.event.key.time));
+        let events = events.into_iter().map(EncodedEvent::new).collect();
+        let (answer, answered) = oneshot::channel();
+        self.push_with_keyspaces(
+            dataset,
+            starts,
+            StoreCommand::Append(AppendCommand { dataset, events, guard, answer }),
+        );
+        answered.await.unwrap_or_else(|_| {
+            (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, "append"))).collect()
+        })
+    }
+
+    async fn settle(
+        &self,
+        dataset: DatasetId,
+        counter: &Counter,
+        key: &EventKey,
+    ) -> Result<VerdictOutcome, StoreError> {
+        let starts = self.core.slices.starts_without_keyspaces(dataset, std::iter::once(key.time));
+        let (counter, key) = (counter.clone(), key.clone());
+        let (answer, answered) = oneshot::channel();
+        let command = StoreCommand::Settle(SettleCommand { dataset, counter, key, answer });
+        self.push_with_keyspaces(dataset, starts, command);
+        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, "settle")))
+    }
+
+    async fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> Result<Option<Event>, StoreError> {
+        match self.core.counters.find(dataset, counter, key) {
+            EventLookup::Present(event) => Ok(Some(event)),
+            EventLookup::Missing => Ok(None),
+            EventLookup::ReadDisk => self.core.read("find", |_| read::find(&self.core.slices, dataset, counter, key)),
+        }
+    }
+
+    async fn scan(&self, dataset: DatasetId, counter: &Counter, range: ScanRange) -> Result<Vec<Event>, StoreError> {
+        if let Some(events) = self.core.counters.scan(dataset, counter, &range) {
+            return Ok(events);
+        }
+        let counter = counter.clone();
+        blocking::read(&self.core, "scan", move |core| {
+            core.read("scan", |_| read::scan(&core.slices, dataset, &counter, &range))
+        })
+        .await
+    }
+
+    fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup {
+        self.core.counters.tail(dataset, counter, after)
+    }
+
+    async fn scan_slice(
+        &self,
+        dataset: DatasetId,
+        slice_start: Timestamp,
+        beyond: Option<(Counter, EventKey)>,
+        limit: usize,
+    ) -> Result<Vec<SliceRow>, StoreError> {
+        blocking::read(&self.core, "scan slice", move |core| {
+            core.read("scan slice", |_| read::scan_slice(&core.slices, dataset, slice_start, beyond, limit))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Touches for EmbeddedStore {
+    async fn touched(
+        &self,
+        dataset: DatasetId,
+        shard: u32,
+        from: Timestamp,
+        to: Timestamp,
+        beyond: Option<&Touch>,
+        limit: usize,
+    ) -> Result<Vec<Touch>, StoreError> {
+        let beyond = beyond.cloned();
+        blocking::read(&self.core, "touched", move |core| {
+            let touched = |_: &_| read::touched(&core.slices, dataset, shard, (from, to), beyond.as_ref(), limit);
+            core.read("touched", touched)
+        })
+        .await
+    }
+
+    async fn watermarks(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        Ok(self.core.meta_state.watermarks(dataset))
+    }
+
+    async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
+        self.request("put watermarks", |answer| StoreCommand::Watermarks(dataset, moved, answer)).await
+    }
+}

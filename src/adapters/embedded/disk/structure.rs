@@ -1,0 +1,57 @@
+//! Time slices and the catalog of an open store.
+
+use async_trait::async_trait;
+
+use crate::adapters::embedded::commit::command::StoreCommand;
+use crate::adapters::embedded::counters::catalog;
+use crate::adapters::embedded::counters::event_log::EmbeddedStore;
+use crate::domain::Timestamp;
+use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::namespace::NamespaceSpec;
+use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, TimeSlices};
+
+#[async_trait]
+impl TimeSlices for EmbeddedStore {
+    async fn list(&self, dataset: DatasetId) -> Result<Vec<TimeSlice>, StoreError> {
+        Ok(self.core.slices.rows(dataset))
+    }
+
+    async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
+        if let Some(row) = self.core.slices.row(slice.dataset, slice.start) {
+            return Ok(row);
+        }
+        self.request("create slice", |answer| StoreCommand::CreateSlice(slice, answer)).await
+    }
+
+    async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
+        if status == SliceStatus::Dropped {
+            return self.request("drop slice", |answer| StoreCommand::DropSlice(dataset, start, answer)).await;
+        }
+        self.request("set slice status", |answer| StoreCommand::SetStatus(dataset, start, status, answer)).await
+    }
+}
+
+#[async_trait]
+impl Catalog for EmbeddedStore {
+    async fn load(&self) -> Result<CatalogState, StoreError> {
+        Ok(self.core.catalog.load())
+    }
+
+    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
+        self.request("commit", |answer| StoreCommand::Catalog(Box::new(record), answer)).await
+    }
+
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        self.core.read("version of", |library| catalog::version_of(library, namespace, version))
+    }
+
+    async fn history(
+        &self,
+        name: &NamespaceName,
+        beyond: Option<(NamespaceId, u64)>,
+        limit: usize,
+    ) -> Result<Vec<NamespaceChange>, StoreError> {
+        self.core.read("history", |library| catalog::history(library, name, beyond, limit))
+    }
+}

@@ -1,0 +1,212 @@
+//! The look at every file before the store library opens them.
+//!
+//! The library alone would cut a journal at the first byte it cannot read, delete a keyspace whose marker file is gone
+//! and make a new database where its version file is missing. So this reads first, changes nothing, and refuses what is
+//! not as it was written, by name. Only a tail that was never acknowledged is cut, as a crash leaves one.
+//!
+//! Journals are read whole (`journal`), keyspaces down to the last byte of every file that is in use (`keyspace`). What
+//! lies about unused is no damage: a crash leaves that too.
+
+mod byte_reader;
+mod journal;
+mod keyspace;
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::adapters::embedded::disk::library::folder;
+use crate::adapters::embedded::disk::manifest::{Manifest, sync_folder};
+use crate::adapters::embedded::error::OpenError;
+use journal::{CommitChain, JournalEnd};
+
+/// What the look found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VerifyReport {
+    /// The number of the last commit in the journals; nothing if they hold none.
+    pub last_commit: Option<u64>,
+    /// What must be in tables, because it came before the oldest journal: the newest row of each keyspace.
+    pub newest_rows: Vec<(u64, u64)>,
+    /// The bytes of files that were not read, because there are too many.
+    pub bytes_unread: u64,
+}
+
+/// Looks at every file of a store that was made to its end.
+pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64) -> Result<VerifyReport, OpenError> {
+    let folder = folder(dir);
+    check_version(&folder)?;
+    let mut files = Vec::new();
+    // 0 is the library's own.
+    for id in std::iter::once(0).chain(manifest.keyspaces.keys().copied()) {
+        files.extend(keyspace::files(&folder.join("keyspaces").join(id.to_string()))?);
+    }
+    let bytes_unread = check_files(files, bytes_max)?;
+    let chain = check_journals(dir, manifest, acknowledged)?;
+    let newest_rows = chain.begin.and_then(|(_, listed)| listed).map_or(Vec::new(), |listed| listed.rows);
+    Ok(VerifyReport { last_commit: chain.last, newest_rows, bytes_unread })
+}
+
+/// The format of the store library's files (fjall 3).
+const LIBRARY_FORMAT: u8 = 3;
+
+/// Without its version file the library would begin anew; without its lock file it would not open.
+fn check_version(folder: &Path) -> Result<(), OpenError> {
+    let path = folder.join("version");
+    match fs::read(&path) {
+        Ok(bytes) if bytes == [b'F', b'J', b'L', LIBRARY_FORMAT] => {}
+        Ok(bytes) if matches!(*bytes, [b'F', b'J', b'L', found] if found > LIBRARY_FORMAT) => {
+            return Err(OpenError::Newer { path, found: bytes[3].into(), known: LIBRARY_FORMAT.into() });
+        }
+        Ok(_) => return Err(OpenError::damaged(path, "not the version of the store library")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(OpenError::damaged(path, "missing")),
+        Err(error) => return Err(OpenError::io(path)(error)),
+    }
+    let lock = folder.join("lock");
+    OpenOptions::new().write(true).create(true).truncate(false).open(&lock).map_err(OpenError::io(&lock))?;
+    Ok(())
+}
+
+/// Compares files with their checksums, two at a time, the newest first. Answers the bytes that were too many.
+fn check_files(mut files: Vec<keyspace::ChecksummedFile>, bytes_max: u64) -> Result<u64, OpenError> {
+    files.sort_by_key(|file| std::cmp::Reverse(file.written));
+    let mut bytes = 0;
+    let mut bytes_unread = 0;
+    files.retain(|file| {
+        bytes += file.bytes;
+        let is_read = bytes <= bytes_max;
+        bytes_unread += if is_read { 0 } else { file.bytes };
+        is_read
+    });
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = file.check() {
+                        failed.lock().get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    match failed.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(bytes_unread),
+    }
+}
+
+/// The files that are read at once.
+const READERS: usize = 2;
+
+/// Walks all journals. Commits must follow each other without a gap and reach the mark; a torn tail is cut.
+fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<CommitChain, OpenError> {
+    let journals = list_journals(&folder(dir))?;
+    let Some(((_, active), sealed)) = journals.split_last() else {
+        return Err(OpenError::damaged(folder(dir), "no journal"));
+    };
+    let meta = manifest.keyspaces.iter().find(|(_, name)| *name == "meta").map(|(id, _)| *id);
+    let meta = meta.ok_or_else(|| OpenError::damaged(Manifest::path(dir), "does not list meta"))?;
+    let mut chain = CommitChain::new(meta);
+    for (_, path) in sealed {
+        let bytes = read(path)?;
+        match chain.walk(&bytes) {
+            JournalEnd::Clean => {}
+            JournalEnd::Gap { at, expected, found } => return Err(gap(path, at, expected, found)),
+            JournalEnd::Broken { at } => return Err(OpenError::damaged(path, format!("unreadable from byte {at} on"))),
+        }
+    }
+    let bytes = read(active)?;
+    match chain.walk(&bytes) {
+        JournalEnd::Clean => {}
+        JournalEnd::Gap { at, expected, found } => return Err(gap(active, at, expected, found)),
+        JournalEnd::Broken { at } => {
+            check_torn(active, &bytes, at, &chain, acknowledged)?;
+            match chain.last {
+                Some(_) => tracing::warn!(
+                    journal = %active.display(), at, "cutting a torn tail that was never acknowledged"
+                ),
+                None => {
+                    keep_copy(dir, active)?;
+                    tracing::warn!(
+                        journal = %active.display(),
+                        "nothing of the newest journal can be read; it is set aside as torn-journal, and the rest of the \
+                         store tells whether acknowledged work was in it"
+                    );
+                }
+            }
+            cut(active, at)?;
+        }
+    }
+    match chain.last {
+        Some(last) if last < acknowledged => Err(OpenError::Behind { path: active.clone(), found: last, acknowledged }),
+        Some(_) | None => Ok(chain),
+    }
+}
+
+/// Whether what cannot be read was never acknowledged: the mark lies before it, and nothing behind it says otherwise.
+fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &CommitChain, acknowledged: u64) -> Result<(), OpenError> {
+    let last = chain.last.unwrap_or(0);
+    let detail = || format!("unreadable from byte {at} on, after commit {last}");
+    if chain.last.is_some() && last < acknowledged {
+        let detail = format!("{}, and commit {acknowledged} was acknowledged", detail());
+        return Err(OpenError::damaged(path, detail));
+    }
+    if let Some(later) = chain.last_batch_in(&bytes[at..]).filter(|later| later.synced > last) {
+        let detail = format!("{}, and commit {} behind it knows of commit {}", detail(), later.number, later.synced);
+        return Err(OpenError::damaged(path, detail));
+    }
+    Ok(())
+}
+
+/// Keeps a journal that will be cut to nothing: whether that was right shows only once the store is open.
+fn keep_copy(dir: &Path, journal: &Path) -> Result<(), OpenError> {
+    let copy = dir.join("torn-journal");
+    // Durable before the journal is cut: a power cut between the two must leave one of them.
+    let kept = fs::copy(journal, &copy).and_then(|_| File::open(&copy)?.sync_all()).and_then(|()| sync_folder(dir));
+    kept.map_err(OpenError::io(copy))
+}
+
+/// Cuts a torn tail, because the library would refuse some and keep others.
+fn cut(path: &Path, at: usize) -> Result<(), OpenError> {
+    let file = OpenOptions::new().write(true).open(path).map_err(OpenError::io(path))?;
+    file.set_len(at as u64).and_then(|()| file.sync_all()).map_err(OpenError::io(path))
+}
+
+fn gap(path: &Path, at: usize, expected: u64, found: u64) -> OpenError {
+    OpenError::damaged(path, format!("commit {found} at byte {at}, where commit {expected} is due"))
+}
+
+fn list_journals(folder: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
+    let mut journals = Vec::new();
+    for entry in fs::read_dir(folder).map_err(OpenError::io(folder))? {
+        let path = entry.map_err(OpenError::io(folder))?.path();
+        if path.extension().is_some_and(|extension| extension == "jnl") {
+            let id = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok());
+            journals.push((id.ok_or_else(|| OpenError::damaged(&path, "no name of a journal"))?, path));
+        }
+    }
+    journals.sort();
+    Ok(journals)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
+    fs::read(path).map_err(OpenError::io(path))
+}
+
+/// Reads a file to its end through a function that takes its pieces.
+fn read_through(path: &Path, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
+    use std::io::Read;
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(length) => take(&piece[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `tallystone dev` and `tallystone server`: settings in, a running server out.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::adapters::cassandra::OpenError;
+use crate::app::cli::migrate::exit_of;
+use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
+use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
+use crate::app::config::{self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers};
+use crate::app::server::backend::MemcachedUnreachable;
+use crate::app::server::keyspace::UnusableSetting;
+use crate::app::server::run::{self, Preset};
+use crate::app::telemetry;
+
+/// The environment's name of the settings file.
+const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";
+/// The keyspace of `dev`, apart from that of a production that shares the cluster.
+const DEV_KEYSPACE: &str = "tallystone_dev";
+
+/// Run a server for development: everything in one process, on an embedded store, with a namespace `default`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example:\n  tallystone dev --listen 127.0.0.1:7450 --data ./tallystone-data")]
+pub struct DevArgs {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<ListenAddress>,
+    /// Where to keep the data [default: $XDG_DATA_HOME/tallystone/dev, or ~/.local/share/tallystone/dev].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Keep nothing: all data is in memory and gone with the process.
+    #[arg(long, conflicts_with = "data")]
+    pub memory: bool,
+    /// Keep best-effort counters in these memcached servers instead of this process; further replicas stand behind a |.
+    #[arg(long, value_name = "HOST:PORT[,...]")]
+    pub memcached: Option<Servers>,
+    /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing.
+    #[arg(long, value_name = "HOST:PORT[,...]", conflicts_with_all = ["data", "memory"])]
+    pub cassandra: Option<Servers>,
+    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// keyspace.
+    #[arg(long, value_name = "ROLE[,...]", requires = "cassandra")]
+    pub roles: Option<String>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// What `tallystone server` does in its own process.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Run a server.
+    #[command(after_help = "Example:\n  tallystone server start --config tallystone.toml")]
+    Start(StartArgs),
+    /// Say whether the settings can be used, without starting anything.
+    #[command(after_help = "Example:\n  tallystone server check-config --config tallystone.toml")]
+    CheckConfig(StartArgs),
+    /// Print every setting with its value and where it came from.
+    #[command(after_help = "Example:\n  tallystone server print-config")]
+    PrintConfig(PrintArgs),
+}
+
+/// Which settings to print, and how.
+#[derive(Clone, Debug, Args)]
+pub struct PrintArgs {
+    #[command(flatten)]
+    start: StartArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Where a server listens and keeps its data, and its other settings.
+#[derive(Clone, Debug, Args)]
+pub struct StartArgs {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<ListenAddress>,
+    /// Where to keep the data.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// keyspace.
+    #[arg(long, value_name = "ROLE[,...]")]
+    roles: Option<String>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// A settings file, and single settings.
+#[derive(Clone, Debug, Args)]
+pub struct SettingsArgs {
+    /// A settings file, else the one that TALLYSTONE_CONFIG names; `server print-config` shows what there is.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// One setting, as KEY=VALUE; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Runs the development server until it is told to stop.
+pub fn dev(args: &DevArgs) -> Result<(), Failure> {
+    let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
+    if args.memory {
+        sources.flags.push(("storage.kind".to_owned(), "--memory", "memory".to_owned()));
+    }
+    if let Some(servers) = &args.memcached {
+        let settings = [
+            ("clusters.memcached.kind", "memcached".to_owned()),
+            ("clusters.memcached.servers", servers.to_string()),
+            ("best_effort.cluster", "memcached".to_owned()),
+        ];
+        sources.flags.extend(settings.map(|(key, value)| (key.to_owned(), "--memcached", value)));
+    }
+    if let Some(servers) = &args.cassandra {
+        let settings = [
+            ("storage.kind", "cassandra".to_owned()),
+            ("storage.cluster", "cassandra".to_owned()),
+            ("clusters.cassandra.kind", "cassandra".to_owned()),
+            ("clusters.cassandra.servers", servers.to_string()),
+            ("clusters.cassandra.keyspace", DEV_KEYSPACE.to_owned()),
+        ];
+        // Before those of --set, so that one of them may name another keyspace.
+        sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)));
+    }
+    sources.flags.extend(of_roles(args.roles.as_ref()));
+    let mut loaded = config::load(&sources).map_err(unusable)?;
+    if loaded.config.storage.data_dir.as_os_str().is_empty() {
+        loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
+            Failure::usage(
+                "there is no home directory to keep data in; name a directory with --data, or keep nothing with --memory",
+            )
+        })?;
+    }
+    run(loaded, Preset::Dev)
+}
+
+/// Runs a server until it is told to stop, or shows its settings.
+pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failure> {
+    match command {
+        ServerCommand::Start(args) => run(complete(args)?, Preset::Server),
+        ServerCommand::CheckConfig(args) => {
+            let loaded = complete(args)?;
+            // What a start reads of other files it has to find.
+            for cluster in loaded.config.clusters.values().filter(|cluster| cluster.kind == ClusterKind::Cassandra) {
+                config::cassandra_options(cluster).map_err(Failure::usage)?;
+            }
+            let text = format!("the settings are valid: {} values\n", loaded.settings.len());
+            Output::plain().bytes(text.as_bytes())
+        }
+        ServerCommand::PrintConfig(args) => print(&load(&args.start)?, args.output.or(given)),
+    }
+}
+
+fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
+    let telemetry = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
+    let outcome = run::until_stopped(loaded.config, preset);
+    telemetry.finish();
+    outcome.map_err(|error| {
+        let exit = match error.downcast_ref::<OpenError>() {
+            Some(error) => exit_of(error),
+            None if error.is::<MemcachedUnreachable>() => Exit::Unavailable,
+            None if error.is::<UnusableSetting>() => Exit::Usage,
+            None => Exit::Failure,
+        };
+        Failure::new(exit, format!("{error:#}"))
+    })
+}
+
+/// Settings without a place to listen or to keep data, as for `migrate`.
+pub fn load_settings(args: &SettingsArgs) -> Result<LoadedConfig, Failure> {
+    config::load(&sources(args, None, None)?).map_err(unusable)
+}
+
+fn load(args: &StartArgs) -> Result<LoadedConfig, Failure> {
+    let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
+    sources.flags.extend(of_roles(args.roles.as_ref()));
+    config::load(&sources).map_err(unusable)
+}
+
+fn of_roles(roles: Option<&String>) -> Option<(String, &'static str, String)> {
+    roles.map(|roles| ("server.roles".to_owned(), "--roles", roles.clone()))
+}
+
+/// Settings that a server can start with.
+fn complete(args: &StartArgs) -> Result<LoadedConfig, Failure> {
+    let loaded = load(args)?;
+    let storage = &loaded.config.storage;
+    if storage.kind == config::StorageKind::Embedded && storage.data_dir.as_os_str().is_empty() {
+        let what = "storage.data_dir is not set; name a directory with --data DIR or in the settings file";
+        return Err(Failure::usage(what));
+    }
+    Ok(loaded)
+}
+
+/// A setting is a value on the command line, wherever it was written.
+fn unusable(error: config::ConfigError) -> Failure {
+    Failure::usage(format!("{:#}", anyhow::Error::new(error)).trim_end())
+}
+
+fn print(loaded: &LoadedConfig, output: Output) -> Result<(), Failure> {
+    let key_width = loaded.settings.keys().map(String::len).max().unwrap_or(0);
+    let value_width = loaded.settings.values().map(|setting| setting.value.to_string().len()).max().unwrap_or(0);
+    if output.is_for_people() {
+        let lines = loaded.settings.iter().map(|(key, setting)| {
+            let value = setting.value.to_string();
+            format!("{key:key_width$} = {value:value_width$}  # {}\n", setting.origin)
+        });
+        return output.bytes(lines.collect::<String>().as_bytes());
+    }
+    let row = |(key, setting): (&String, &config::ResolvedSetting)| {
+        let value = match &setting.value {
+            toml::Value::String(text) => text.clone(),
+            value => value.to_string(), // every other value is written as in the file
+        };
+        vec![key.clone(), value, setting.origin.to_string()]
+    };
+    let rows = TableRows { columns: &["key", "value", "origin"], cells: loaded.settings.iter().map(row).collect() };
+    let items = loaded.settings.iter().map(|(key, setting)| {
+        let value = serde_json::to_value(&setting.value).expect("a value of TOML has a JSON form");
+        json!({ "key": key, "value": value, "origin": setting.origin.to_string() })
+    });
+    let mut parts = IncrementalPrinter::list(output);
+    parts.print(&items.collect::<Vec<_>>(), &rows)?;
+    parts.end(rows.columns)
+}
+
+fn sources(
+    settings: &SettingsArgs,
+    listen: Option<&ListenAddress>,
+    data: Option<&Path>,
+) -> Result<ConfigSources, Failure> {
+    let named = || std::env::var_os(CONFIG_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    let file = match settings.config.clone().or_else(named) {
+        Some(path) => {
+            let text = std::fs::read_to_string(&path);
+            let text = text.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            Some((path, text))
+        }
+        None => None,
+    };
+    let mut flags = Vec::new();
+    for pair in &settings.set {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| Failure::usage(format!("--set takes KEY=VALUE, not {pair}")))?;
+        flags.push((key.to_owned(), "--set", value.to_owned()));
+    }
+    if let Some(listen) = listen {
+        flags.push(("server.listen".to_owned(), "--listen", listen.to_string()));
+    }
+    if let Some(data) = data {
+        let data = data.to_str().ok_or_else(|| Failure::usage("the data directory's name is not valid UTF-8"))?;
+        flags.push(("storage.data_dir".to_owned(), "--data", data.to_owned()));
+    }
+    Ok(ConfigSources { file, environment: settings_of(std::env::vars_os())?, flags })
+}
+
+/// The variables that are settings. What else is in the environment is none of ours, whatever its bytes.
+fn settings_of(environment: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
+    let ours = environment.filter(|(name, _)| name.as_encoded_bytes().starts_with(ENVIRONMENT_PREFIX.as_bytes()));
+    ours.map(|(name, value)| match (name.to_str(), value.to_str()) {
+        (Some(name), Some(value)) => Ok((name.to_owned(), value.to_owned())),
+        (_, _) => Err(Failure::usage(format!("the variable {} is not valid UTF-8", name.display()))),
+    })
+    .collect()
+}
+
+/// Where `dev` keeps its data when nobody says where.
+fn default_data_dir() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")))?;
+    Some(base.join("tallystone").join("dev"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn only_variables_of_ours_have_to_be_text() {
+        let odd = || OsString::from_vec(vec![0xff]);
+        let named = |name: &str| OsString::from(name);
+        let strange = [(named("OTHER"), odd()), (odd(), named("x")), (named("TALLYSTONE__LOG__LEVEL"), named("debug"))];
+        let found = settings_of(strange.into_iter()).expect("the strange ones are none of ours");
+        assert_eq!(found, [("TALLYSTONE__LOG__LEVEL".to_owned(), "debug".to_owned())]);
+        let refused = settings_of([(named("TALLYSTONE__LOG__LEVEL"), odd())].into_iter()).expect_err("no text");
+        assert!(refused.to_string().contains("TALLYSTONE__LOG__LEVEL is not valid UTF-8"), "{refused}");
+    }
+}

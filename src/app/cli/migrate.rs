@@ -1,0 +1,242 @@
+//! `tallystone migrate`: the schema of a Cassandra keyspace, shown and applied.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use scylla::client::session::Session;
+use serde_json::json;
+
+use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
+use crate::adapters::cassandra::{self, OpenError, Options, StartupDeadline};
+use crate::adapters::system::SystemClock;
+use crate::api::grpc::saturating_i64;
+use crate::app::cli::commands::{SettingsArgs, load_settings};
+use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
+use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
+use crate::app::config::{ClusterConfig, ClusterKind, storage_cluster};
+use crate::app::units::counted;
+
+/// Look at the schema of a Cassandra keyspace, and bring it up to this release.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MigrateCommand {
+    /// Print the statements that `apply` would send; changes nothing.
+    #[command(after_help = "Example:\n  tallystone migrate plan --config tallystone.toml")]
+    Plan(MigrateTargetArgs),
+    /// Make the keyspace if it is missing, and apply what it lacks.
+    #[command(after_help = "Example:\n  tallystone migrate apply --config tallystone.toml")]
+    Apply(MigrateTargetArgs),
+    /// Say which migrations are applied; exits with 4 unless a server of this release could start.
+    #[command(after_help = "Example:\n  tallystone migrate status --config tallystone.toml")]
+    Status(MigrateStatusArgs),
+}
+
+/// Whose schema.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateTargetArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of storage.cluster]
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+}
+
+/// Whose schema, and how it is printed.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateStatusArgs {
+    #[command(flatten)]
+    migrate: MigrateTargetArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A keyspace that was looked at.
+struct MigrateTarget {
+    /// The name of the cluster in the settings.
+    name: String,
+    cluster: ClusterConfig,
+    options: Options,
+    session: Session,
+    state: SchemaState,
+}
+
+/// Runs a command.
+pub async fn run(command: &MigrateCommand, given: &GlobalFormat) -> Result<(), Failure> {
+    match command {
+        MigrateCommand::Plan(args) => plan(&inspect(args).await?),
+        MigrateCommand::Apply(args) => apply(&inspect(args).await?).await,
+        MigrateCommand::Status(args) => status(&inspect(&args.migrate).await?, args.output.or(given)),
+    }
+}
+
+/// How a server and this command fail when a cluster cannot be used.
+pub fn exit_of(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Unreachable { .. }
+        | OpenError::Disagreement { .. }
+        | OpenError::Silent { .. }
+        | OpenError::Store { .. } => Exit::Unavailable,
+        OpenError::Credentials { .. }
+        | OpenError::DataCenter { .. }
+        | OpenError::DataCenterUnnamed { .. }
+        | OpenError::WrittenElsewhere { .. }
+        | OpenError::Owned { .. }
+        | OpenError::Schema { .. }
+        | OpenError::Forbidden { .. }
+        | OpenError::NotWritable { .. } => Exit::Precondition,
+    }
+}
+
+fn refused(error: OpenError) -> Failure {
+    let exit = exit_of(&error);
+    Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
+}
+
+/// A refusal about the data centre names the setting by its whole key, as it stands in the file.
+fn wrong_data_center(error: OpenError, cluster: &str) -> Failure {
+    let is_about_it = matches!(error, OpenError::DataCenter { .. } | OpenError::DataCenterUnnamed { .. });
+    let failure = refused(error);
+    if is_about_it { failure.hint(format!("the setting is clusters.{cluster}.data_center")) } else { failure }
+}
+
+async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
+    let loaded = load_settings(&args.settings)?;
+    let Some((home, _)) = storage_cluster(&loaded.config) else {
+        let what = "storage.kind is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
+        return Err(Failure::usage(what));
+    };
+    let named = args.cluster.as_deref().unwrap_or(home);
+    let listed = loaded.config.clusters.get(named);
+    let Some(cluster) = listed.filter(|cluster| cluster.kind == ClusterKind::Cassandra) else {
+        let what =
+            format!("the settings have no [clusters.{named}] of kind \"cassandra\"; add it, or name one that is there");
+        return Err(Failure::usage(what));
+    };
+    let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
+    let patience = StartupDeadline::start(Arc::new(SystemClock));
+    let session = cassandra::connect(&options, &patience).await.map_err(|error| wrong_data_center(error, named))?;
+    let looking = async {
+        let state = schema::state(&session, &options.keyspace, &SystemClock).await;
+        state.map_err(|fault| OpenError::of(fault, &options.keyspace))
+    };
+    let state = cassandra::within_deadline(&patience, &options.keyspace, looking).await.map_err(refused)?;
+    Ok(MigrateTarget { name: named.to_owned(), cluster: cluster.clone(), options, session, state })
+}
+
+impl MigrateTarget {
+    /// What is missing, where that can be applied.
+    fn missing(&self) -> Result<Vec<Migration>, Failure> {
+        let keyspace = &self.options.keyspace;
+        match &self.state {
+            SchemaState::NoKeyspace => Ok(MIGRATIONS.to_vec()),
+            SchemaState::Behind(missing) => Ok(missing.clone()),
+            SchemaState::Current => Ok(Vec::new()),
+            SchemaState::Ahead(number) => {
+                let what = format!("keyspace {keyspace} has migration {number}, which this release does not know");
+                Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it, or a newer one"))
+            }
+            SchemaState::Differs(number) => {
+                let what = format!("migration {number} of keyspace {keyspace} was applied with another text");
+                Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it"))
+            }
+        }
+    }
+
+    /// How a missing keyspace is to be made.
+    fn replication(&self) -> Result<Option<schema::Replication>, Failure> {
+        if self.state != SchemaState::NoKeyspace {
+            return Ok(None);
+        }
+        let known = cassandra::data_centers(&self.session);
+        let listed = || known.iter().cloned().collect::<Vec<_>>().join(", ");
+        let setting = format!("clusters.{}.replication", self.name);
+        let copies = &self.cluster.replication;
+        let Some(replication) = copies.replication() else {
+            let what = format!(
+                "there is no keyspace {}, and {setting} does not say how to replicate it",
+                self.options.keyspace
+            );
+            let advice = format!("set {setting}, as in \"dc1:3\"; the data centres of the cluster are {}", listed());
+            return Err(Failure::new(Exit::Precondition, what).hint(advice));
+        };
+        // Cassandra would refuse the statement, and not say which setting it came from.
+        if let Some(unknown) = copies.data_centers().find(|name| !known.contains(*name)) {
+            let what = format!("{setting} names data centre {unknown}, which the cluster does not have");
+            let advice = format!("correct {setting}; the data centres of the cluster are {}", listed());
+            return Err(Failure::new(Exit::Precondition, what).hint(advice));
+        }
+        Ok(Some(replication))
+    }
+}
+
+fn plan(target: &MigrateTarget) -> Result<(), Failure> {
+    let missing = target.missing()?;
+    let mut text = String::new();
+    let keyspace = &target.options.keyspace;
+    if let Some(replication) = target.replication()? {
+        text.push_str(&format!("{};\n", schema::create_keyspace(keyspace, &replication)));
+    }
+    for migration in &missing {
+        text.push_str(&format!("-- {:04} {}\n", migration.number, migration.name));
+        for statement in migration.statements(keyspace) {
+            text.push_str(&format!("{statement};\n"));
+        }
+    }
+    if missing.is_empty() {
+        text.push_str(&format!("-- keyspace {keyspace} is up to date\n"));
+    }
+    Output::plain().bytes(text.as_bytes())
+}
+
+async fn apply(target: &MigrateTarget) -> Result<(), Failure> {
+    let missing = target.missing()?;
+    let keyspace = &target.options.keyspace;
+    let failed = |fault| refused(OpenError::of(fault, keyspace));
+    if let Some(replication) = target.replication()? {
+        schema::make_keyspace(&target.session, keyspace, &replication, &SystemClock).await.map_err(failed)?;
+    }
+    if !missing.is_empty() {
+        schema::apply(&target.session, keyspace, &missing, &SystemClock, &|| ()).await.map_err(failed)?;
+    }
+    let text = match missing.len() {
+        0 => format!("keyspace {keyspace} is up to date\n"),
+        count => format!("keyspace {keyspace}: {} applied\n", migrations(count)),
+    };
+    Output::plain().bytes(text.as_bytes())
+}
+
+fn status(target: &MigrateTarget, output: Output) -> Result<(), Failure> {
+    let missing = match &target.state {
+        SchemaState::NoKeyspace => MIGRATIONS.to_vec(),
+        SchemaState::Behind(missing) => missing.clone(),
+        SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => Vec::new(),
+    };
+    let state_of = |migration: &Migration| match &target.state {
+        SchemaState::Differs(number) if *number == migration.number => "differs",
+        _ if missing.contains(migration) => "missing", // whatever else is wrong with the keyspace
+        _ => "applied",                                // the rest
+    };
+    let rows = TableRows {
+        columns: &["number", "name", "state"],
+        cells: MIGRATIONS
+            .iter()
+            .map(|one| vec![one.number.to_string(), one.name.to_owned(), state_of(one).to_owned()])
+            .collect(),
+    };
+    let items = MIGRATIONS.iter().map(|one| json!({"number": one.number, "name": one.name, "state": state_of(one)}));
+    let mut parts = IncrementalPrinter::list(output);
+    parts.print(&items.collect::<Vec<_>>(), &rows)?;
+    parts.end(rows.columns)?;
+    let keyspace = &target.options.keyspace;
+    let what = match &target.state {
+        SchemaState::Current => return Ok(()),
+        SchemaState::NoKeyspace => format!("there is no keyspace {keyspace}"),
+        SchemaState::Behind(missing) => format!("keyspace {keyspace} lacks {}", migrations(missing.len())),
+        SchemaState::Ahead(_) | SchemaState::Differs(_) => return target.missing().map(|_| ()),
+    };
+    Err(Failure::new(Exit::Precondition, what).hint("bring it up to this release with `tallystone migrate apply`"))
+}
+
+/// So many migrations, in words.
+fn migrations(count: usize) -> String {
+    counted(saturating_i64(count), "migration", "migrations")
+}

@@ -1,0 +1,166 @@
+//! Opens the Cassandra keyspaces that the settings name; `dev` makes and migrates them first.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use scylla::client::session::Session;
+use uuid::Uuid;
+
+use crate::adapters::by_dataset::by_dataset;
+use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
+use crate::adapters::cassandra::{
+    self, Cassandra, OpenError, Options, SettingsSource, StartupDeadline, within_deadline,
+};
+use crate::adapters::system::SystemEntropy;
+use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, storage_cluster};
+use crate::app::server::run::Preset;
+use crate::domain::counter::NamespaceName;
+use crate::domain::namespace::Dataset;
+use crate::ports::{Clock, Entropy, FastCounts, Stores};
+
+/// A setting cannot be used, which shows only when it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UnusableSetting(String);
+
+/// The keyspace with the catalog, and those beside it that keep datasets.
+pub struct Keyspaces {
+    primary: Arc<Cassandra>,
+    attached: BTreeMap<NamespaceName, Arc<Cassandra>>,
+}
+
+impl Keyspaces {
+    /// All of them, that with the catalog first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Cassandra>> {
+        std::iter::once(&self.primary).chain(self.attached.values())
+    }
+
+    /// Their names, as texts name them.
+    pub fn names(&self) -> String {
+        self.all().map(|keyspace| keyspace.keyspace()).collect::<Vec<_>>().join(" or keyspace ")
+    }
+
+    /// Their stores as one, beside those best-effort counters. Also where there is one keyspace, so that a dataset of another
+    /// is refused and not begun anew.
+    pub fn stores(&self, fast: &Arc<dyn FastCounts>) -> Stores {
+        let beside = self.attached.iter().map(|(name, keyspace)| (name.clone(), keyspace.stores(Arc::clone(fast))));
+        by_dataset(self.primary.stores(Arc::clone(fast)), beside.collect())
+    }
+}
+
+/// Opens the keyspaces, one after the other, within what is left of a start. All are looked at before any is settled: a start
+/// that is refused for one of them leaves no mark on another.
+pub async fn open(
+    config: &Config,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+    patience: &Arc<StartupDeadline>,
+) -> anyhow::Result<Keyspaces> {
+    let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
+    let home = open_one(cluster, None, preset, clock, patience).await?;
+    let catalog = within_deadline(patience, &cluster.keyspace, home.check_primary()).await?;
+    let mut beside = BTreeMap::new();
+    for (name, cluster) in attached_clusters(config) {
+        let opened = open_one(cluster, Some(home.catalog()), preset, clock, patience).await;
+        let opened = opened.with_context(|| unusable_cluster(name))?;
+        // What is no name was refused when the settings were checked.
+        let name = NamespaceName::new(name).map_err(|reject| UnusableSetting(reject.message))?;
+        let looked =
+            within_deadline(patience, &cluster.keyspace, inspect_attached(&home, &opened, catalog, &name)).await;
+        looked.with_context(|| unusable_cluster(name.as_str()))?;
+        beside.insert(name, opened);
+    }
+    let datasets =
+        within_deadline(patience, &cluster.keyspace, home.datasets()).await.context("cannot read the catalog")?;
+    let is_unlisted = |dataset: &&Dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name));
+    if let Some(dataset) = datasets.iter().find(is_unlisted) {
+        return Err(unlisted_cluster(dataset).into());
+    }
+    let catalog = within_deadline(patience, &cluster.keyspace, home.claim_primary(new_id())).await?;
+    for (name, opened) in &beside {
+        let kept = within_deadline(patience, opened.keyspace(), opened.claim_attached(catalog, name)).await;
+        kept.with_context(|| unusable_cluster(name.as_str()))?;
+    }
+    Ok(Keyspaces { primary: home, attached: beside })
+}
+
+/// Looks at a keyspace beside the one with the catalog. Another server that starts for the first time as well may have settled
+/// both since the catalog was looked at.
+async fn inspect_attached(
+    home: &Cassandra,
+    beside: &Cassandra,
+    catalog: Option<Uuid>,
+    name: &NamespaceName,
+) -> Result<(), OpenError> {
+    match beside.check_attached(catalog, name).await {
+        Err(OpenError::Owned { .. }) if catalog.is_none() => {
+            let catalog = home.check_primary().await?;
+            beside.check_attached(catalog, name).await
+        }
+        looked => looked,
+    }
+}
+
+fn unusable_cluster(cluster: &str) -> String {
+    format!("cannot use [clusters.{cluster}]")
+}
+
+fn new_id() -> Uuid {
+    let mut bytes = [0; 16];
+    SystemEntropy.fill(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+/// A server without the cluster of a dataset would own shards of it, and its counts would stand still.
+fn unlisted_cluster(Dataset { name, cluster, .. }: &Dataset) -> UnusableSetting {
+    let cluster = cluster.as_ref().map(NamespaceName::as_str).unwrap_or_default();
+    UnusableSetting(format!(
+        "dataset {name} is kept in cluster {cluster}, and the settings have no [clusters.{cluster}] of kind \"cassandra\"; \
+         add it, as every server of this catalog needs it"
+    ))
+}
+
+async fn open_one(
+    cluster: &ClusterConfig,
+    settings: Option<Arc<dyn SettingsSource>>,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+    patience: &Arc<StartupDeadline>,
+) -> anyhow::Result<Arc<Cassandra>> {
+    let options = cassandra_options(cluster).map_err(UnusableSetting)?;
+    if preset == Preset::Dev {
+        let session = cassandra::connect(&options, patience).await?;
+        let making = make(&session, &options, clock.as_ref(), patience);
+        within_deadline(patience, &options.keyspace, Box::pin(making)).await?;
+    }
+    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock), patience).await?))
+}
+
+/// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.
+async fn make(
+    session: &Session,
+    options: &Options,
+    clock: &dyn Clock,
+    patience: &StartupDeadline,
+) -> Result<(), OpenError> {
+    let keyspace = &options.keyspace;
+    let of = |fault| OpenError::of(fault, keyspace);
+    let found = schema::state(session, keyspace, clock).await.map_err(of)?;
+    let missing = match &found {
+        SchemaState::NoKeyspace => schema::MIGRATIONS,
+        SchemaState::Behind(missing) => missing,
+        // Whatever else is wrong is said by the opening.
+        SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
+    };
+    // Also when its description was there already: another server may be making it, and only the statement waits for it.
+    let known = cassandra::data_centers(session);
+    let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
+    let replication = Replication::new(vec![(nearest, 1)]);
+    schema::make_keyspace(session, keyspace, &replication, clock).await.map_err(of)?;
+    patience.extend();
+    if found == SchemaState::NoKeyspace {
+        tracing::info!(keyspace, "the keyspace was made, with one copy");
+    }
+    schema::apply(session, keyspace, missing, clock, &|| patience.extend()).await.map_err(of)
+}

@@ -1,0 +1,102 @@
+//! Which build this is, and what the process takes of the machine: the names that all programs give these numbers.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::MetricSource;
+
+/// This process.
+#[derive(Debug)]
+pub struct ProcessMetrics;
+
+impl MetricSource for ProcessMetrics {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "1, with the version and the kind of this build as labels";
+        let mut family = encoder.encode_descriptor("tallystone_build_info", help, None, MetricType::Gauge)?;
+        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+        let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
+        ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
+        usage::list(encoder)
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod usage {
+    use std::fmt;
+
+    use procfs::process::{LimitValue, Process};
+    use procfs::{ProcResult, boot_time_secs, page_size, ticks_per_second};
+    use prometheus_client::encoding::DescriptorEncoder;
+    use prometheus_client::metrics::counter::ConstCounter;
+    use prometheus_client::metrics::gauge::ConstGauge;
+
+    use crate::app::server::metrics::encode;
+
+    /// What the kernel says of this process.
+    struct Usage {
+        cpu_seconds: f64,
+        resident_bytes: u64,
+        virtual_bytes: u64,
+        threads: i64,
+        start_seconds: f64,
+        descriptors: usize,
+        descriptors_max: LimitValue,
+    }
+
+    fn usage() -> ProcResult<Usage> {
+        let process = Process::myself()?;
+        let stat = process.stat()?;
+        let seconds = |ticks: u64| ticks as f64 / ticks_per_second() as f64;
+        Ok(Usage {
+            cpu_seconds: seconds(stat.utime + stat.stime),
+            resident_bytes: stat.rss * page_size(),
+            virtual_bytes: stat.vsize,
+            threads: stat.num_threads,
+            start_seconds: boot_time_secs()? as f64 + seconds(stat.starttime),
+            descriptors: process.fd_count()?,
+            descriptors_max: process.limits()?.max_open_files.soft_limit,
+        })
+    }
+
+    /// Lists what is known; a system that hides `/proc` leaves these out.
+    pub fn list(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Ok(usage) = usage() else { return Ok(()) };
+        let cpu = ConstCounter::new(usage.cpu_seconds);
+        encode(encoder, "process_cpu_seconds", "Processor time that the process has used", &cpu)?;
+        let descriptors_max = match usage.descriptors_max {
+            LimitValue::Value(most) => most as f64,
+            LimitValue::Unlimited => f64::INFINITY,
+        };
+        let gauges = [
+            ("process_resident_memory_bytes", "Memory that the process holds", usage.resident_bytes as f64),
+            (
+                "process_virtual_memory_bytes",
+                "Address space that the process has set aside",
+                usage.virtual_bytes as f64,
+            ),
+            ("process_threads", "Threads of the process", usage.threads as f64),
+            ("process_start_time_seconds", "When the process began, since 1970", usage.start_seconds),
+            ("process_open_fds", "Descriptors that the process has open", usage.descriptors as f64),
+            ("process_max_fds", "Descriptors that it may have open", descriptors_max),
+        ];
+        for (name, help, value) in gauges {
+            encode(encoder, name, help, &ConstGauge::new(value))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod usage {
+    use std::fmt;
+
+    use prometheus_client::encoding::DescriptorEncoder;
+
+    /// Other systems have no `/proc` to ask.
+    pub fn list(_encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! The life of a server: it opens its stores, serves, judges whether they answer, and closes.
+
+pub mod backend;
+pub(super) mod keyspace;
+pub mod metrics;
+pub mod readiness;
+pub(super) mod resources;
+pub mod run;
+pub(super) mod status;

@@ -1,0 +1,321 @@
+//! Judges while the server runs whether its stores answer, so that `/readyz`, gRPC health and the metrics tell the truth.
+//!
+//! Each store is asked every second. What it has kept silent for is counted in the steps of the judging loop and each step is
+//! bounded: a process that was stopped itself did not ask in that time, which proves nothing about a store.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use parking_lot::Mutex;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::adapters::cassandra::Cassandra;
+use crate::adapters::embedded::Embedded;
+use crate::api::http::{Gateway, ServiceOutages};
+use crate::app::server::metrics::MetricSource;
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
+};
+use crate::engine::Engine;
+use crate::ports::Clock;
+use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
+use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
+
+/// What is not served while a store is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServicesOfStore {
+    /// Counters and namespaces as a whole.
+    pub counters: bool,
+    /// Queues.
+    pub queues: bool,
+}
+
+/// Who is asked.
+#[derive(Clone)]
+pub enum ProbedStore {
+    /// A keyspace, by a read of one row.
+    Keyspace(Arc<Cassandra>),
+    /// The embedded store, whether it has failed.
+    Embedded(Arc<Embedded>),
+    /// The memory of this process, which always answers.
+    Memory,
+}
+
+/// A store and how long it has been silent.
+pub struct StoreProbe {
+    target: ProbedStore,
+    services: ServicesOfStore,
+    downtime: Mutex<StoreDowntime>,
+}
+
+#[derive(Clone, Debug)]
+struct StoreDowntime {
+    /// When the store answered last.
+    last_response: Timestamp,
+    /// How long it has been asked in vain since.
+    unanswered_for: Duration,
+    /// What it has failed with for good.
+    fault: Option<String>,
+}
+
+/// What the stores and the fleet of a server are judged by.
+pub struct Readiness {
+    stores: Vec<StoreProbe>,
+    engine: Arc<Engine>,
+    clock: Arc<dyn Clock>,
+    verdict: Mutex<ReadinessVerdict>,
+}
+
+/// The last judgement.
+#[derive(Default)]
+struct ReadinessVerdict {
+    at: Duration,
+    standing: ServiceOutages,
+    /// When this server was first seen to be no member of its fleet.
+    lapsed_since: Option<Timestamp>,
+}
+
+impl Readiness {
+    /// Of a server that has just started, so that its stores have just answered.
+    pub fn new(
+        stores: impl IntoIterator<Item = (ProbedStore, ServicesOfStore)>,
+        engine: Arc<Engine>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let silence = StoreDowntime { last_response: clock.now(), unanswered_for: Duration::ZERO, fault: None };
+        let store =
+            |(asked, keeps)| StoreProbe { target: asked, services: keeps, downtime: Mutex::new(silence.clone()) };
+        let judged = Mutex::new(ReadinessVerdict { at: clock.elapsed(), ..ReadinessVerdict::default() });
+        Arc::new(Self { stores: stores.into_iter().map(store).collect(), engine, clock, verdict: judged })
+    }
+
+    /// Asks the stores and tells the gateway what is served, for as long as it is polled.
+    pub async fn run(&self, gateway: &Gateway) -> Infallible {
+        let asking = join_all(self.stores.iter().map(|store| self.probe_store(store)));
+        join(asking, self.publish_changes(gateway)).await.1
+    }
+
+    /// How things stand by the last judgement.
+    pub fn outages(&self) -> ServiceOutages {
+        self.verdict.lock().standing.clone()
+    }
+
+    /// The stores: the name of each, how long it has been asked in vain, and what it has failed with.
+    pub fn store_downtimes(&self) -> Vec<(String, Duration, Option<String>)> {
+        let silences = self.stores.iter().map(|store| {
+            let silence = store.downtime.lock();
+            (store.target.name().to_owned(), silence.unanswered_for, silence.fault.clone())
+        });
+        silences.collect()
+    }
+
+    async fn probe_store(&self, store: &StoreProbe) -> Infallible {
+        loop {
+            let answered = tokio::select! {
+                biased;
+                answered = store.target.answers() => answered,
+                () = self.clock.sleep(STORE_ANSWERS_WITHIN) => None,
+            };
+            if let Some(fault) = answered {
+                *store.downtime.lock() =
+                    StoreDowntime { last_response: self.clock.now(), unanswered_for: Duration::ZERO, fault };
+            }
+            self.clock.sleep(STORE_ASKED_EVERY).await;
+        }
+    }
+
+    async fn publish_changes(&self, gateway: &Gateway) -> Infallible {
+        loop {
+            self.clock.sleep(READINESS_JUDGED_EVERY).await;
+            if let Some(standing) = self.judge() {
+                gateway.set_outages(standing).await;
+            }
+        }
+    }
+
+    /// Judges anew; answers how things stand if that has changed.
+    fn judge(&self) -> Option<ServiceOutages> {
+        let mut judged = self.verdict.lock();
+        let now = self.clock.elapsed();
+        let step = step(judged.at, now);
+        judged.at = now;
+        let lapsed = self.engine.fleet().is_some_and(|fleet| !fleet.is_member);
+        judged.lapsed_since = lapsed.then(|| judged.lapsed_since.unwrap_or_else(|| self.clock.now()));
+        let mut standing = ServiceOutages::default();
+        for store in &self.stores {
+            let mut silence = store.downtime.lock();
+            silence.unanswered_for += step;
+            if let Some(why) = silence.outage_reason(&store.target.to_string()) {
+                add_outage(&mut standing, store.services, &why);
+            }
+        }
+        if let Some(since) = judged.lapsed_since {
+            let since = shown(since);
+            standing.counters.push(format!(
+                "this server has not been a member of its fleet since {since}: its heartbeats do not get through; it joins \
+                 again by itself"
+            ));
+        }
+        if standing == judged.standing {
+            return None;
+        }
+        report(&judged.standing, &standing);
+        judged.standing = standing.clone();
+        Some(standing)
+    }
+}
+
+impl StoreDowntime {
+    /// What is said of a store that is away; nothing of one that is not.
+    fn outage_reason(&self, store: &str) -> Option<String> {
+        match &self.fault {
+            Some(fault) => Some(format!("{store} has failed: {fault}")),
+            None if self.unanswered_for < STORE_SILENCE_MAX => None,
+            None => Some(format!("{store} has not answered since {}", shown(self.last_response))),
+        }
+    }
+}
+
+/// For how long stores were surely asked between two judgements.
+fn step(before: Duration, now: Duration) -> Duration {
+    now.saturating_sub(before).min(JUDGED_STEP_MAX)
+}
+
+/// Notes that what a store keeps is not served.
+fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) {
+    if keeps.counters {
+        standing.counters.push(why.to_owned());
+    }
+    if keeps.queues {
+        standing.queues.push(why.to_owned());
+    }
+    if !keeps.counters && !keeps.queues {
+        standing.degraded.push(format!("{why}: counts of the datasets that it keeps stand still"));
+    }
+}
+
+impl ProbedStore {
+    /// Asks; answers what the store has failed with for good, if it has, and nothing if there was no answer.
+    async fn answers(&self) -> Option<Option<String>> {
+        match self {
+            Self::Keyspace(keyspace) => keyspace.check_responsive().await.ok().map(|()| None),
+            Self::Embedded(embedded) => Some(embedded.failure()),
+            Self::Memory => Some(None),
+        }
+    }
+
+    /// What it is called.
+    fn name(&self) -> &str {
+        match self {
+            Self::Keyspace(keyspace) => keyspace.keyspace(),
+            Self::Embedded(_) => "embedded",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// How the metrics name it: what is no keyspace has a name that no keyspace has.
+    fn label(&self) -> String {
+        match self {
+            Self::Keyspace(_) => self.name().to_owned(),
+            Self::Embedded(_) | Self::Memory => format!("_{}", self.name()),
+        }
+    }
+}
+
+impl fmt::Display for ProbedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keyspace(keyspace) => write!(f, "keyspace {} of Cassandra", keyspace.keyspace()),
+            Self::Embedded(_) => f.write_str("the embedded store"),
+            Self::Memory => f.write_str("the memory of this process"),
+        }
+    }
+}
+
+/// A time to the second, as operators compare it with their logs.
+fn shown(time: Timestamp) -> String {
+    prost_types::Timestamp { seconds: time.micros().div_euclid(1_000_000), nanos: 0 }.to_string()
+}
+
+fn report(before: &ServiceOutages, after: &ServiceOutages) {
+    let all = |standing: &ServiceOutages| {
+        let ServiceOutages { counters, queues, degraded: beside } = standing;
+        [counters.as_slice(), queues, beside].concat().join("; ")
+    };
+    if *after == ServiceOutages::default() {
+        tracing::info!(was = all(before), "all stores answer again");
+    } else {
+        tracing::warn!(why = all(after), "not everything is served");
+    }
+}
+
+impl MetricSource for Arc<Readiness> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let gauge = MetricType::Gauge;
+        {
+            let judged = self.verdict.lock();
+            let help = "1 while the service is served, 0 while what it needs is away";
+            let mut family = encoder.encode_descriptor("tallystone_ready", help, None, gauge)?;
+            for (service, why) in [(COUNTERS, &judged.standing.counters), (QUEUES, &judged.standing.queues)] {
+                let served = ConstGauge::new(f64::from(u8::from(why.is_empty())));
+                served.encode(family.encode_family(&[("service", service)])?)?;
+            }
+        }
+        let help = "How long a store has been asked in vain; 0 to 1 while it answers";
+        let mut family = encoder.encode_descriptor("tallystone_store_silent_seconds", help, None, gauge)?;
+        for store in &self.stores {
+            let silent = ConstGauge::new(store.downtime.lock().unanswered_for.as_secs_f64());
+            silent.encode(family.encode_family(&[("store", store.target.label())])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: ServicesOfStore = ServicesOfStore { counters: true, queues: true };
+
+    fn silent_for(lasted: Duration) -> StoreDowntime {
+        StoreDowntime { last_response: Timestamp::from_secs(1_800_000_000), unanswered_for: lasted, fault: None }
+    }
+
+    #[test]
+    fn a_store_is_away_once_it_has_been_silent_for_the_bound_and_is_named_with_the_time() {
+        let just_below = silent_for(STORE_SILENCE_MAX - Duration::from_millis(1));
+        assert_eq!(just_below.outage_reason("keyspace shop"), None);
+        let said = silent_for(STORE_SILENCE_MAX).outage_reason("keyspace shop");
+        assert_eq!(said.as_deref(), Some("keyspace shop has not answered since 2027-01-15T08:00:00Z"));
+    }
+
+    #[test]
+    fn a_store_that_has_failed_is_away_at_once() {
+        let failed = StoreDowntime { fault: Some("the disk is gone".to_owned()), ..silent_for(Duration::ZERO) };
+        assert_eq!(failed.outage_reason("it").as_deref(), Some("it has failed: the disk is gone"));
+        let mut standing = ServiceOutages::default();
+        add_outage(&mut standing, BOTH, "it has failed");
+        assert_eq!((standing.counters.len(), standing.queues.len(), standing.degraded.len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_pause_of_this_process_is_no_silence_of_a_store() {
+        let began = Duration::from_secs(1_000);
+        assert_eq!(step(began, began + READINESS_JUDGED_EVERY), READINESS_JUDGED_EVERY);
+        assert!(step(began, began + Duration::from_secs(3_600)) < STORE_SILENCE_MAX / 4);
+    }
+
+    #[test]
+    fn a_store_that_keeps_datasets_only_takes_no_service_with_it() {
+        let mut standing = ServiceOutages::default();
+        add_outage(&mut standing, ServicesOfStore { counters: false, queues: false }, "keyspace far is away");
+        assert!(standing.counters.is_empty() && standing.queues.is_empty());
+        assert_eq!(standing.degraded, ["keyspace far is away: counts of the datasets that it keeps stand still"]);
+    }
+}

@@ -1,0 +1,528 @@
+//! The life of a server: bind, build, serve, drain, close.
+//!
+//! It binds and answers the health checks before it opens the store, which may take a while after a kill, and is ready
+//! only when the store answers. On SIGTERM or ctrl-c, also before it is ready, it takes no new calls, finishes those in
+//! flight, drains the rollups (limit, rolls, watermarks, in this order), closes the store and says what it did, all
+//! within one deadline.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::cassandra::StartupDeadline;
+use crate::adapters::system::{SystemClock, SystemEntropy};
+use crate::api;
+use crate::api::grpc::saturating_i64;
+use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
+use crate::api::serve::ConnectionDrainSummary;
+use crate::app::cli::SERVER_DEFAULT;
+use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
+use crate::app::notices::{print_line, shell_quoted};
+use crate::app::server::backend::{Backend, open_memcached};
+use crate::app::server::keyspace;
+use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
+use crate::app::server::readiness::Readiness;
+use crate::app::server::resources;
+use crate::app::server::status::ServerStatus;
+use crate::app::units::counted;
+use crate::domain::Reason;
+use crate::domain::counter::NamespaceName;
+use crate::domain::fleet::ProtocolRules;
+use crate::domain::queue::QueueName;
+use crate::engine::loops::StartupProgress;
+use crate::engine::namespaces::{
+    Author, NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
+};
+use crate::engine::queues::QueueDraft;
+use crate::engine::{Engine, EngineParts, MemberProfile};
+use crate::ports::Clock;
+
+/// What kind of server it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Preset {
+    /// For development: quick rollups, a namespace `default`.
+    Dev,
+    /// As configured.
+    Server,
+}
+
+impl Preset {
+    /// What the name of a cluster stands for that the settings do not list.
+    fn unlisted(self) -> UnlistedClusters {
+        match self {
+            Self::Dev => UnlistedClusters::OwnStore,
+            Self::Server => UnlistedClusters::Refused,
+        }
+    }
+}
+
+/// How long the runtime waits at the end for what did not end in time.
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
+/// How soon `dev` rolls counters up.
+const DEV_COALESCE_MS: u32 = 1_000;
+/// How old an event may be when it arrives at `dev`.
+const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
+
+/// What the names of queues for timed tasks begin with.
+const TIMED_TASKS: &str = "timed/";
+/// How often a timed task is tried.
+const TIMED_TASK_ATTEMPTS: u32 = 16;
+
+/// What a server says that listens beyond its machine.
+const OPEN_TO_ALL: &str = "there is no authentication and no TLS: everybody who reaches this address may read and change \
+                           everything; keep it inside a trusted network, or listen on 127.0.0.1";
+
+/// Runs a server until it is told to stop.
+pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
+    refuse_huge_pages();
+    resources::keep_files_private();
+    resources::raise_descriptors();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if config.server.worker_threads > 0 {
+        builder.worker_threads(config.server.worker_threads);
+    }
+    let runtime = builder.enable_all().build().context("cannot start the runtime")?;
+    let outcome = runtime.block_on(async {
+        // Before the port is open, so that a stop that comes early is a stop like any other.
+        let mut signals = StopSignals::listen()?;
+        serve(config, preset, signals.next()).await
+    });
+    // What did not end in time, such as a store that is still being opened, does not hold the process up.
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
+    outcome
+}
+
+/// A huge page is cleared in one go when it is first touched: 5 ms on a virtual machine, in which calls wait.
+#[cfg(target_os = "linux")]
+fn refuse_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages stay as the system has them");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn refuse_huge_pages() {}
+
+/// Serves until `told` says why to stop, or the store fails.
+async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'static str>) -> anyhow::Result<()> {
+    let listener = bind(&config.server.listen).await?;
+    let address = listener.local_addr().context("cannot read the bound address")?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let stop = CancellationToken::new();
+    let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
+    let gateway = Arc::new(gateway.with_hosts(hosts(&config, preset)));
+    gateway.register_collector(MetricCollector::of(ProcessMetrics));
+    gateway.set_phase(ServerPhase::Starting).await;
+    // The health checks answer from here on; calls are told that the store is not open yet.
+    let deadline = config.drain_deadline();
+    let bounds = resources::bounds(&config);
+    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
+    let advertised = config.server.advertise.of(address);
+    let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
+    // Boxed, because it is large and done once.
+    let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, (advertised, name), Arc::clone(&clock))));
+    let (why, stopped, opened) = tokio::select! {
+        biased;
+        why = told.as_mut() => {
+            tracing::info!(why, "stopping before the store is open");
+            gateway.set_phase(ServerPhase::Draining).await;
+            stop.cancel();
+            let stopped = clock.elapsed();
+            // A store that is half open cannot be closed: it is opened to its end first.
+            (why.to_owned(), stopped, tokio::time::timeout(deadline, opening).await.ok().transpose()?)
+        }
+        opened = opening.as_mut() => {
+            let (backend, engine) = opened?;
+            let readiness = Readiness::new(backend.readiness_probes(), Arc::clone(&engine), Arc::clone(&clock));
+            measure(&gateway, &backend, &engine, &readiness);
+            gateway.open(&engine);
+            gateway.open_backups(backend.backups());
+            gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
+            gateway.set_phase(ServerPhase::Ready).await;
+            tracing::info!("ready");
+            announce(&config, preset, address);
+            let why = tokio::select! {
+                why = told => why.to_owned(),
+                fault = backend.failed() => format!("the store failed: {fault}"),
+                never = readiness.run(&gateway) => match never {},
+            };
+            tracing::info!(why, "stopping");
+            gateway.set_phase(ServerPhase::Draining).await;
+            engine.queues().stop_leasing();
+            stop.cancel();
+            (why, clock.elapsed(), Some((backend, engine)))
+        }
+    };
+    let ended = serving.await.context("serving panicked")?;
+    drop(gateway);
+    let Some((backend, engine)) = opened else {
+        print_line(&format!("stopped: {why}; the store was not open yet"));
+        anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start begins anew");
+    };
+    // What the connections left of the time goes to the rollups.
+    let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
+    close(&why, ended, left, backend, engine).await
+}
+
+/// The names that the server answers browsers under. A development server has no other guard against pages of strangers.
+fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
+    let listen = config.server.listen.as_str();
+    let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    match preset {
+        Preset::Dev => AllowedHosts::only(config.server.hosts.split(',').chain([own]).map(str::to_owned)),
+        Preset::Server => AllowedHosts::default(),
+    }
+}
+
+/// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.
+async fn close(
+    why: &str,
+    ended: ConnectionDrainSummary,
+    left: Duration,
+    backend: Backend,
+    engine: Arc<Engine>,
+) -> anyhow::Result<()> {
+    let drained = match backend.fault() {
+        None => engine.drain(left).await,
+        // A store that takes nothing any more publishes no limit that the last rolls could wait for.
+        Some(_) => {
+            engine.abandon().await;
+            false
+        }
+    };
+    let fault = backend.fault();
+    let done = RunSummary::by(&engine);
+    drop(engine);
+    backend.close().await;
+    tracing::info!(
+        why,
+        connections_cut_off = ended.cut_off,
+        writes_applied = done.writes_applied,
+        writes_repeated = done.writes_repeated,
+        rollups_written = done.rollups_written,
+        messages_enqueued = done.messages_enqueued,
+        messages_completed = done.messages_completed,
+        counters_left = done.counters_left,
+        "stopped"
+    );
+    print_line(&format!("stopped: {why}; {} of {} connections cut off; {done}", ended.cut_off, ended.open));
+    if let Some(fault) = fault {
+        anyhow::bail!("the store failed: {fault}");
+    }
+    anyhow::ensure!(drained, "not everything ended within server.drain_deadline_ms; the next start makes up for it");
+    Ok(())
+}
+
+/// Takes the port; a host may be a name.
+async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
+    let found = tokio::net::lookup_host(listen.as_str()).await;
+    let found = found.with_context(|| format!("cannot listen on {listen}: its host is not known here"))?;
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    // A name may stand for both families; clients come over IPv4 unless they are told otherwise.
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    TcpListener::bind(&addresses[..]).await.map_err(|error| {
+        let guess = match error.kind() {
+            io::ErrorKind::AddrInUse => "; is another server running there? End it, or set another port",
+            io::ErrorKind::AddrNotAvailable => "; set server.listen to an address of this machine, or to 0.0.0.0:PORT",
+            io::ErrorKind::PermissionDenied => "; set a port above 1023",
+            _ => "", // the cause says it
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {listen}{guess}"))
+    })
+}
+
+/// Opens the store and starts the engine on it. `advertised` is where other servers reach this one, if they can; `name` is
+/// what it is called in what it writes.
+async fn open(
+    config: &Config,
+    preset: Preset,
+    (advertised, name): (Option<String>, String),
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<(Backend, Arc<Engine>)> {
+    let patience = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
+    let backend = open_backend(config, preset, &clock, &patience).await?;
+    let goes_on = Arc::clone(&patience);
+    let progress = Arc::new(move || goes_on.extend());
+    let profile = MemberProfile { secret: backend.secret(), ..profile(config, advertised, name) };
+    let starting = start_engine(config, preset, (profile, progress), &backend, clock);
+    let engine = match config.storage.kind {
+        StorageKind::Cassandra => backend.finish_startup(&patience, Box::pin(starting)).await?,
+        // A store of this process answers; it takes its time after a kill.
+        StorageKind::Embedded | StorageKind::Memory => starting.await?,
+    };
+    Ok((backend, Arc::new(engine)))
+}
+
+/// Opens the store; an embedded one off the runtime, because recovery may read a lot.
+async fn open_backend(
+    config: &Config,
+    preset: Preset,
+    clock: &Arc<dyn Clock>,
+    patience: &Arc<StartupDeadline>,
+) -> anyhow::Result<Backend> {
+    // First, because it is quick and leaves nothing to close when it fails.
+    let memcached = open_memcached(config, clock).await?;
+    let began = clock.elapsed();
+    if config.storage.kind == StorageKind::Cassandra {
+        let opened = keyspace::open(config, preset, clock, patience).await?;
+        return Ok(Backend::of_keyspaces(config, opened, memcached, Arc::clone(clock)));
+    }
+    let (config, moved) = (config.clone(), Arc::clone(clock));
+    let kind = match config.storage.kind {
+        StorageKind::Embedded => "embedded",
+        StorageKind::Memory => "memory",
+        StorageKind::Cassandra => "cassandra",
+    };
+    let opened = tokio::task::spawn_blocking(move || Backend::open(&config, memcached, moved)).await;
+    let backend = opened.context("opening the store panicked")??;
+    let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(kind, took_ms, "the store is open");
+    Ok(backend)
+}
+
+/// Shows on the metrics page what the engine and the store do.
+fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
+    gateway.register_collector(MetricCollector::of(Arc::clone(engine)));
+    gateway.register_collector(MetricCollector::of(Arc::clone(readiness)));
+    gateway.register_collector(MetricCollector::of(backend.memcached.clone()));
+    gateway.register_collector(MetricCollector::of(backend.keyspaces()));
+    if let Some(embedded) = backend.embedded() {
+        gateway.register_collector(MetricCollector::of(embedded));
+    }
+}
+
+/// What this server is in its fleet.
+fn profile(config: &Config, advertised: Option<String>, name: String) -> MemberProfile {
+    let roles = config.server.roles.0;
+    if config.storage.kind == StorageKind::Cassandra && roles.roller && advertised.is_none() {
+        tracing::warn!(
+            "other servers cannot tell this one which counters to roll up: set server.advertise to a HOST:PORT by which \
+             they reach it; until then those counters follow some ten seconds later"
+        );
+    }
+    MemberProfile { roles, address: advertised.unwrap_or_default(), name, secret: None }
+}
+
+async fn start_engine(
+    config: &Config,
+    preset: Preset,
+    (profile, progress): (MemberProfile, StartupProgress),
+    backend: &Backend,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Engine> {
+    let mut defaults =
+        NamespaceDefaults { clusters: config.cluster_names(preset.unlisted()), ..NamespaceDefaults::default() };
+    if let Ok(cluster) = NamespaceName::new(&config.storage.cache_cluster) {
+        defaults.cache_cluster = cluster;
+    }
+    if preset == Preset::Dev {
+        defaults.rollup.coalesce_ms = DEV_COALESCE_MS;
+    }
+    if preset == Preset::Dev && config.storage.kind != StorageKind::Cassandra {
+        // A store over a network needs the time that the defaults give it.
+        defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;
+    }
+    let namespaces = NamespaceCatalog::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
+        .await
+        .context("cannot read the catalog")?;
+    if preset == Preset::Dev {
+        let name = NamespaceName::new("default").expect("a literal name is valid");
+        let author = Author { actor: "tallystone dev".to_owned(), reason: "the namespace to begin with".to_owned() };
+        namespaces.ensure(NamespaceDraft::of(name), author).await.map_err(|error| {
+            let advice = match error.reason() {
+                Reason::StorageFull => "; free space where the data is, or lower storage.reserve_bytes",
+                _ => "", // the text says it all
+            };
+            cause(error).context(format!("cannot make namespace default{advice}"))
+        })?;
+    }
+    let parts = EngineParts {
+        stores: backend.stores.clone(),
+        queue_stores: backend.queue_stores.clone(),
+        clock,
+        entropy: Arc::new(SystemEntropy),
+        export: backend.export.clone(),
+        namespaces,
+        profile,
+        signals: backend.signals(),
+        seal_delay: Some(Duration::from_secs(config.storage.seal_delay_seconds)).filter(|delay| !delay.is_zero()),
+        rules: ProtocolRules::default(),
+        progress,
+    };
+    let engine = Engine::start(parts).await.context("cannot start the engine")?;
+    if config.storage.kind == StorageKind::Cassandra {
+        tracing::warn!("there are no queues on Cassandra yet: make them on a server with storage.kind embedded");
+    } else {
+        ensure_timed_tasks(&engine).await;
+    }
+    Ok(engine)
+}
+
+/// What a call of the catalog failed with, as the store or the rules of namespaces say it.
+fn cause(error: NamespaceError) -> anyhow::Error {
+    match error {
+        NamespaceError::Reject(reject) => reject.into(),
+        NamespaceError::Store(error) => error.into(),
+    }
+}
+
+/// Makes the template of timed tasks, which are tried 16 times as in Alibaba's timeout center. A server works without.
+async fn ensure_timed_tasks(engine: &Engine) {
+    let name = QueueName::new("timed-task").expect("a literal name is valid");
+    let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));
+    let draft = QueueDraft { template_for, default_attempts, ..QueueDraft::of(name) };
+    let author = Author { actor: "tallystone".to_owned(), reason: "the template of timed tasks".to_owned() };
+    if let Err(error) = engine.queues().ensure(draft, author).await {
+        tracing::warn!(%error, "the template of timed tasks cannot be made; the next start tries again");
+    }
+}
+
+/// Says where the server is and what to try first.
+fn announce(config: &Config, preset: Preset, address: SocketAddr) {
+    print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
+    if !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(%address, "{OPEN_TO_ALL}");
+        print_line(&format!("warning: {OPEN_TO_ALL}"));
+    }
+    match config.storage.kind {
+        StorageKind::Embedded => print_line(&format!("data:  {}", config.storage.data_dir.display())),
+        StorageKind::Memory => print_line("data:  in memory only; it is gone when the process ends"),
+        StorageKind::Cassandra => {
+            if let Some((_, cluster)) = storage_cluster(config) {
+                print_line(&format!("data:  keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers));
+            }
+        }
+    }
+    if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
+        print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
+    }
+    if preset == Preset::Dev {
+        print_line(&format!(
+            "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
+             -H 'content-type: application/json' \\\n         \
+             -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
+        ));
+        let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
+        let program = this_program(std::env::args_os().next());
+        print_line(&format!("then:  {program} counter get views --fresh{server}"));
+        if config.storage.kind != StorageKind::Cassandra {
+            print_line(&format!("queue: {program} msg push -q timed/hello hello{server}"));
+        }
+    }
+}
+
+/// Whether the command line finds a server there by itself.
+fn is_default_server(address: SocketAddr) -> bool {
+    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is an address, as a test says");
+    address == default || (address.ip().is_unspecified() && address.port() == default.port())
+}
+
+/// How this program was called, for a shell; its name alone if nobody knows.
+fn this_program(called: Option<OsString>) -> String {
+    let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
+    shell_quoted(called.as_deref().unwrap_or("tallystone")).into_owned()
+}
+
+/// The signals that stop a server. From `listen` on none of them ends the process by itself.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "ctrl-c",
+        }
+    }
+}
+
+/// What the server did.
+struct RunSummary {
+    writes_applied: u64,
+    writes_repeated: u64,
+    rollups_written: u64,
+    messages_enqueued: u64,
+    messages_completed: u64,
+    counters_left: usize,
+}
+
+impl RunSummary {
+    fn by(engine: &Engine) -> Self {
+        let stats = engine.stats();
+        Self {
+            writes_applied: stats.writes_applied.get(),
+            writes_repeated: stats.writes_repeated.get(),
+            rollups_written: stats.rolls_written.get(),
+            messages_enqueued: stats.messages_enqueued.get(),
+            messages_completed: stats.messages_completed.get(),
+            counters_left: engine.waiting(),
+        }
+    }
+}
+
+impl fmt::Display for RunSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = |count: u64, one: &str, many: &str| counted(saturating_i64(count), one, many);
+        write!(
+            f,
+            "{}, {}, {}, {}, {} completed, {} left to the next start",
+            told(self.writes_applied, "write applied", "writes applied"),
+            told(self.writes_repeated, "repeat recognised", "repeats recognised"),
+            told(self.rollups_written, "rollup written", "rollups written"),
+            told(self.messages_enqueued, "message enqueued", "messages enqueued"),
+            self.messages_completed,
+            told(self.counters_left as u64, "counter", "counters")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::config::{ConfigSources, load};
+
+    fn in_memory() -> Config {
+        let flags = [("server.listen", "localhost:0"), ("storage.kind", "memory")];
+        let flags = flags.map(|(key, value)| (key.to_owned(), "--set", value.to_owned()));
+        load(&ConfigSources { flags: flags.into(), ..ConfigSources::default() }).expect("valid settings").config
+    }
+
+    #[tokio::test]
+    async fn a_stop_before_the_store_is_open_is_a_stop_like_any_other() {
+        serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("nothing is left undone");
+    }
+
+    #[test]
+    fn what_to_try_next_names_a_server_that_is_not_found_by_itself() {
+        let is_found = |text: &str| is_default_server(text.parse().expect("an address"));
+        assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
+        assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
+        assert!(!is_found("[::1]:7450"), "the default is of the other family");
+    }
+
+    #[test]
+    fn what_to_try_next_names_the_program_as_it_was_called() {
+        let called = |text: &str| this_program(Some(OsString::from(text)));
+        assert_eq!(called("target/debug/tallystone"), "target/debug/tallystone");
+        assert_eq!(called("/opt/my tools/tallystone"), "'/opt/my tools/tallystone'");
+        assert_eq!(this_program(None), "tallystone");
+    }
+}

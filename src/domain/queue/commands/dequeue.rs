@@ -1,0 +1,252 @@
+//! Dequeue: which messages are leased, and what may be said of those that are not.
+//!
+//! Without a filter, or with one whose shape is declared, the best message stands at the head of an index. Any other
+//! filter walks the smallest index that holds all it could meet, a bounded number of messages a call, and hands out a
+//! cursor: an answer that is not the whole truth is never called complete.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, LEASE_MAX, LEASE_MIN};
+use crate::domain::queue::command::{
+    Completeness, Cursor, Dequeue, InvalidCommandPart, LeaseGrant, MessageRef, Refusal, Reply,
+};
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::index::exclusive_index::ShapeGroupKey;
+use crate::domain::queue::messages::message::{LeaseSession, Rank};
+use crate::domain::queue::messages::state_machine::MessageState;
+use crate::domain::queue::shard::{FilterWalk, Shard};
+use crate::domain::time::Timestamp;
+
+/// A dequeue under way.
+struct DequeuePass {
+    max: usize,
+    lease: Option<Duration>,
+    session: Option<LeaseSession>,
+    now: Timestamp,
+    /// How many rows of the clock it may still apply.
+    due_left: usize,
+    /// How many values it may still set aside.
+    parkings_left: usize,
+    leases: Vec<LeaseGrant>,
+    /// Whether a bound ended it.
+    stopped: bool,
+}
+
+/// Where the messages are that a filter could meet.
+pub(in crate::domain::queue) enum FilterSource {
+    /// Nowhere.
+    Nothing,
+    /// All of these meet it.
+    Best(Option<ShapeGroupKey>),
+    /// Some of these may.
+    Walk(Option<ShapeGroupKey>),
+}
+
+impl Shard {
+    pub(in crate::domain::queue) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
+        if let Some(call) = &asked.session
+            && let Some(again) = self.replay(call, now)?
+        {
+            return Ok(again);
+        }
+        if let Some(reason) = &self.dequeue_blocked {
+            return Err(Refusal::DequeueBlocked(reason.clone()));
+        }
+        if !(1..=DEQUEUE_MESSAGES_MAX).contains(&asked.max) || asked.look_at > FILTER_WALK_MAX {
+            return Err(InvalidCommandPart::Count.into());
+        }
+        if asked.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
+            return Err(InvalidCommandPart::Lease.into());
+        }
+        if let Some(message) = &asked.message {
+            let leases = vec![self.dequeue_one(message, asked, now)?];
+            return Ok(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None });
+        }
+        self.index.recheck();
+        let bound = Self::due_transitions_max(asked.max);
+        let promoted = self.apply_due_transitions(bound, now);
+        let mut round = DequeuePass {
+            max: asked.max,
+            lease: asked.lease,
+            session: session_of(asked),
+            now,
+            due_left: bound - promoted,
+            parkings_left: DEQUEUE_PARKINGS_MAX,
+            leases: Vec::with_capacity(asked.max.min(self.index.ready.len())),
+            stopped: false,
+        };
+        let cursor = match self.source(&asked.filter) {
+            FilterSource::Nothing => None,
+            FilterSource::Best(place) => {
+                self.take_best(place.as_ref(), &mut round)?;
+                None
+            }
+            FilterSource::Walk(place) => {
+                let mut seen = 0;
+                let walked = self.walk(place.as_ref(), asked, &mut round, &mut seen);
+                self.filter_walk = (seen > 0).then(|| FilterWalk { keys: asked.filter.keys(), messages: seen });
+                walked?
+            }
+        };
+        self.record(asked, &round.leases, now);
+        let short = round.leases.len() < round.max;
+        let unfinished = round.stopped || self.overdue(now).is_some() || self.index.is_rechecking();
+        let completeness = match cursor {
+            Some(_) => Completeness::Partial,
+            None if short && unfinished => Completeness::More,
+            None => Completeness::Complete,
+        };
+        Ok(Reply::Leases { leases: round.leases, completeness, cursor })
+    }
+
+    fn dequeue_one(&mut self, message: &MessageRef, asked: &Dequeue, now: Timestamp) -> Result<LeaseGrant, Refusal> {
+        let sequence = self.find(message, now)?;
+        let found = self.message_at(sequence);
+        if found.state == MessageState::Pending && !self.index.may_serve(found) {
+            return Err(Refusal::ValueHeld);
+        }
+        let leased = self.lease(sequence, asked.lease, session_of(asked), now)?;
+        self.record(asked, std::slice::from_ref(&leased), now);
+        Ok(leased)
+    }
+
+    /// The smallest index that holds all that a filter could meet. O(shapes log n).
+    pub(in crate::domain::queue) fn source(&self, filter: &Filter) -> FilterSource {
+        if filter.is_empty() {
+            return FilterSource::Best(None);
+        }
+        let usable = self.index.shapes.iter().enumerate().filter(|(_, shape)| shape.is_complete());
+        let mut smallest = (self.index.ready.len(), None);
+        for (number, shape) in usable {
+            let Some(set) = shape.values_for(filter) else { continue };
+            let Some(group) = shape.group(&set) else { return FilterSource::Nothing };
+            if shape.keys.has_keys_of(filter) {
+                return FilterSource::Best(Some((number, set)));
+            }
+            let pending = group.counts()[MessageState::Pending as usize] as usize;
+            if pending < smallest.0 {
+                smallest = (pending, Some((number, set)));
+            }
+        }
+        FilterSource::Walk(smallest.1)
+    }
+
+    fn take_best(&mut self, place: Option<&ShapeGroupKey>, round: &mut DequeuePass) -> Result<(), Refusal> {
+        while round.leases.len() < round.max
+            && !round.stopped
+            && let Some((_, sequence)) = self.index.best(place)
+        {
+            if self.index.may_serve(self.message_at(sequence)) {
+                self.take(sequence, round)?;
+            } else {
+                self.hide_value(place, sequence, round);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases a message that may be served, unless its TTL is over.
+    fn take(&mut self, sequence: u64, round: &mut DequeuePass) -> Result<(), Refusal> {
+        if self.next_due(sequence).is_none_or(|(at, _)| at > round.now) {
+            let leased = self.lease(sequence, round.lease, round.session, round.now)?;
+            round.leases.push(leased);
+        } else if round.due_left > 0 {
+            self.apply_due_to(sequence, round.now);
+            round.due_left -= 1;
+        } else {
+            round.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Withdraws a value that has as many in flight as it may.
+    fn hide_value(&mut self, place: Option<&ShapeGroupKey>, sequence: u64, round: &mut DequeuePass) {
+        if round.parkings_left == 0 {
+            round.stopped = true;
+            return;
+        }
+        round.parkings_left -= 1;
+        if let Some(value) = self.messages.get(sequence).and_then(|message| message.routing.as_ref()) {
+            self.index.hide_lane(place, value);
+        }
+    }
+
+    /// Looks at messages one by one from the cursor on, and counts them; answers where to go on, if it did not come to the end.
+    fn walk(
+        &mut self,
+        place: Option<&ShapeGroupKey>,
+        asked: &Dequeue,
+        round: &mut DequeuePass,
+        seen: &mut usize,
+    ) -> Result<Option<Cursor>, Refusal> {
+        let began = asked.cursor.clone();
+        let mut cursor = began.clone().unwrap_or_else(|| Cursor::start(round.now));
+        let look_at = if asked.look_at == 0 { FILTER_WALK_MAX } else { asked.look_at };
+        while round.leases.len() < round.max {
+            let before = cursor.clone();
+            let Some(sequence) = self.next_of_walk(place, &mut cursor, round) else {
+                if round.stopped {
+                    return Ok(Some(before));
+                }
+                // Whatever came to lie before the cursor was not met: only a new walk can tell.
+                let is_behind = began.is_some() && self.last_moved_ahead_at >= cursor.since;
+                return Ok(is_behind.then(|| Cursor::start(round.now)));
+            };
+            if *seen == look_at {
+                return Ok(Some(before));
+            }
+            *seen += 1;
+            if asked.filter.matches(&self.message_at(sequence).metadata) {
+                self.take(sequence, round)?;
+                if round.stopped {
+                    return Ok(Some(before));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the cursor to the next message that may be served: by rank, or by values in the order of their heads and
+    /// then by rank. None at the end, or once too many values were set aside.
+    fn next_of_walk(
+        &mut self,
+        place: Option<&ShapeGroupKey>,
+        cursor: &mut Cursor,
+        round: &mut DequeuePass,
+    ) -> Option<u64> {
+        if self.index.exclusive.is_none() {
+            let later = (Bound::Excluded(cursor.after), Bound::Unbounded);
+            cursor.after = *self.index.pending(place)?.range(later).next()?;
+            return Some(cursor.after.1);
+        }
+        loop {
+            let lanes = self.index.lanes(place)?;
+            if let Some((value, after)) = cursor.inside.take()
+                && let Some(rank) = lanes.next_in(&value, after)
+                && self.index.may_serve(self.message_at(rank.1))
+            {
+                cursor.inside = Some((value, rank));
+                return Some(rank.1);
+            }
+            let head = lanes.next_head(cursor.after)?;
+            let message = self.message_at(head.1);
+            if self.index.may_serve(message) {
+                cursor.inside = message.routing.clone().map(|value| (value, FIRST));
+                cursor.after = head;
+            } else {
+                self.hide_value(place, head.1, round);
+                if round.stopped {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn session_of(asked: &Dequeue) -> Option<LeaseSession> {
+    asked.session.map(|call| LeaseSession { id: call.id, call: call.sequence, confirmed: false })
+}
+
+/// Before every rank: sequences begin with 1.
+pub(in crate::domain::queue) const FIRST: Rank = (i64::MIN, 0);

@@ -1,0 +1,149 @@
+//! Taking messages in, each once whatever is repeated.
+//!
+//! The order of checks is that of the promise to repeats: token, then deleted, blocked, quota, validity.
+
+use crate::domain::limits::{
+    ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
+};
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::command::{InvalidCommandPart, NewMessage, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::index::dedupe_index::{DedupeLimits, FirstResponse};
+use crate::domain::queue::messages::message::{MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue};
+use crate::domain::queue::messages::state_machine::{MessageState, TransitionInputs, Trigger, next_state};
+use crate::domain::queue::shard::Shard;
+use crate::domain::queue::shard_restore::DedupeRecord;
+use crate::domain::time::Timestamp;
+
+impl Shard {
+    pub(in crate::domain::queue) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
+        let now = at.now;
+        if let Some(first) = self.first_answer(&sent, at)? {
+            if first.fingerprint != sent.fingerprint {
+                return Err(Refusal::TokenReused);
+            }
+            return Ok(Reply::Enqueued { key: first.key, state: first.state, already_enqueued: true });
+        }
+        if self.deleted.is_some() {
+            return Err(Refusal::Deleted);
+        }
+        if let Some(reason) = &self.enqueue_blocked {
+            return Err(Refusal::EnqueueBlocked(reason.clone()));
+        }
+        self.check_quota(&sent)?;
+        let message = self.message_of(&sent, now)?;
+        let key = message.key;
+        self.sequence = key.sequence;
+        self.insert_new(message, now);
+        let state = self.message_at(key.sequence).state;
+        let message = self.messages.get_mut(key.sequence).expect("it was just taken in");
+        (message.first_state, message.token_time) = (state, sent.token_time.into());
+        if let Some(time) = sent.token_time {
+            let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
+            let answer = FirstResponse { fingerprint: sent.fingerprint, key, state };
+            let token = (sent.id, sent.routing);
+            self.dedupe.put(key.sequence, time, DedupeLimits { now: at.token_age_clock, window, bytes_max });
+            self.changes.answers.push(DedupeRecord { token, time, answer });
+        }
+        Ok(Reply::Enqueued { key, state, already_enqueued: false })
+    }
+
+    /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
+    /// known as long as its message.
+    fn first_answer(&self, sent: &NewMessage, at: StepTime) -> Result<Option<FirstResponse>, Refusal> {
+        if let Some(time) = sent.token_time {
+            if self.dedupe.may_be_dropped(time, self.settings.dedupe_window, at.token_age_clock) {
+                return Err(Refusal::TokenExpired);
+            }
+            if let Some((_, first)) = self.dedupe.get(&sent.id, time) {
+                return Ok(Some(*first));
+            }
+        }
+        let living = self.id_index.find(&self.messages, &sent.id).map(FirstResponse::of);
+        // A repeat is known whatever the clocks say meanwhile.
+        if living.is_none() && sent.token_time.is_some_and(|time| time > at.token_ahead_clock + TOKEN_AHEAD_MAX) {
+            return Err(InvalidCommandPart::TokenTime.into());
+        }
+        Ok(living)
+    }
+
+    /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
+    /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
+    /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
+    pub fn has_enqueued(&self, sent: &NewMessage) -> bool {
+        let differs = |routing: &Option<RoutingValue>| routing.is_some() || sent.routing.is_some();
+        let lives = || {
+            let searched = sent.routing.is_some() || self.id_index.any_routed();
+            let found = searched.then(|| self.id_index.find(&self.messages, &sent.id)).flatten();
+            found.is_some_and(|message| differs(&message.routing))
+        };
+        let outlived = || {
+            let kept = sent.token_time.and_then(|time| self.dedupe.get(&sent.id, time));
+            kept.is_some_and(|(routing, _)| differs(routing))
+        };
+        lives() || outlived()
+    }
+
+    fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {
+        let all = self.index.totals.all();
+        let bytes = all.bytes.saturating_add(u64::from(sent.payload_bytes));
+        let has_room = |time| self.dedupe.has_room(time, self.settings.dedupe_max_bytes);
+        let checks = [
+            (all.messages < self.settings.quota_messages, ShardCapacity::Messages),
+            (bytes <= self.settings.quota_bytes, ShardCapacity::Bytes),
+            (sent.token_time.is_none_or(has_room), ShardCapacity::Answers),
+        ];
+        checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, full)| Err(Refusal::Full(full)))
+    }
+
+    fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<MessageHead, InvalidCommandPart> {
+        if let Some(rule) = &self.settings.exclusivity {
+            let value = sent.metadata.get(&rule.key);
+            let routed = sent.routing.as_ref().map(RoutingValue::as_str);
+            if value.is_none() || value != routed {
+                return Err(InvalidCommandPart::ExclusivityValue);
+            }
+        }
+        let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
+        let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
+        let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
+        // 0 says never, also in a queue that has a TTL.
+        let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
+        let (payload_max, metadata_max) = (self.settings.payload_max_bytes, self.settings.metadata_max_bytes);
+        let checks = [
+            (sent.payload_bytes <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
+            (sent.payload_bytes <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
+            (sent.metadata.bytes() <= metadata_max as usize, InvalidCommandPart::MetadataOfQueue(metadata_max)),
+            (invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
+            ((1..=ATTEMPTS_MAX).contains(&attempts), InvalidCommandPart::Attempts),
+            (
+                sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)),
+                InvalidCommandPart::Lease,
+            ),
+            (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), InvalidCommandPart::Ttl),
+        ];
+        if let Some((_, invalid)) = checks.into_iter().find(|(fits, _)| !fits) {
+            return Err(invalid);
+        }
+        let facts = TransitionInputs { delayed: !invisibility.is_zero(), ..TransitionInputs::default() };
+        let state = next_state(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
+        Ok(MessageHead {
+            key: MessageKey { shard: self.number, epoch: self.epoch, sequence: self.sequence + 1 },
+            id: sent.id.clone(),
+            routing: sent.routing.clone(),
+            metadata: sent.metadata.clone(),
+            payload_bytes: sent.payload_bytes,
+            fingerprint: sent.fingerprint,
+            priority,
+            max_attempts: attempts,
+            attempts_left: attempts,
+            enqueued_at: now,
+            ttl_at: ttl.map(|ttl| now + ttl).into(),
+            token_time: OptionalTime::NONE,
+            visible_at: now + invisibility,
+            state,
+            version: 1,
+            first_state: MessageState::Pending,
+            extras: MessageExtras { lease_duration: sent.lease_duration, ..MessageExtras::NONE }.into(),
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! Leases: given to a message that a dequeue has found, moved by extend, ended by settlements.
+//!
+//! A lease is proved by its fence alone. A fence that is not the stored lease's is refused as LEASE_LOST, with two
+//! exceptions: the repeat of the last settlement, and a completion that comes late but before anyone else's lease.
+
+use std::time::Duration;
+
+use crate::domain::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
+use crate::domain::queue::command::{
+    FailureReport, InvalidCommandPart, LeaseGrant, MessageRef, Refusal, Reply, SettleAction, Settlement,
+};
+use crate::domain::queue::messages::message::{
+    AttemptError, CanceledBy, Fence, Lease, LeaseSession, LeaseToken, MessageHead,
+};
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::domain::queue::shard::Shard;
+use crate::domain::time::Timestamp;
+
+impl Shard {
+    /// Leases a pending message.
+    pub(in crate::domain::queue) fn lease(
+        &mut self,
+        sequence: u64,
+        asked: Option<Duration>,
+        session: Option<LeaseSession>,
+        now: Timestamp,
+    ) -> Result<LeaseGrant, Refusal> {
+        let message = self.message_at(sequence);
+        let wanted = asked.or(message.lease_duration).unwrap_or(self.settings.default_lease);
+        let expires_in = wanted.min(self.settings.max_run_time);
+        let fence = Fence { epoch: self.epoch, serial: self.serial + 1 };
+        self.apply_transition(sequence, Trigger::Dequeue, false, now, |message, _| {
+            message.attempts_left -= 1;
+            message.first_leased_at.get_or_insert(now);
+            message.expired_lease = None;
+            let expires = now + expires_in;
+            message.lease = Some(Lease { fence, since: now, expires, cancel_requested: false, session });
+        })?;
+        self.serial = fence.serial;
+        let message = self.message_at(sequence);
+        let token = LeaseToken { key: message.key, fence };
+        Ok(LeaseGrant { token, attempt_number: message.attempt_number(), expires_in })
+    }
+
+    pub(in crate::domain::queue) fn extend(
+        &mut self,
+        token: LeaseToken,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Reply, Refusal> {
+        if lease > LEASE_MAX {
+            return Err(InvalidCommandPart::Lease.into());
+        }
+        let sequence = self.leased_sequence(token, now)?;
+        let held = self.message_at(sequence).lease.ok_or(Refusal::LeaseLost)?;
+        let cancel_requested = held.cancel_requested;
+        let expires = (now + lease).min(held.since + self.settings.max_run_time);
+        if expires <= now {
+            self.expire_lease(sequence, now)?;
+            self.apply_due_to(sequence, now);
+            return Ok(Reply::Extended { expires_in: Duration::ZERO, cancel_requested });
+        }
+        self.apply_transition(sequence, Trigger::Extend, false, now, |message, _| {
+            message.lease = Some(Lease { expires, ..held });
+        })?;
+        let expires = self.next_due(sequence).map_or(expires, |(at, _)| at);
+        Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
+    }
+
+    pub(in crate::domain::queue) fn settle(
+        &mut self,
+        token: LeaseToken,
+        verb: SettleAction,
+        failure: FailureReport,
+        now: Timestamp,
+    ) -> Result<Reply, Refusal> {
+        let known = self.get(&MessageRef::Key(token.key)).ok_or(Refusal::LeaseLost)?;
+        if let Some((fence, settled, answer)) = known.last_settlement
+            && (fence, settled) == (token.fence, verb)
+        {
+            return Ok(Reply::Settled(answer));
+        }
+        check_failure(&failure)?;
+        let sequence = token.key.sequence;
+        match (self.leased_sequence(token, now), verb) {
+            (Ok(_), SettleAction::Complete) => {
+                self.apply_transition(sequence, Trigger::Complete, false, now, |message, _| {
+                    message.canceled_by = None; // the worker was asked, and finished before it heard
+                })
+            }
+            (Ok(_), SettleAction::Cancel) => {
+                self.apply_transition(sequence, Trigger::Cancel, false, now, |message, _| {
+                    // Whoever asked for it said why; the worker only obeys.
+                    let was_asked = matches!(&message.canceled_by, Some(CanceledBy::Request(why)) if !why.is_empty());
+                    if !was_asked {
+                        message.canceled_by = Some(CanceledBy::Worker);
+                    }
+                })
+            }
+            (Ok(_), SettleAction::Fail) => self.fail(sequence, failure, now),
+            (Ok(_), SettleAction::Release) => self.release(sequence, now),
+            (Err(_), SettleAction::Complete) if self.message_at(sequence).expired_lease == Some(token.fence) => self
+                .apply_transition(sequence, Trigger::LateComplete, false, now, |message, _| {
+                    message.expired_lease = None
+                }),
+            (Err(lost), SettleAction::Complete | SettleAction::Cancel | SettleAction::Fail | SettleAction::Release) => {
+                Err(lost)
+            }
+        }?;
+        self.apply_due_to(sequence, now); // what returns may have outlived its TTL
+        let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
+        let answer = Settlement { state: message.state, version: message.version };
+        message.last_settlement = Some((token.fence, verb, answer));
+        Ok(Reply::Settled(answer))
+    }
+
+    fn fail(&mut self, sequence: u64, failure: FailureReport, now: Timestamp) -> Result<MessageState, Refusal> {
+        let attempt = self.message_at(sequence).attempt_number();
+        let delay = failure.delay.unwrap_or_else(|| self.settings.retry.delay(attempt, failure.draw));
+        self.apply_transition(sequence, Trigger::Fail, !delay.is_zero(), now, |message, _| {
+            message.visible_at = now + delay;
+            message.error = failure.error;
+        })
+    }
+
+    pub(in crate::domain::queue) fn release(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
+        self.apply_transition(sequence, Trigger::Release, false, now, |message: &mut MessageHead, to| {
+            if to == MessageState::Pending && message.releases < RELEASES_FREE_MAX {
+                message.attempts_left += 1;
+                message.releases += 1;
+            }
+        })
+    }
+
+    /// The sequence of the message that holds this lease by now.
+    fn leased_sequence(&mut self, token: LeaseToken, now: Timestamp) -> Result<u64, Refusal> {
+        let is_held = |message: &MessageHead| message.lease.is_some_and(|lease| lease.fence == token.fence);
+        let message = self.get(&MessageRef::Key(token.key)).ok_or(Refusal::LeaseLost)?;
+        if !is_held(message) && message.expired_lease != Some(token.fence) {
+            return Err(Refusal::LeaseLost);
+        }
+        let sequence = token.key.sequence;
+        self.apply_due_to(sequence, now);
+        if is_held(self.message_at(sequence)) { Ok(sequence) } else { Err(Refusal::LeaseLost) }
+    }
+}
+
+fn check_failure(failure: &FailureReport) -> Result<(), InvalidCommandPart> {
+    if failure.delay.is_some_and(|delay| delay > INVISIBILITY_MAX) {
+        return Err(InvalidCommandPart::Invisibility);
+    }
+    let length = |error: &AttemptError| error.text.len().max(error.signature.len());
+    let fits = failure.error.as_ref().is_none_or(|error| length(error) <= ERROR_TEXT_BYTES_MAX);
+    if fits { Ok(()) } else { Err(InvalidCommandPart::ErrorText) }
+}

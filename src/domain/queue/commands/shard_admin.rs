@@ -1,0 +1,90 @@
+//! What is done to a shard as a whole: new settings, deletion.
+
+use std::collections::BTreeMap;
+
+use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
+use crate::domain::queue::command::{InvalidCommandPart, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::index::id_index::IdIndex;
+use crate::domain::queue::index::sequence_pages::MessagesBySequence;
+use crate::domain::queue::index::shard_index::ShardIndex;
+use crate::domain::queue::messages::message::RoutingValue;
+use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::shard::Shard;
+use crate::domain::time::Timestamp;
+
+impl Shard {
+    /// Takes tokens from this time on and refuses all before as too old, whatever was so until now. O(answers forgotten).
+    pub fn accept_tokens_from(&mut self, time: Timestamp) {
+        self.dedupe.reset_floor(time, &self.messages);
+    }
+
+    /// Tokens before this are refused as too old, whatever the time is; none if no answer went yet. O(1).
+    pub fn tokens_refused_before(&self) -> Option<Timestamp> {
+        self.dedupe.floor()
+    }
+
+    pub(in crate::domain::queue) fn configure(
+        &mut self,
+        settings: Settings,
+        judged_by: Timestamp,
+    ) -> Result<Reply, Refusal> {
+        settings.check()?;
+        let fixed = |settings: &Settings| {
+            settings.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value))
+        };
+        let changes_kind = fixed(&settings) != fixed(&self.settings);
+        if changes_kind && !self.messages.is_empty() {
+            return Err(Refusal::NotEmpty);
+        }
+        // A token that was refused for its age was told that it is never applied: a longer window does not bring it back.
+        self.dedupe.drop_before(judged_by - self.settings.dedupe_window, &self.messages);
+        match (&mut self.index.exclusive, &settings.exclusivity) {
+            (Some(exclusive), Some(rule)) if !changes_kind => {
+                exclusive.set_limit(rule.max_in_flight_per_value);
+            }
+            _ if changes_kind => {
+                let limits = self.index.exclusive.iter().flat_map(|exclusive| exclusive.values.limits.keys());
+                self.changes.value_limits.extend(limits.map(|value| (value.clone(), None)));
+                self.index = ShardIndex::new(&settings, BTreeMap::new()); // there are no messages, whatever it becomes
+            }
+            _ => {} // a simple queue stays one
+        }
+        self.index.replace_shapes(&settings.shapes);
+        self.index.recheck();
+        self.changes.settings = Some(Box::new(settings.clone()));
+        self.settings = settings;
+        Ok(Reply::Configured)
+    }
+
+    pub(in crate::domain::queue) fn set_value_limit(
+        &mut self,
+        value: RoutingValue,
+        limit: Option<u32>,
+    ) -> Result<Reply, Refusal> {
+        let Some(exclusive) = &mut self.index.exclusive else { return Err(InvalidCommandPart::NotExclusive.into()) };
+        if limit.is_some_and(|limit| limit > VALUE_IN_FLIGHT_MAX) {
+            return Err(InvalidCommandPart::ValueLimit.into());
+        }
+        let limits = &mut exclusive.values.limits;
+        match limit {
+            Some(_) if limits.len() == VALUE_LIMITS_MAX && !limits.contains_key(&value) => {
+                return Err(Refusal::Full(ShardCapacity::ValueLimits));
+            }
+            Some(limit) => limits.insert(value.clone(), limit),
+            None => limits.remove(&value),
+        };
+        self.index.refresh_value(&value);
+        self.changes.value_limits.push((value, limit));
+        Ok(Reply::ValueLimitSet)
+    }
+
+    /// Leaves a tombstone: the answers to tokens, which outlive their messages, and the count for a repeat.
+    pub(in crate::domain::queue) fn delete(&mut self) -> Reply {
+        let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
+        self.messages.iter().for_each(|message| self.dedupe.detach_message(message));
+        (self.messages, self.id_index) = (MessagesBySequence::default(), IdIndex::default());
+        self.index = ShardIndex::new(&self.settings, BTreeMap::new());
+        self.sessions.clear();
+        Reply::Deleted { messages }
+    }
+}

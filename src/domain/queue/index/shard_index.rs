@@ -1,0 +1,288 @@
+//! The ordered indexes over the messages of a shard.
+//!
+//! Every index is a function of the messages: a message leaves all of them before it changes and enters them anew
+//! after, so that a rebuild from the messages gives the same. Each step costs O(log n), whatever lies ahead.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::index::ages::ReadyAges;
+use crate::domain::queue::index::exclusive_index::{ExclusiveIndex, ShapeGroupKey};
+use crate::domain::queue::index::lanes::ValueLanes;
+use crate::domain::queue::index::sequence_pages::{MessagesBySequence, Sequences};
+use crate::domain::queue::index::shape_index::{QueueKind, ShapeIndex};
+use crate::domain::queue::messages::message::{MessageHead, Rank, RoutingValue};
+use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::totals::Totals;
+use crate::domain::time::Timestamp;
+
+/// The indexes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardIndex {
+    /// Pending messages by (priority, sequence): earliest deadline first, FIFO among equals.
+    pub ready: BTreeSet<Rank>,
+    /// Since when they could have been served.
+    pub ages: ReadyAges,
+    /// When time changes an invisible, pending or running message next: exactly its next event, if it has one.
+    pub due: BTreeSet<(Timestamp, u64)>,
+    /// When a terminal message is forgotten.
+    pub retention_ends: BTreeSet<(Timestamp, u64)>,
+    /// The sequences of each state.
+    pub by_state: [Sequences; MessageState::ALL.len()],
+    /// Counts and bytes of each state.
+    pub totals: Totals,
+    /// Of an exclusive queue, what is held back and what may be served.
+    pub exclusive: Option<ExclusiveIndex>,
+    /// What is declared for filters.
+    pub shapes: Vec<ShapeIndex>,
+}
+
+impl ShardIndex {
+    /// The indexes over no messages; `limits` are those of single values.
+    pub fn new(settings: &Settings, limits: BTreeMap<RoutingValue, u32>) -> Self {
+        Self {
+            ready: BTreeSet::new(),
+            ages: ReadyAges::default(),
+            due: BTreeSet::new(),
+            retention_ends: BTreeSet::new(),
+            by_state: Default::default(),
+            totals: Totals::default(),
+            exclusive: settings.exclusivity.clone().map(|rule| ExclusiveIndex::new(rule, limits)),
+            shapes: settings.shapes.iter().map(|keys| ShapeIndex::new(keys.clone(), None)).collect(),
+        }
+    }
+
+    /// The indexes over messages; `filled` says how far the shapes are. O(n log n), and denser than if the messages had
+    /// entered one after the other.
+    pub fn rebuild(
+        settings: &Settings,
+        limits: BTreeMap<RoutingValue, u32>,
+        filled: Vec<Option<u64>>,
+        messages: &MessagesBySequence,
+    ) -> Self {
+        let mut index = Self::new(settings, limits);
+        for (shape, filled) in index.shapes.iter_mut().zip(filled) {
+            shape.filled_through = filled;
+        }
+        let pending = messages.iter().filter(|message| message.state == MessageState::Pending);
+        index.ready = pending.map(MessageHead::rank).collect();
+        let timed = |ends: bool| {
+            let of_kind = messages.iter().filter(move |message| message.state.is_terminal() == ends);
+            of_kind.filter_map(|message| Some((message.next_due()?.0, message.key.sequence))).collect()
+        };
+        (index.due, index.retention_ends) = (timed(false), timed(true));
+        for message in messages.iter() {
+            index.enter_counts(message);
+            index.refresh_lanes(message);
+        }
+        index
+    }
+
+    /// Takes a message in; `settle` follows.
+    pub fn enter(&mut self, message: &MessageHead) {
+        if message.state == MessageState::Pending {
+            self.ready.insert(message.rank());
+        }
+        if let Some((at, _)) = message.next_due() {
+            self.timers(message.state).insert((at, message.key.sequence));
+        }
+        self.enter_counts(message);
+    }
+
+    /// Takes a message into all that is neither ranked nor timed for the whole shard.
+    fn enter_counts(&mut self, message: &MessageHead) {
+        if message.state == MessageState::Pending {
+            self.ages.enter(message.ready_since());
+        }
+        self.by_state[message.state as usize].insert(message.key.sequence);
+        self.totals.add(message.state, message.payload_bytes);
+        if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
+            exclusive.enter(value, message);
+        }
+        let kind = self.kind();
+        for shape in &mut self.shapes {
+            if let Some(set) = shape.values_of(message) {
+                shape.enter(set, message, kind);
+            }
+        }
+    }
+
+    /// Takes a message out, as it was when it entered; `settle` follows.
+    pub fn leave(&mut self, message: &MessageHead) {
+        let sequence = message.key.sequence;
+        if message.state == MessageState::Pending {
+            self.ready.remove(&message.rank());
+            self.ages.leave(message.ready_since());
+        }
+        if let Some((at, _)) = message.next_due() {
+            self.timers(message.state).remove(&(at, sequence));
+        }
+        self.by_state[message.state as usize].remove(sequence);
+        self.totals.remove(message.state, message.payload_bytes);
+        if let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) {
+            exclusive.leave(value, message);
+        }
+        let kind = self.kind();
+        for shape in &mut self.shapes {
+            if let Some(set) = shape.values_of(message) {
+                shape.leave(&set, message, kind);
+            }
+        }
+    }
+
+    /// Moves the timer of a message of which nothing has changed that any other index knows.
+    pub fn reschedule(&mut self, before: Option<(Timestamp, Trigger)>, message: &MessageHead) {
+        let (sequence, now) = (message.key.sequence, message.next_due());
+        let timers = self.timers(message.state);
+        before.inspect(|(at, _)| assert!(timers.remove(&(*at, sequence)), "what runs has a timer"));
+        timers.extend(now.map(|(at, _)| (at, sequence)));
+    }
+
+    /// Offers what may be served of the message's value, after the message has left or entered.
+    pub fn refresh_lanes(&mut self, message: &MessageHead) {
+        let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) else { return };
+        for (number, shape) in self.shapes.iter_mut().enumerate() {
+            let Some(place) = shape.values_of(message).map(|set| (number, set)) else { continue };
+            match shape.group_mut(&place.1) {
+                Some(group) => exclusive.refresh_group_lane(&place, &mut group.lanes, value),
+                None => exclusive.unpark(&place, value),
+            }
+        }
+        self.refresh_value(value);
+    }
+
+    /// Offers what may be served of a value whose limit or leases have changed. O((1 + parked places) log n).
+    pub fn refresh_value(&mut self, value: &RoutingValue) {
+        let Some(exclusive) = &mut self.exclusive else { return };
+        exclusive.refresh_lane(value);
+        for place in exclusive.unblocked_groups(value) {
+            match self.shapes.get_mut(place.0).and_then(|shape| shape.group_mut(&place.1)) {
+                Some(group) => exclusive.refresh_group_lane(&place, &mut group.lanes, value),
+                None => exclusive.unpark(&place, value),
+            }
+        }
+    }
+
+    /// Withdraws the lane of a value that was met where it may not be served. O(log n).
+    pub fn hide_lane(&mut self, place: Option<&ShapeGroupKey>, value: &RoutingValue) {
+        let Some(exclusive) = &mut self.exclusive else { return };
+        match place {
+            None => exclusive.refresh_lane(value),
+            Some(place) => {
+                let group = self.shapes[place.0].group_mut(&place.1).expect("what is met has its group");
+                exclusive.refresh_group_lane(place, &mut group.lanes, value);
+            }
+        }
+    }
+
+    /// Whether messages are held back by their values.
+    fn kind(&self) -> QueueKind {
+        if self.exclusive.is_some() { QueueKind::Exclusive } else { QueueKind::Simple }
+    }
+
+    /// The first message in rank that may be served, of all or of a group; one whose value was filled since is still
+    /// among them. O(log n).
+    pub fn best(&self, place: Option<&ShapeGroupKey>) -> Option<Rank> {
+        match self.lanes(place) {
+            Some(lanes) => lanes.best(),
+            None => self.pending(place).and_then(|pending| pending.first().copied()),
+        }
+    }
+
+    /// Of an exclusive queue, the lanes of all messages or of a group.
+    pub fn lanes(&self, place: Option<&ShapeGroupKey>) -> Option<&ValueLanes> {
+        let exclusive = self.exclusive.as_ref()?;
+        match place {
+            None => Some(&exclusive.lanes),
+            Some((shape, set)) => self.shapes[*shape].group(set).map(|group| &group.lanes),
+        }
+    }
+
+    /// Of a simple queue, the pending messages, all or those of a group.
+    pub fn pending(&self, place: Option<&ShapeGroupKey>) -> Option<&BTreeSet<Rank>> {
+        match place {
+            None => Some(&self.ready),
+            Some((shape, set)) => self.shapes[*shape].group(set).map(|group| &group.ready),
+        }
+    }
+
+    /// Whether a pending message may be leased: nothing else of its value holds it back.
+    pub fn may_serve(&self, message: &MessageHead) -> bool {
+        let held = self.exclusive.as_ref().zip(message.routing.as_ref());
+        held.is_none_or(|(exclusive, value)| exclusive.values.may_serve(value, message.rank()))
+    }
+
+    /// Whether a raised limit is not taken up everywhere yet.
+    pub fn is_rechecking(&self) -> bool {
+        self.exclusive.as_ref().is_some_and(ExclusiveIndex::is_rechecking)
+    }
+
+    /// Whether a sweep has upkeep of indexes to do.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_rechecking() || self.fill_position().is_some()
+    }
+
+    /// Up to which sequence the first shape that is not complete is filled.
+    pub fn fill_position(&self) -> Option<u64> {
+        self.shapes.iter().find_map(|shape| shape.filled_through)
+    }
+
+    /// Takes the next message into the first shape that is not complete.
+    pub fn fill(&mut self, message: &MessageHead) {
+        let kind = self.kind();
+        let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
+        shape.filled_through = Some(message.key.sequence);
+        if let Some(set) = shape.values_of(message) {
+            shape.enter(set, message, kind);
+        }
+        self.refresh_lanes(message);
+    }
+
+    /// Completes the first shape that was not.
+    pub fn finish_filling(&mut self) {
+        let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
+        shape.filled_through = None;
+    }
+
+    /// Replaces the shapes: those that stay keep what they hold, new ones are filled by sweeps.
+    pub fn replace_shapes(&mut self, shapes: &[ShapeKeys]) {
+        let filled = (self.totals.all().messages > 0).then_some(0);
+        let mut old: Vec<Option<ShapeIndex>> = std::mem::take(&mut self.shapes).into_iter().map(Some).collect();
+        let mut moved = vec![None; old.len()];
+        for (number, keys) in shapes.iter().enumerate() {
+            let known = old.iter().position(|shape| shape.as_ref().is_some_and(|shape| shape.keys == *keys));
+            let kept = known.and_then(|known| {
+                moved[known] = Some(number);
+                old[known].take()
+            });
+            self.shapes.push(kept.unwrap_or_else(|| ShapeIndex::new(keys.clone(), filled)));
+        }
+        if let Some(exclusive) = &mut self.exclusive {
+            exclusive.renumber(&moved);
+        }
+    }
+
+    /// Of an exclusive queue, whether a pending message comes before another one of its value.
+    pub fn is_before_others(&self, message: &MessageHead) -> bool {
+        let lanes = self.exclusive.as_ref().map(|exclusive| &exclusive.lanes);
+        let last = lanes.zip(message.routing.as_ref()).and_then(|(lanes, value)| lanes.last(value));
+        message.state == MessageState::Pending && last.is_some_and(|last| message.rank() < last)
+    }
+
+    /// Takes up a raised limit for some more values.
+    pub fn recheck(&mut self) {
+        let values = self.exclusive.as_mut().map(ExclusiveIndex::recheck).unwrap_or_default();
+        values.iter().for_each(|value| self.refresh_value(value));
+    }
+
+    /// The first time at which time alone changes anything.
+    pub fn next_event(&self) -> Option<Timestamp> {
+        let firsts = [self.due.first(), self.retention_ends.first()];
+        firsts.into_iter().flatten().map(|(at, _)| *at).min()
+    }
+
+    fn timers(&mut self, state: MessageState) -> &mut BTreeSet<(Timestamp, u64)> {
+        if state.is_terminal() { &mut self.retention_ends } else { &mut self.due }
+    }
+}

@@ -1,0 +1,5 @@
+//! The settings of a queue: values, allowed ranges, and the entry in the catalog.
+
+pub mod queue_spec;
+pub mod setting_ranges;
+pub mod settings;

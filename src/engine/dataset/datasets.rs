@@ -1,0 +1,303 @@
+//! What a running server knows of each dataset: what it has closed, how far the limit is, which slices there are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OnceCell, Semaphore};
+
+use crate::domain::Timestamp;
+use crate::domain::counter::DatasetId;
+use crate::domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
+use crate::domain::namespace::Dataset;
+use crate::engine::core::EngineCore;
+use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::dataset::slices::SliceTable;
+use crate::engine::dataset::watermark::Watermark;
+use crate::engine::fleet::FleetMembership;
+use crate::engine::rolling::pending::PendingRolls;
+use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
+
+/// The running state of one dataset.
+pub struct DatasetState {
+    /// Its settings.
+    pub dataset: Arc<Dataset>,
+    /// What this writer has closed and holds.
+    pub closing: Arc<ClosedTimestampTracker>,
+    /// Its slices.
+    pub slices: SliceTable,
+    /// Counters that wait for a roll, by touch shard.
+    pub pending: PendingRolls,
+    /// Room for the items of batches and streams that were taken in.
+    pub batch_permits: Arc<Semaphore>,
+    watermarks: Vec<AtomicI64>,
+    limit: Watermark,
+    published: Mutex<PublishedLimit>,
+    publish: Notify,
+    /// Whether the publishing loop rests, because nobody writes, reads or waits.
+    publisher_idle: AtomicBool,
+    /// Up to where nothing was stale when its last rest ended.
+    idle_until: AtomicI64,
+    active: AtomicBool,
+    /// How far rankings were told to reach.
+    ranked_to: AtomicI64,
+    seal_lag_micros: AtomicU64,
+}
+
+impl DatasetState {
+    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&FleetMembership>) -> Result<Self, StoreError> {
+        let id = dataset.id;
+        let closing =
+            Arc::new(ClosedTimestampTracker::new(dataset.settings.accept_limit, stores.progress.limit(id).await?));
+        if let Some(fleet) = fleet {
+            fleet.join(id, Arc::clone(&closing)).await?;
+        }
+        // The limit before the slices: all that lies at or below it is in slices that are listed now.
+        let limit = stores.progress.limit(id).await?;
+        let slices = SliceTable::open(id, dataset.settings.slice_width(), stores.slices.as_ref()).await?;
+        let stored = stores.touches.watermarks(id).await?;
+        let watermarks = (0..TOUCH_SHARDS as usize)
+            .map(|shard| stored.get(shard).copied().flatten().unwrap_or(Timestamp::MIN))
+            .map(|watermark| AtomicI64::new(watermark.micros()))
+            .collect();
+        Ok(Self {
+            closing,
+            slices,
+            pending: PendingRolls::default(),
+            batch_permits: Arc::new(Semaphore::new(BATCHED_ITEMS_AT_ONCE_MAX)),
+            watermarks,
+            limit: Watermark::new(limit.micros()),
+            published: Mutex::default(),
+            publish: Notify::new(),
+            publisher_idle: AtomicBool::new(false),
+            idle_until: AtomicI64::new(i64::MIN),
+            active: AtomicBool::new(true),
+            ranked_to: AtomicI64::new(i64::MIN),
+            seal_lag_micros: AtomicU64::new(0),
+            dataset,
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> DatasetId {
+        self.dataset.id
+    }
+
+    /// The published limit: no acknowledged event at or below it can still appear.
+    pub fn limit(&self) -> Timestamp {
+        Timestamp::from_micros(self.limit.get())
+    }
+
+    /// The watermark of a touch shard: every acknowledged event up to here is in its counter's checkpoint.
+    pub fn watermark(&self, shard: u32) -> Timestamp {
+        Timestamp::from_micros(self.watermarks[shard as usize].load(Ordering::Acquire))
+    }
+
+    /// Notes that a watermark was stored.
+    pub fn note_watermark(&self, shard: u32, watermark: Timestamp) {
+        self.watermarks[shard as usize].fetch_max(watermark.micros(), Ordering::AcqRel);
+    }
+
+    /// Notes how far the sealing of this server's shards is behind what is due.
+    pub fn note_seal_lag(&self, lag: Duration) {
+        self.seal_lag_micros.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How far the sealing of this server's shards is behind what is due.
+    pub fn seal_lag(&self) -> Duration {
+        Duration::from_micros(self.seal_lag_micros.load(Ordering::Relaxed))
+    }
+
+    /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
+    /// have closed, published by one of them and read by the others.
+    pub async fn publish_limit(&self, core: &EngineCore) -> Result<Timestamp, StoreError> {
+        let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
+        match &core.fleet {
+            None if closed <= self.limit() => Ok(self.limit()),
+            None => Ok(self.raise_limit(core.stores.progress.publish(self.id(), closed).await?)),
+            Some(fleet) => self.publish_fleet_limit(core, fleet, closed).await,
+        }
+    }
+
+    /// Publishes what all members have closed, if that is this one's to do: it looks after the dataset, or whoever does has
+    /// not for a lease, because it does not reach the cluster of this dataset.
+    async fn publish_fleet_limit(
+        &self,
+        core: &EngineCore,
+        fleet: &FleetMembership,
+        closed: Timestamp,
+    ) -> Result<Timestamp, StoreError> {
+        let (id, stores) = (self.id(), &core.stores);
+        let members = fleet.read_members().await?;
+        let owns = fleet.owns_dataset(id);
+        if !owns {
+            let limit = self.stored_limit(stores).await?;
+            if !self.published.lock().is_stalled(limit, core.clock.elapsed()) {
+                return Ok(limit);
+            }
+        }
+        let limit = match fleet.run_publish_round(id, &members, closed, self.limit()).await? {
+            Some(limit) => {
+                self.published.lock().note_own_limit(limit);
+                stores.progress.publish(id, limit).await?
+            }
+            None => stores.progress.limit(id).await?,
+        };
+        self.adopt_limit(limit, stores).await
+    }
+
+    /// Reads the limit that is published at this moment, by whichever member.
+    pub async fn stored_limit(&self, stores: &Stores) -> Result<Timestamp, StoreError> {
+        let limit = stores.progress.limit(self.id()).await?;
+        self.adopt_limit(limit, stores).await
+    }
+
+    /// Takes in a limit that another member may have published.
+    async fn adopt_limit(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
+        if limit > self.limit() {
+            // What was acknowledged up to it may lie in slices that other members have made.
+            self.slices.follow(stores.slices.as_ref()).await?;
+        }
+        Ok(self.raise_limit(limit))
+    }
+
+    /// Tells whoever waits for it.
+    fn raise_limit(&self, limit: Timestamp) -> Timestamp {
+        self.limit.raise(limit.micros());
+        self.limit()
+    }
+
+    /// Notes that the publishing loop rests: whatever it could publish at any moment, nobody misses.
+    pub fn begin_idle(&self) {
+        self.publisher_idle.store(true, Ordering::Release);
+    }
+
+    /// Notes that the publishing loop works. A limit that is old because it rested is not held against it, nor that a new
+    /// dataset has none.
+    pub fn end_idle(&self, now: Timestamp) {
+        let begins = self.limit() == Timestamp::MIN && self.idle_until.load(Ordering::Acquire) == i64::MIN;
+        if begins || self.publisher_idle.load(Ordering::Acquire) {
+            self.idle_until.fetch_max(self.closing.closed(now).micros(), Ordering::AcqRel);
+            self.publisher_idle.store(false, Ordering::Release);
+        }
+    }
+
+    /// How old at least is what readers on this server see of the dataset, whatever became of the loops that should move it.
+    pub fn staleness(&self, now: Timestamp) -> Duration {
+        if self.publisher_idle.load(Ordering::Acquire) {
+            return now.since(self.closing.closed(now));
+        }
+        let rested_to = Timestamp::from_micros(self.idle_until.load(Ordering::Acquire));
+        now.since(self.limit().max(rested_to))
+    }
+
+    /// Asks the publishing loop for a newer limit.
+    pub fn request_limit(&self) {
+        self.active.store(true, Ordering::Release);
+        self.publish.notify_one();
+    }
+
+    /// Waits until somebody wants a newer limit.
+    pub async fn limit_requested(&self) {
+        self.publish.notified().await;
+    }
+
+    /// Whether anything happened since the last call; then watermarks are worth writing.
+    pub fn take_active(&self) -> bool {
+        self.active.swap(false, Ordering::AcqRel)
+    }
+
+    /// How far a ranking is told to reach: at least as far as one before it. What was rolled up to a time stays so, also
+    /// where a counter is to be rolled once more from before it.
+    pub fn raise_ranked_to(&self, to: Timestamp) -> Timestamp {
+        Timestamp::from_micros(self.ranked_to.fetch_max(to.micros(), Ordering::AcqRel)).max(to)
+    }
+
+    /// Lets `take_active` say so once more.
+    pub fn stay_active(&self) {
+        self.active.store(true, Ordering::Release);
+    }
+
+    /// The limit, after asking for a newer one and waiting within a budget if it is older than one could be.
+    pub async fn fresh_limit(&self, clock: &dyn Clock, budget: Duration) -> Timestamp {
+        let due = clock.now() - self.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL;
+        // Waiting helps only where a hold does not keep the limit back.
+        let closable = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
+        if self.limit() >= due || closable <= self.limit() {
+            return self.limit();
+        }
+        self.limit_at_least(due.min(closable), clock, budget).await
+    }
+
+    /// The limit, after waiting within a budget until it reaches a time.
+    pub async fn limit_at_least(&self, time: Timestamp, clock: &dyn Clock, budget: Duration) -> Timestamp {
+        self.request_limit();
+        tokio::select! {
+            biased;
+            () = self.limit.reach(time.micros()) => {}
+            () = clock.sleep(budget) => {}
+        }
+        self.limit()
+    }
+}
+
+/// What a member knows of the limits that others publish.
+#[derive(Default)]
+struct PublishedLimit {
+    /// The newest limit that was read or published by this member.
+    limit: Option<Timestamp>,
+    /// When a limit was last read that this member had not published, by the running time of the process.
+    foreign_read_at: Duration,
+}
+
+impl PublishedLimit {
+    /// Takes a limit in as it was read; answers whether no other member has published one for a lease.
+    fn is_stalled(&mut self, limit: Timestamp, now: Duration) -> bool {
+        if self.limit.is_none_or(|known| limit > known) {
+            *self = Self { limit: Some(limit), foreign_read_at: now };
+        }
+        now.saturating_sub(self.foreign_read_at) >= MEMBER_LEASE
+    }
+
+    /// Notes a limit that this member publishes, which tells nothing of the others.
+    fn note_own_limit(&mut self, limit: Timestamp) {
+        self.limit = self.limit.max(Some(limit));
+    }
+}
+
+/// The datasets of a server, opened when first used.
+#[derive(Default)]
+pub struct Datasets {
+    states: DashMap<DatasetId, Arc<OnceCell<Arc<DatasetState>>>>,
+}
+
+impl Datasets {
+    /// The state of a dataset, opened if need be.
+    pub async fn open(
+        &self,
+        dataset: &Arc<Dataset>,
+        stores: &Stores,
+        fleet: Option<&FleetMembership>,
+    ) -> Result<Arc<DatasetState>, StoreError> {
+        let cell = Arc::clone(&self.states.entry(dataset.id).or_default());
+        let state = cell
+            .get_or_try_init(|| async { DatasetState::open(Arc::clone(dataset), stores, fleet).await.map(Arc::new) })
+            .await?;
+        Ok(Arc::clone(state))
+    }
+
+    /// The state of a dataset that was opened.
+    pub fn get(&self, id: DatasetId) -> Result<Arc<DatasetState>, StoreError> {
+        self.states
+            .get(&id)
+            .and_then(|cell| cell.get().cloned())
+            .ok_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, "open dataset"))
+    }
+
+    /// All opened datasets.
+    pub fn all(&self) -> Vec<Arc<DatasetState>> {
+        self.states.iter().filter_map(|entry| entry.value().get().cloned()).collect()
+    }
+}
