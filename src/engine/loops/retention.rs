@@ -23,7 +23,7 @@ use crate::ports::{ExportSink, StoreError};
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long watermarks may take to follow the limit past a slice before somebody is told. An idle dataset moves neither
 /// until it is asked to.
-const WATERMARK_LAG_MAX: Duration = Duration::from_secs(60);
+const WATERMARK_LAG_TOLERATED: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.
 pub struct RetentionLoop {
@@ -114,7 +114,7 @@ impl RetentionLoop {
                 self.dataset.request_limit();
                 let elapsed = self.core.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
-                if elapsed.saturating_sub(since) < WATERMARK_LAG_MAX {
+                if elapsed.saturating_sub(since) < WATERMARK_LAG_TOLERATED {
                     return;
                 }
                 "counters in it are not rolled up yet"
@@ -124,7 +124,7 @@ impl RetentionLoop {
                 self.dataset.request_limit();
                 let elapsed = self.core.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
-                let lag_max = WATERMARK_LAG_MAX + self.core.seal_delay.unwrap_or_default();
+                let lag_max = WATERMARK_LAG_TOLERATED + self.core.seal_delay.unwrap_or_default();
                 if elapsed.saturating_sub(since) < lag_max {
                     return;
                 }

@@ -17,6 +17,7 @@ mod enqueue;
 mod error;
 mod explain;
 mod inspect;
+mod limited_resource;
 mod next_steps;
 mod operations;
 mod overview;

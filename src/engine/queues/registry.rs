@@ -268,7 +268,6 @@ impl QueueContext {
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
             | StoreErrorKind::Closed
-            | StoreErrorKind::NotKept
             | StoreErrorKind::Forbidden => QueueError::Store(error),
         }
     }

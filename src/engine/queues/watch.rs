@@ -17,8 +17,9 @@ use crate::domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
 use crate::domain::queue::QueueName;
 use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;
-use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::error::QueueError;
 use crate::engine::queues::inspect::Depth;
+use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::served_queue::ServedQueue;
 
 /// One look at a queue.

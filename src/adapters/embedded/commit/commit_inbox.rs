@@ -54,7 +54,7 @@ struct LaneQueue {
 }
 
 /// What fills a commit: so many events, or their part of its bytes.
-const BATCH_COST_MAX: usize = COMMIT_EVENTS_MAX;
+const BATCH_COST_CAP: usize = COMMIT_EVENTS_MAX;
 
 fn cost_of(items: usize, weight: CommandBytes) -> usize {
     items.max((weight.intake + weight.upkeep) / (COMMIT_BYTES_MAX / COMMIT_EVENTS_MAX)).max(1)
@@ -239,8 +239,8 @@ impl CommitInboxState {
 
     /// Takes what fills a commit: of each lane what is left of it, less the parts of the lanes behind.
     fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
-        let part = BATCH_COST_MAX / COMMIT_LANE_PART;
-        let mut left = BATCH_COST_MAX;
+        let part = BATCH_COST_CAP / COMMIT_LANE_PART;
+        let mut left = BATCH_COST_CAP;
         for lane in 0..CommitLane::COUNT {
             let behind: usize = self.lanes[lane + 1..].iter().map(|waiting| waiting.cost.min(part)).sum();
             let taken = self.lanes[lane].take(left.saturating_sub(behind), commands);
@@ -429,14 +429,14 @@ mod tests {
         for _ in 0..10_000 {
             queue.push(of_queue(vec![enqueue("a")]));
         }
-        assert_eq!(group(&queue), [0, 0, 0, BATCH_COST_MAX], "what fills a commit");
+        assert_eq!(group(&queue), [0, 0, 0, BATCH_COST_CAP], "what fills a commit");
         queue.push(of_queue(vec![dequeue(1)]));
         queue.push(settlement());
         let mut commands = Vec::new();
         assert!(queue.take(&mut commands));
         assert_eq!(commands[0].lane(), CommitLane::Settlements, "and first in it");
         assert_eq!(commands[1].lane(), CommitLane::General);
-        assert_eq!(commands.len(), BATCH_COST_MAX);
+        assert_eq!(commands.len(), BATCH_COST_CAP);
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod tests {
             assert!(pushed(&queue, batch(100)));
         }
         assert!(pushed(&queue, append(1)));
-        assert_eq!(group(&queue), [0, 1, (BATCH_COST_MAX - 1) / 100, 0]);
+        assert_eq!(group(&queue), [0, 1, (BATCH_COST_CAP - 1) / 100, 0]);
     }
 
     #[test]
@@ -457,20 +457,20 @@ mod tests {
             queue.push(of_queue(vec![dequeue(1)]));
             queue.push(of_queue(vec![enqueue("a")]));
         }
-        let part = BATCH_COST_MAX / COMMIT_LANE_PART;
-        assert_eq!(group(&queue), [BATCH_COST_MAX - 2 * part, part, 0, part]);
+        let part = BATCH_COST_CAP / COMMIT_LANE_PART;
+        assert_eq!(group(&queue), [BATCH_COST_CAP - 2 * part, part, 0, part]);
         let mut rounds = 0;
         while queue.state.lock().len() > 0 {
-            assert!(group(&queue).iter().sum::<usize>() <= BATCH_COST_MAX);
+            assert!(group(&queue).iter().sum::<usize>() <= BATCH_COST_CAP);
             rounds += 1;
         }
-        assert_eq!(rounds, (3 * 10_000usize).div_ceil(BATCH_COST_MAX) - 1, "every group is full but the last");
+        assert_eq!(rounds, (3 * 10_000usize).div_ceil(BATCH_COST_CAP) - 1, "every group is full but the last");
     }
 
     #[test]
     fn what_costs_more_than_a_group_gets_in() {
         let queue = CommitInbox::default();
-        queue.push(of_queue(vec![dequeue(1); BATCH_COST_MAX + 1]));
+        queue.push(of_queue(vec![dequeue(1); BATCH_COST_CAP + 1]));
         queue.push(settlement());
         assert_eq!(group(&queue), [1, 1, 0, 0]);
     }

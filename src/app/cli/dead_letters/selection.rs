@@ -12,7 +12,7 @@ use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::proto::queue::v1 as pb;
 
 /// The messages that one command chooses. What is done to them takes them away, so a repeat comes to the others.
-const SELECTION_MAX: usize = 100_000;
+const SELECTION_PAGE: usize = 100_000;
 /// How many messages are done between two tellings of how far it is.
 const TELL_EVERY: usize = 1_000;
 
@@ -47,7 +47,7 @@ impl SelectedDeadLetters {
         if !self.has_more {
             return Ok(());
         }
-        let what = format!("there are more than the {SELECTION_MAX} messages that one command takes");
+        let what = format!("there are more than the {SELECTION_PAGE} messages that one command takes");
         Err(Failure::new(Exit::Partial, what).hint("repeat it for the others"))
     }
 }
@@ -86,7 +86,7 @@ impl ClientContext {
             signature_of(message) == signature && meta.iter().all(has)
         };
         let rows = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
-        select(SELECTION_MAX, is_meant, async |token| self.errored_page(queue, rows, token).await).await
+        select(SELECTION_PAGE, is_meant, async |token| self.errored_page(queue, rows, token).await).await
     }
 
     /// Whether a message is still as it was read: not redriven since, whatever became of it.

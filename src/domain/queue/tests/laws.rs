@@ -26,6 +26,8 @@ use crate::domain::queue::tests::oracle::Oracle;
 use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::domain::time::Timestamp;
 
+const SETTLE_ACTIONS: [SettleAction; 4] =
+    [SettleAction::Complete, SettleAction::Fail, SettleAction::Release, SettleAction::Cancel];
 const SECOND: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -252,12 +254,7 @@ impl Pair {
             0..=7 | 26 | 27 => Command::Enqueue(Box::new(self.message(draw))),
             8..=10 => Command::Dequeue(self.dequeue(draw)),
             11..=16 => {
-                let verb = draw.pick(&[
-                    SettleAction::Complete,
-                    SettleAction::Fail,
-                    SettleAction::Release,
-                    SettleAction::Cancel,
-                ]);
+                let verb = draw.pick(&SETTLE_ACTIONS);
                 let delay = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
                 let failure = FailureReport { delay, draw: 1 << 31, error: None };
                 self.token(draw).map_or(Command::Sweep { max: 1 }, |token| Command::Settle { token, verb, failure })

@@ -16,7 +16,8 @@ use crate::domain::limits::{
     CALLER_OPERATIONS_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX, OPERATION_KEPT, OPERATIONS_MAX, QUEUE_REQUESTS_KEPT_MAX,
 };
 use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
-use crate::engine::queues::error::{LimitedResource, QueueError};
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::limited_resource::LimitedResource;
 
 /// The operations of a server.
 pub struct Operations {
