@@ -8,5 +8,8 @@ pub mod files;
 pub mod manual;
 pub mod memcached;
 pub mod memory;
+mod opened;
 pub mod rollup_rpc;
 pub mod system;
+
+pub use opened::Opened;

@@ -300,7 +300,7 @@ fn field_of(reason: Reason) -> Option<&'static str> {
 
 /// What to do where another server can.
 const ASK_ANOTHER_SERVER: &str =
-    "nothing was applied: ask a server that has it; storage.kind embedded keeps queues, and offers SAFE";
+    "nothing was applied: ask a server that has it; queues.engine \"embedded\" keeps queues, and offers SAFE";
 
 /// What to do, in short, for the reasons whose messages tell only what is wrong. `ReasonInfo::help` is the long form.
 fn advice(reason: Reason) -> Option<&'static str> {

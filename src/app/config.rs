@@ -5,7 +5,10 @@
 
 mod cassandra;
 mod clusters;
+mod engines;
+mod log;
 mod numbers;
+mod replaced;
 mod roles;
 mod tables;
 mod traces;
@@ -28,8 +31,10 @@ use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
-pub use cassandra::{ReplicasByDataCenter, attached_clusters, options as cassandra_options, storage_cluster};
+pub use cassandra::{ReplicasByDataCenter, attached_clusters, counter_cluster, options as cassandra_options};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
+pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
+pub use log::{LogConfig, LogFormat};
 pub use roles::{AdvertisedAddress, ServerRoles};
 pub use traces::TracesConfig;
 
@@ -39,7 +44,7 @@ pub const DEFAULT_FILE: &str = include_str!("default.toml");
 /// How environment variables begin.
 pub const ENVIRONMENT_PREFIX: &str = "TALLYSTONE__";
 
-/// Follows `storage.kind` unless somebody set it.
+/// Follows `counters.engine` unless it is set.
 const CLUSTER_KIND: &str = "clusters.embedded.kind";
 
 /// The settings of a server.
@@ -48,6 +53,12 @@ const CLUSTER_KIND: &str = "clusters.embedded.kind";
 pub struct Config {
     /// `[server]`
     pub server: ServerConfig,
+    /// `[counters]`
+    pub counters: CountersConfig,
+    /// `[queues]`
+    pub queues: QueuesConfig,
+    /// `[cache]`
+    pub cache: CacheConfig,
     /// `[storage]`
     pub storage: StorageConfig,
     /// `[best_effort]`
@@ -89,10 +100,6 @@ pub struct ListenAddress(String);
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageConfig {
-    /// What keeps the data.
-    pub kind: StorageKind,
-    /// The cluster that keeps it, if it is one of Cassandra.
-    pub cluster: String,
     /// The directory of the embedded store.
     pub data_dir: PathBuf,
     /// Adds are refused below this much free space.
@@ -103,44 +110,10 @@ pub struct StorageConfig {
     pub count_cache_bytes: u64,
     /// Memory for recent events.
     pub tail_bytes: u64,
-    /// The cluster of the count cache of new namespaces that name none; empty: the store's own.
-    pub cache_cluster: String,
     /// Where slices are exported to.
     pub export_dir: PathBuf,
     /// How long after its end a time bucket is sealed; 0: never.
     pub seal_delay_seconds: u64,
-}
-
-/// What keeps the data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StorageKind {
-    /// The embedded store.
-    Embedded,
-    /// Memory only.
-    Memory,
-    /// A keyspace of a Cassandra or ScyllaDB cluster.
-    Cassandra,
-}
-
-/// `[log]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogConfig {
-    /// The level, also by module.
-    pub level: String,
-    /// The form of a line.
-    pub format: LogFormat,
-}
-
-/// The form of a log line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
 }
 
 /// Where a value came from.
@@ -207,6 +180,8 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Every setting in the order of keys.
     pub settings: BTreeMap<String, ResolvedSetting>,
+    /// Settings that were given under names of earlier releases, with what to write instead.
+    pub notices: Vec<String>,
 }
 
 /// One setting, as it may be shown.
@@ -222,12 +197,13 @@ struct ConfigLayers {
     defaults: Table,
     table: Table,
     origins: BTreeMap<String, SettingOrigin>,
+    notices: Vec<String>,
 }
 
 /// Puts settings together.
 pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
     let defaults: Table = DEFAULT_FILE.parse().expect("the compiled-in file is TOML, as a test says");
-    let mut layers = ConfigLayers { origins: BTreeMap::new(), table: defaults.clone(), defaults };
+    let mut layers = ConfigLayers { origins: BTreeMap::new(), table: defaults.clone(), defaults, notices: Vec::new() };
     let mut keys = Vec::new();
     leaves(&layers.table, "", &mut keys);
     layers.origins.extend(keys.into_iter().map(|(key, _)| (key, SettingOrigin::Default)));
@@ -238,24 +214,31 @@ pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
         layers.declare(&table, "", &origin)?;
         let mut keys = Vec::new();
         leaves(&table, "", &mut keys);
+        keys.sort_by_key(|(key, _)| !replaced::is_replaced(key));
         for (key, value) in keys {
-            layers.set(&key, value, &origin)?;
+            layers.set_any(&key, value, &origin)?;
         }
     }
-    for (name, text) in &sources.environment {
-        if let Some(path) = name.strip_prefix(ENVIRONMENT_PREFIX) {
-            let key = path.to_lowercase().replace("__", ".");
-            layers.set_text(&key, text, &SettingOrigin::Environment(name.clone()))?;
-        }
-    }
-    for (key, flag, text) in &sources.flags {
-        layers.set_text(key, text, &SettingOrigin::Flag(flag))?;
+    let named = |(name, text): &(String, String)| {
+        let key = name.strip_prefix(ENVIRONMENT_PREFIX)?.to_lowercase().replace("__", ".");
+        Some((key, text.clone(), SettingOrigin::Environment(name.clone())))
+    };
+    let mut environment: Vec<_> = sources.environment.iter().filter_map(named).collect();
+    environment.sort_by_key(|(key, ..)| !replaced::is_replaced(key));
+    let flags = sources.flags.iter().map(|(key, flag, text)| (key.clone(), text.clone(), SettingOrigin::Flag(flag)));
+    let mut flags: Vec<_> = flags.collect();
+    flags.sort_by_key(|(key, ..)| !replaced::is_replaced(key));
+    for (key, text, origin) in environment.into_iter().chain(flags) {
+        layers.set_text(&key, &text, &origin)?;
     }
     layers.finish()
 }
 
 impl ConfigLayers {
     fn set_text(&mut self, key: &str, text: &str, origin: &SettingOrigin) -> Result<(), ConfigError> {
+        if replaced::is_replaced(key) {
+            return self.set_any(key, Value::String(text.to_owned()), origin);
+        }
         let value = match self.known(key, origin)? {
             Value::Integer(_) => {
                 let number = text.parse().ok().or_else(|| number_of(key, text)).map(Value::Integer);
@@ -287,6 +270,17 @@ impl ConfigLayers {
             if section.is_empty() && find(&self.table, &key).is_none() {
                 insert(&mut self.table, &key, Value::Table(Table::new()));
             }
+        }
+        Ok(())
+    }
+
+    /// Sets a value under its name of today or of an earlier release.
+    fn set_any(&mut self, key: &str, value: Value, origin: &SettingOrigin) -> Result<(), ConfigError> {
+        let Some(settings) = replaced::settings_for(key, &value) else { return self.set(key, value, origin) };
+        let settings = settings.map_err(|what| bad(key, origin, &what))?;
+        self.notices.push(replaced::notice(key, origin, &settings));
+        for (key, value) in settings {
+            self.set(key, Value::String(value), origin)?;
         }
         Ok(())
     }
@@ -352,7 +346,7 @@ impl ConfigLayers {
 
     fn finish(mut self) -> Result<LoadedConfig, ConfigError> {
         if self.origins.get(CLUSTER_KIND) == Some(&SettingOrigin::Default)
-            && let Some(kind) = find(&self.table, "storage.kind").cloned()
+            && let Some(kind) = find(&self.table, "counters.engine").cloned()
             && kind.as_str() != Some("cassandra")
         {
             insert(&mut self.table, CLUSTER_KIND, kind);
@@ -365,16 +359,25 @@ impl ConfigLayers {
         leaves(&self.table, "", &mut keys);
         let settings = keys.into_iter().map(|(key, value)| {
             let origin = self.origins.get(&key).cloned().unwrap_or(SettingOrigin::Default);
-            let value = if is_secret(&key) { Value::String("***".to_owned()) } else { value };
+            let is_hidden = is_secret(&key) && value.as_str() != Some("");
+            let value = if is_hidden { Value::String("***".to_owned()) } else { value };
             (key, ResolvedSetting { value, origin })
         });
-        let loaded = LoadedConfig { config, settings: settings.collect() };
+        let mut loaded = LoadedConfig { config, settings: settings.collect(), notices: self.notices };
+        loaded.notices.extend(loaded.unused_directory());
         loaded.check()?;
         Ok(loaded)
     }
 }
 
 impl LoadedConfig {
+    /// A data directory that no role uses.
+    fn unused_directory(&self) -> Option<String> {
+        let set = self.settings.get("storage.data_dir").filter(|setting| setting.value.as_str() != Some(""))?;
+        let text = "storage.data_dir is not used: neither counters.engine nor queues.engine is \"embedded\"";
+        (!self.config.uses_directory()).then(|| format!("{}: {text}", set.origin))
+    }
+
     /// Checks what the type of a value does not say.
     fn check(&self) -> Result<(), ConfigError> {
         let fault = |key: &str, what: &str| {
@@ -388,6 +391,9 @@ impl LoadedConfig {
         }
         if self.config.storage.cache_bytes < 8 * 1024 * 1024 {
             return fault("storage.cache_bytes", "must be at least 8388608");
+        }
+        if self.config.log.level.trim().is_empty() {
+            return fault("log.level", "must name a level: error, warn, info, debug or trace");
         }
         if let Err(error) = telemetry::filter(&self.config.log.level) {
             return fault("log.level", &format!("cannot be used: {error}"));
@@ -446,7 +452,7 @@ impl Config {
     /// The clusters that namespaces may name.
     pub fn cluster_names(&self, unlisted: UnlistedClusters) -> Clusters {
         let usage = |name: &str, kind| match kind {
-            ClusterKind::Cassandra if name != self.storage.cluster => ClusterUse::Attached,
+            ClusterKind::Cassandra if name != self.counters.cluster => ClusterUse::Attached,
             ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => ClusterUse::Store,
             ClusterKind::Memcached => ClusterUse::Cache,
         };
@@ -455,6 +461,11 @@ impl Config {
             Some((NamespaceName::new(name).ok()?, usage(name, cluster.kind)))
         });
         Clusters { listed: listed.collect(), unlisted }
+    }
+
+    /// Whether a role of the server keeps its data in the embedded directory.
+    pub fn uses_directory(&self) -> bool {
+        self.counters.engine == CounterEngine::Embedded || self.queues.engine == QueueEngine::Embedded
     }
 
     /// How long a stop may take.
@@ -479,7 +490,7 @@ fn bad(key: &str, origin: &SettingOrigin, what: &str) -> ConfigError {
 }
 
 fn is_secret(key: &str) -> bool {
-    ["secret", "password", "api_key"].iter().any(|word| key.contains(word))
+    !key.ends_with("_file") && ["secret", "password", "api_key"].iter().any(|word| key.contains(word))
 }
 
 #[cfg(test)]

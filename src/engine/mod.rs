@@ -38,8 +38,8 @@ pub use fleet::MemberProfile;
 pub struct EngineParts {
     /// The stores.
     pub stores: Stores,
-    /// The stores of queues.
-    pub queue_stores: QueueStores,
+    /// The stores of queues, unless this process has no queues.
+    pub queue_stores: Option<QueueStores>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
@@ -66,7 +66,7 @@ pub struct Engine {
     core: Arc<EngineCore>,
     driver: Driver,
     counting: Counting,
-    queues: Queues,
+    queues: Option<Queues>,
 }
 
 /// The membership of this process at one moment.
@@ -145,7 +145,10 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&core)));
         driver.start(WatchesLoop::new(Arc::clone(&core)));
         let counting = Counting::new(Arc::clone(&core), driver.clone());
-        let queues = Queues::start(queue_stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?;
+        let queues = match queue_stores {
+            Some(stores) => Some(Queues::start(stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?),
+            None => None,
+        };
         Ok(Self { core, driver, counting, queues })
     }
 
@@ -154,8 +157,8 @@ impl Engine {
         self.counting.clone()
     }
 
-    /// The queue use cases.
-    pub fn queues(&self) -> Queues {
+    /// The queue use cases, unless this process has no queues.
+    pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
     }
 

@@ -18,8 +18,6 @@ pub enum StoreErrorKind {
     Conflict,
     /// The store is closing.
     Closed,
-    /// The store keeps nothing of this kind, whatever is asked of it.
-    NotKept,
     /// The store does not allow this process to do it.
     Forbidden,
 }
@@ -74,7 +72,6 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Corrupt => "the stored data is damaged",
             StoreErrorKind::Conflict => "the record changed since it was read",
             StoreErrorKind::Closed => "the store is closing",
-            StoreErrorKind::NotKept => "the store keeps nothing of this kind",
             StoreErrorKind::Forbidden => "the store forbids it to the user of this server",
         };
         write!(f, "{}: {kind}", self.op)

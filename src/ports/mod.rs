@@ -18,6 +18,7 @@ mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
 mod rollup_store;
+mod store_handle;
 mod time_slices;
 mod touches;
 
@@ -46,6 +47,7 @@ pub use queue_store::{
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};
+pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};
 

@@ -32,8 +32,9 @@ pub fn node() -> SocketAddr {
 /// The settings of a server on a keyspace.
 pub fn settings(node: &str, keyspace: &str) -> Vec<String> {
     let settings = [
-        "storage.kind=cassandra".to_owned(),
-        "storage.cluster=main".to_owned(),
+        "counters.engine=cassandra".to_owned(),
+        "counters.cluster=main".to_owned(),
+        "queues.engine=none".to_owned(),
         "clusters.main.kind=cassandra".to_owned(),
         format!("clusters.main.servers={node}"),
         format!("clusters.main.keyspace={keyspace}"),
@@ -271,11 +272,7 @@ fn a_queue_is_refused_for_good_on_a_server_that_keeps_none() {
     let server = Launch::dev_on_cassandra(node()).start();
     let answer = server.post("/tallystone.queue.v1.QueueService/CreateQueue", r#"{"queue": {"name": "mail"}}"#);
     assert_eq!(answer.status, 412, "{}", answer.body);
-    assert!(
-        answer.body.contains("QUEUES_NOT_KEPT") && answer.body.contains("storage.kind embedded"),
-        "{}",
-        answer.body
-    );
+    assert!(answer.body.contains("QUEUES_NOT_KEPT") && answer.body.contains("queues.engine"), "{}", answer.body);
     assert!(server.stop().success());
 }
 

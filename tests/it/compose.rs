@@ -123,7 +123,7 @@ fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profil
     let config = config::load(&sources).unwrap_or_else(|error| panic!("{error}")).config;
     let in_profile =
         |name: &str| services.get(name).is_some_and(|found| words(&found["profiles"]).contains(&"fleet".into()));
-    for cluster in [&config.storage.cluster, &config.storage.cache_cluster, &config.best_effort.cluster] {
+    for cluster in [&config.counters.cluster, &config.cache.cluster, &config.best_effort.cluster] {
         let host = config.clusters[cluster].servers.to_string();
         let host = host.split(':').next().expect("a host").to_owned();
         assert!(in_profile(&host), "{cluster}: no service {host} starts with the fleet");

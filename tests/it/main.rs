@@ -16,6 +16,7 @@ mod crash;
 mod docs;
 mod documents;
 mod embedded_damage;
+mod engines_by_role;
 mod explained;
 mod fleet;
 mod golden;

@@ -259,7 +259,7 @@ impl Machines {
         };
         let parts = EngineParts {
             stores,
-            queue_stores: memory::queue_stores(Arc::clone(&clock)),
+            queue_stores: Some(memory::queue_stores(Arc::clone(&clock))),
             clock,
             entropy: Arc::new(entropy),
             export: None,

@@ -103,7 +103,7 @@ pub enum OpenError {
     /// The keyspace belongs to another catalog, or stands under another name.
     #[error(
         "keyspace {keyspace} {what}: counters of two catalogs in one keyspace would remove each other; correct servers and \
-         keyspace of the cluster, or storage.cluster"
+         keyspace of the cluster, or counters.cluster"
     )]
     Owned {
         /// The keyspace.
@@ -190,8 +190,7 @@ impl OpenError {
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
             | StoreErrorKind::Conflict
-            | StoreErrorKind::Closed
-            | StoreErrorKind::NotKept => Self::Store { keyspace, source },
+            | StoreErrorKind::Closed => Self::Store { keyspace, source },
         }
     }
 
@@ -289,11 +288,11 @@ pub async fn check_schema(
         }
         SchemaState::NoKeyspace => (
             format!("there is no keyspace {keyspace}"),
-            "make it with `tallystone migrate apply` (with --cluster NAME if it is not that of storage.cluster)",
+            "make it with `tallystone migrate apply` (with --cluster NAME if it is not that of counters.cluster)",
         ),
         SchemaState::Behind(missing) => (
             format!("the schema of keyspace {keyspace} lacks {} migrations of this release", missing.len()),
-            "apply them with `tallystone migrate apply` (with --cluster NAME if it is not that of storage.cluster)",
+            "apply them with `tallystone migrate apply` (with --cluster NAME if it is not that of counters.cluster)",
         ),
         SchemaState::Ahead(number) => (
             format!("the schema of keyspace {keyspace} is newer than this release: it has migration {number}"),

@@ -16,7 +16,6 @@ mod counting_store;
 mod data_center;
 mod fleet;
 mod log;
-mod no_queues;
 mod ownership;
 mod request_failure;
 mod request_runner;
@@ -38,6 +37,7 @@ mod write_batcher;
 
 use std::sync::Arc;
 
+use crate::adapters::Opened;
 use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
 use crate::adapters::cassandra::fleet::CqlFleetStore;
@@ -55,12 +55,13 @@ use crate::adapters::cassandra::touches::{PublishedLimits, TouchIndex};
 use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
-use crate::ports::{CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreError, Stores};
+use crate::ports::{
+    CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreCheck, StoreError, StoreHandle, Stores,
+};
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers, within_deadline};
 pub use counting_store::RequestCounts;
-pub use no_queues::no_queues;
 pub use request_failure::RequestFailure;
 pub use slices::{RowSettings, SettingsSource};
 pub use startup_deadline::StartupDeadline;
@@ -179,6 +180,17 @@ impl Cassandra {
         read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
+    /// What the keyspace offers by role: counters only. Best-effort counters are kept in `fast`.
+    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>) -> Opened {
+        Opened {
+            counters: Some(self.stores(fast)),
+            queues: None,
+            cache: None,
+            backups: None,
+            handle: Arc::clone(self) as Arc<dyn StoreHandle>,
+        }
+    }
+
     /// How many counters were found whose partitions are too large, one for each slice.
     pub fn wide_counters(&self) -> u64 {
         self.rollups.wide_rows.warning_count()
@@ -187,6 +199,32 @@ impl Cassandra {
     /// Ends what is under way.
     pub async fn close(&self) {
         self.appender.close().await;
+    }
+}
+
+#[async_trait::async_trait]
+impl StoreHandle for Cassandra {
+    fn name(&self) -> String {
+        self.keyspace().to_owned()
+    }
+
+    fn label(&self) -> String {
+        self.name()
+    }
+
+    fn description(&self) -> String {
+        format!("keyspace {} of Cassandra", self.keyspace())
+    }
+
+    async fn check(&self) -> StoreCheck {
+        match self.check_responsive().await {
+            Ok(()) => StoreCheck::Answered,
+            Err(_) => StoreCheck::NoAnswer,
+        }
+    }
+
+    async fn close(&self) {
+        self.close().await;
     }
 }
 

@@ -28,10 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 
+use crate::adapters::Opened;
 use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
-use crate::ports::{Backups, Clock, FastCounts, QueueStores, Stores};
+use crate::ports::{Backups, Clock, FastCounts, QueueStores, StoreDisk, StoreHandle, Stores};
 use commit::committer::Committer;
 use commit::writer::Writer;
 use counters::counter_table::CounterTable;
@@ -259,6 +261,17 @@ impl Embedded {
         Arc::new(backup::EmbeddedBackups::new(EmbeddedStore { core: Arc::clone(&self.core) }, clock))
     }
 
+    /// What the store offers by role. Best-effort counters are kept in `fast`.
+    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, clock: &Arc<dyn Clock>) -> Opened {
+        Opened {
+            counters: Some(self.stores(fast)),
+            queues: Some(self.queue_stores(Arc::clone(clock))),
+            cache: None,
+            backups: Some(self.backups(Arc::clone(clock))),
+            handle: Arc::clone(self) as Arc<dyn StoreHandle>,
+        }
+    }
+
     /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
     pub fn failure(&self) -> Option<String> {
         self.core.failure().map(str::to_owned)
@@ -287,11 +300,6 @@ impl Embedded {
         }
     }
 
-    /// The folder of the store, and the bytes that its file system must have free for new events and messages.
-    pub fn wanted_space(&self) -> (&Path, u64) {
-        self.space.reserve()
-    }
-
     /// Closes the store: what was lined up is still done, what comes later is refused. Blocks until all is on disk.
     pub fn close(&self) {
         self.core.inbox.close();
@@ -307,6 +315,37 @@ impl Embedded {
         drop(maker.map(JoinHandle::join));
         self.core.release();
         drop(self.lock.lock().take());
+    }
+}
+
+#[async_trait]
+impl StoreHandle for Embedded {
+    fn name(&self) -> String {
+        "embedded".to_owned()
+    }
+
+    fn description(&self) -> String {
+        "the embedded store".to_owned()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure()
+    }
+
+    fn disk(&self) -> Option<StoreDisk> {
+        let health = self.health();
+        let (folder, reserve_bytes) = self.space.reserve();
+        Some(StoreDisk {
+            folder: folder.to_owned(),
+            full: health.full,
+            used_bytes: health.disk_bytes,
+            free_bytes: health.free_bytes,
+            reserve_bytes,
+        })
+    }
+
+    async fn close(&self) {
+        self.close();
     }
 }
 

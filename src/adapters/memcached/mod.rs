@@ -22,12 +22,13 @@ use memcache::exp::Op;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
+use crate::adapters::Opened;
 use crate::adapters::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
 use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
-use crate::ports::{Clock, StoreError};
+use crate::ports::{CacheCluster, Clock, CountCache, FastCounts, StoreError, StoreHandle};
 
 /// What a cluster of memcached servers is.
 #[derive(Clone, Debug)]
@@ -118,6 +119,18 @@ impl Cluster {
         Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, call_counters: tally, tasks }, absent))
     }
 
+    /// What the cluster offers by role: a count cache and best-effort counters.
+    pub fn opened(self: &Arc<Self>, name: &str) -> Opened {
+        let cache = Arc::clone(self) as Arc<dyn CountCache>;
+        Opened {
+            counters: None,
+            queues: None,
+            cache: Some(CacheCluster { cache, fast: Arc::clone(self) as Arc<dyn FastCounts> }),
+            backups: None,
+            handle: Arc::new(ClusterHandle { name: name.to_owned() }),
+        }
+    }
+
     /// What was done so far, and how the servers are.
     pub fn health(&self) -> Health {
         let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
@@ -150,4 +163,22 @@ impl Cluster {
     ) -> Vec<Result<CommandResponse, StoreError>> {
         join_all(self.nodes(counter).map(|node| node.call(op, commands, repeat))).await
     }
+}
+
+/// An opened cluster. Calls find out by themselves which server is down, so the cluster as a whole always answers.
+struct ClusterHandle {
+    name: String,
+}
+
+#[async_trait::async_trait]
+impl StoreHandle for ClusterHandle {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn description(&self) -> String {
+        format!("memcached cluster {}", self.name)
+    }
+
+    async fn close(&self) {}
 }

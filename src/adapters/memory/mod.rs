@@ -16,13 +16,16 @@ mod slices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use parking_lot::Mutex;
 
+use crate::adapters::Opened;
 use crate::adapters::manual::ManualClock;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, QueueStores, Stores};
+use crate::ports::{Clock, QueueStores, StoreHandle, Stores};
 
 pub use cache::MemoryCache;
 pub use catalog::Catalog;
@@ -58,6 +61,33 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
 /// Fresh, empty stores of queues whose time is that of the clock.
 pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
     QueueStores { shards: Arc::new(MemoryQueues::new(clock)), catalog: Arc::new(QueueCatalog::default()) }
+}
+
+/// Opens stores for both roles in the memory of this process.
+pub fn open(clock: &Arc<dyn Clock>) -> Opened {
+    Opened {
+        counters: Some(stores_on(Arc::clone(clock))),
+        queues: Some(queue_stores(Arc::clone(clock))),
+        cache: None,
+        backups: None,
+        handle: Arc::new(MemoryHandle),
+    }
+}
+
+/// The memory of this process. It always answers, and there is nothing to close.
+struct MemoryHandle;
+
+#[async_trait]
+impl StoreHandle for MemoryHandle {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn description(&self) -> String {
+        "the memory of this process".to_owned()
+    }
+
+    async fn close(&self) {}
 }
 
 /// Event log, touches, slices, rollups and progress: one state, because an append changes most of it at once.

@@ -11,6 +11,7 @@ use crate::app::cli::migrate::exit_of;
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
 use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
 use crate::app::config::{self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers};
+use crate::app::notices::print_notice;
 use crate::app::server::backend::MemcachedUnreachable;
 use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::run::{self, Preset};
@@ -37,8 +38,9 @@ pub struct DevArgs {
     /// Keep best-effort counters in these memcached servers instead of this process; further replicas stand behind a |.
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub memcached: Option<Servers>,
-    /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing.
-    #[arg(long, value_name = "HOST:PORT[,...]", conflicts_with_all = ["data", "memory"])]
+    /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing. Queues are
+    /// kept in the directory of --data, or in memory with --memory; without either there are none.
+    #[arg(long, value_name = "HOST:PORT[,...]")]
     pub cassandra: Option<Servers>,
     /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
     /// keyspace.
@@ -103,7 +105,9 @@ pub struct SettingsArgs {
 pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
     if args.memory {
-        sources.flags.push(("storage.kind".to_owned(), "--memory", "memory".to_owned()));
+        // Before those of --cassandra, which may choose another engine for counters.
+        let settings = [("counters.engine", "memory"), ("queues.engine", "memory")];
+        sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--memory", value.to_owned())));
     }
     if let Some(servers) = &args.memcached {
         let settings = [
@@ -115,18 +119,23 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     }
     if let Some(servers) = &args.cassandra {
         let settings = [
-            ("storage.kind", "cassandra".to_owned()),
-            ("storage.cluster", "cassandra".to_owned()),
+            ("counters.engine", "cassandra".to_owned()),
+            ("counters.cluster", "cassandra".to_owned()),
             ("clusters.cassandra.kind", "cassandra".to_owned()),
             ("clusters.cassandra.servers", servers.to_string()),
             ("clusters.cassandra.keyspace", DEV_KEYSPACE.to_owned()),
         ];
         // Before those of --set, so that one of them may name another keyspace.
-        sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)));
+        let mut settings = settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)).to_vec();
+        if args.data.is_none() && !args.memory {
+            settings.push(("queues.engine".to_owned(), "--cassandra", "none".to_owned()));
+        }
+        let at = if args.memory { 2 } else { 0 };
+        sources.flags.splice(at..at, settings);
     }
     sources.flags.extend(of_roles(args.roles.as_ref()));
     let mut loaded = config::load(&sources).map_err(unusable)?;
-    if loaded.config.storage.data_dir.as_os_str().is_empty() {
+    if loaded.config.uses_directory() && loaded.config.storage.data_dir.as_os_str().is_empty() {
         loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
             Failure::usage(
                 "there is no home directory to keep data in; name a directory with --data, or keep nothing with --memory",
@@ -146,6 +155,7 @@ pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failu
             for cluster in loaded.config.clusters.values().filter(|cluster| cluster.kind == ClusterKind::Cassandra) {
                 config::cassandra_options(cluster).map_err(Failure::usage)?;
             }
+            loaded.notices.iter().for_each(|notice| print_notice(notice));
             let text = format!("the settings are valid: {} values\n", loaded.settings.len());
             Output::plain().bytes(text.as_bytes())
         }
@@ -155,6 +165,9 @@ pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failu
 
 fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     let telemetry = telemetry::start(&loaded.config.log, &loaded.config.traces).map_err(Failure::usage)?;
+    for notice in &loaded.notices {
+        tracing::warn!("{notice}");
+    }
     let outcome = run::until_stopped(loaded.config, preset);
     telemetry.finish();
     outcome.map_err(|error| {
@@ -186,9 +199,16 @@ fn of_roles(roles: Option<&String>) -> Option<(String, &'static str, String)> {
 /// Settings that a server can start with.
 fn complete(args: &StartArgs) -> Result<LoadedConfig, Failure> {
     let loaded = load(args)?;
-    let storage = &loaded.config.storage;
-    if storage.kind == config::StorageKind::Embedded && storage.data_dir.as_os_str().is_empty() {
-        let what = "storage.data_dir is not set; name a directory with --data DIR or in the settings file";
+    if loaded.config.uses_directory() && loaded.config.storage.data_dir.as_os_str().is_empty() {
+        let what = match loaded.config.counters.engine {
+            config::CounterEngine::Embedded => {
+                "storage.data_dir is not set; name a directory with --data DIR or in the settings file"
+            }
+            config::CounterEngine::Memory | config::CounterEngine::Cassandra => {
+                "storage.data_dir is not set, and queues need it; name a directory with --data DIR or in the settings file, \
+                 or set queues.engine to \"none\""
+            }
+        };
         return Err(Failure::usage(what));
     }
     Ok(loaded)

@@ -13,7 +13,7 @@ use crate::api::grpc::saturating_i64;
 use crate::app::cli::commands::{SettingsArgs, load_settings};
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
 use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
-use crate::app::config::{ClusterConfig, ClusterKind, storage_cluster};
+use crate::app::config::{ClusterConfig, ClusterKind, counter_cluster};
 use crate::app::units::counted;
 
 /// Look at the schema of a Cassandra keyspace, and bring it up to this release.
@@ -35,7 +35,7 @@ pub enum MigrateCommand {
 pub struct MigrateTargetArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of storage.cluster]
+    /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of counters.cluster]
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
 }
@@ -100,8 +100,8 @@ fn wrong_data_center(error: OpenError, cluster: &str) -> Failure {
 
 async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
     let loaded = load_settings(&args.settings)?;
-    let Some((home, _)) = storage_cluster(&loaded.config) else {
-        let what = "storage.kind is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
+    let Some((home, _)) = counter_cluster(&loaded.config) else {
+        let what = "counters.engine is not \"cassandra\"; only Cassandra keyspaces have a schema to migrate";
         return Err(Failure::usage(what));
     };
     let named = args.cluster.as_deref().unwrap_or(home);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::adapters::cassandra::schema::Replication;
 use crate::adapters::cassandra::{Credentials, Options};
-use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
+use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine};
 use crate::domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
 
 /// Copies by data centre: `DC:N,DC:N`.
@@ -61,17 +61,17 @@ impl fmt::Display for ReplicasByDataCenter {
     }
 }
 
-/// The cluster that `[storage]` names, if it is one of Cassandra.
-pub fn storage_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
-    let name = config.storage.cluster.as_str();
+/// The cluster that `[counters]` names, if it is one of Cassandra.
+pub fn counter_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
+    let name = config.counters.cluster.as_str();
     let cluster = config.clusters.get(name).filter(|cluster| cluster.kind == ClusterKind::Cassandra)?;
-    (config.storage.kind == StorageKind::Cassandra).then_some((name, cluster))
+    (config.counters.engine == CounterEngine::Cassandra).then_some((name, cluster))
 }
 
 /// The clusters beside that one, whose keyspaces keep datasets whose namespaces name them.
 pub fn attached_clusters(config: &Config) -> impl Iterator<Item = (&str, &ClusterConfig)> {
     let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Cassandra);
-    of_kind.map(|(name, cluster)| (name.as_str(), cluster)).filter(|(name, _)| *name != config.storage.cluster)
+    of_kind.map(|(name, cluster)| (name.as_str(), cluster)).filter(|(name, _)| *name != config.counters.cluster)
 }
 
 /// How the cluster is reached. Reads the password from its file, if it is in one.
@@ -137,19 +137,19 @@ pub(super) fn same_keyspace<'a>(config: &'a Config, name: &str) -> Option<&'a st
     others.find(|(_, other)| is_same(other)).map(|(other, _)| other.as_str())
 }
 
-/// What is wrong with the cluster that `[storage]` names.
-pub(super) fn fault_of_storage(config: &Config) -> Option<String> {
-    let name = &config.storage.cluster;
-    match (config.storage.kind, storage_cluster(config)) {
-        (StorageKind::Cassandra, Some(_)) => None,
-        (StorageKind::Cassandra, None) => Some(format!(
+/// What is wrong with the cluster that `[counters]` names.
+pub(super) fn fault_of_counters(config: &Config) -> Option<String> {
+    let name = &config.counters.cluster;
+    match (config.counters.engine, counter_cluster(config)) {
+        (CounterEngine::Cassandra, Some(_)) => None,
+        (CounterEngine::Cassandra, None) => Some(format!(
             "names {name:?}, and there is no [clusters.{name}] with kind = \"cassandra\"; add it with its servers, or name \
              one that is listed"
         )),
-        (StorageKind::Embedded | StorageKind::Memory, _) if !name.is_empty() => {
-            Some("belongs to storage.kind = \"cassandra\"; leave it empty".to_owned())
+        (CounterEngine::Embedded | CounterEngine::Memory, _) if !name.is_empty() => {
+            Some("belongs to counters.engine = \"cassandra\"; leave it empty".to_owned())
         }
-        (StorageKind::Embedded | StorageKind::Memory, _) => None,
+        (CounterEngine::Embedded | CounterEngine::Memory, _) => None,
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
             load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
         };
         let good = [
-            ("storage.kind", "cassandra"),
-            ("storage.cluster", "main"),
+            ("counters.engine", "cassandra"),
+            ("counters.cluster", "main"),
             ("clusters.main.kind", "cassandra"),
             ("clusters.main.servers", "127.0.0.1:9042,127.0.0.2:9042"),
         ];
@@ -187,9 +187,9 @@ mod tests {
             (("clusters.main.keyspace", "Shop"), "clusters.main.keyspace must be a lower-case letter"),
             (("clusters.main.request_timeout_ms", "99"), "clusters.main.request_timeout_ms must be 100 to 60000"),
             (("clusters.main.replication", "dc1"), "no DATACENTER:COPIES"),
-            (("storage.cluster", "other"), "names \"other\", and there is no [clusters.other]"),
+            (("counters.cluster", "other"), "names \"other\", and there is no [clusters.other]"),
             (("clusters.main.kind", "memcached"), "there is no [clusters.main] with kind = \"cassandra\""),
-            (("storage.kind", "embedded"), "storage.cluster belongs to storage.kind = \"cassandra\""),
+            (("counters.engine", "embedded"), "counters.cluster belongs to counters.engine = \"cassandra\""),
         ] {
             let error = refused(&[&good[..], &[pair]].concat()).expect_err(words);
             assert!(error.contains(words), "{error}");
@@ -200,6 +200,6 @@ mod tests {
         let far = [&far[..], &[("clusters.far.keyspace", "far")]].concat();
         assert_eq!(refused(&[&good[..], &far].concat()), Ok(()));
         let alone = refused(&far).expect_err("its catalog would be in the embedded store");
-        assert!(alone.contains("clusters.far.kind may only be \"cassandra\" where storage.kind is"), "{alone}");
+        assert!(alone.contains("clusters.far.kind may only be \"cassandra\" where counters.engine is"), "{alone}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::app::config::cassandra::{self, ReplicasByDataCenter};
-use crate::app::config::{Config, ListenAddress, StorageKind};
+use crate::app::config::{Config, CounterEngine, ListenAddress};
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{
     DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_SERVERS_MAX, MEMCACHED_TIMEOUT_MAX,
@@ -128,18 +128,18 @@ impl fmt::Display for Servers {
 
 /// The key that cannot be used as it is, and what to write instead.
 pub(super) fn fault(config: &Config) -> Option<(String, String)> {
-    let own = match config.storage.kind {
-        StorageKind::Embedded => ClusterKind::Embedded,
-        StorageKind::Memory => ClusterKind::Memory,
-        StorageKind::Cassandra => ClusterKind::Cassandra,
+    let own = match config.counters.engine {
+        CounterEngine::Embedded => ClusterKind::Embedded,
+        CounterEngine::Memory => ClusterKind::Memory,
+        CounterEngine::Cassandra => ClusterKind::Cassandra,
     };
     let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
         if let Err(reject) = NamespaceName::new(name) {
             return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
         }
-        if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.storage.cluster {
+        if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.counters.cluster {
             let what =
-                "may only be \"cassandra\" where storage.kind is: the catalog of such a server is in Cassandra as well";
+                "may only be \"cassandra\" where counters.engine is: the catalog of such a server is in Cassandra as well";
             return Some((format!("clusters.{name}.kind"), what.to_owned()));
         }
         if let Some(other) = cassandra::same_keyspace(config, name) {
@@ -150,9 +150,9 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
         Some((format!("clusters.{name}.{setting}"), what))
     });
     let of_choice = || Some(("best_effort.cluster".to_owned(), fault_of_choice(config)?));
-    let of_default = || Some(("storage.cache_cluster".to_owned(), fault_of_default(config)?));
-    let of_storage = || Some(("storage.cluster".to_owned(), cassandra::fault_of_storage(config)?));
-    of_clusters.or_else(of_storage).or_else(of_choice).or_else(of_default)
+    let of_default = || Some(("cache.cluster".to_owned(), fault_of_default(config)?));
+    let of_counters = || Some(("counters.cluster".to_owned(), cassandra::fault_of_counters(config)?));
+    of_clusters.or_else(of_counters).or_else(of_choice).or_else(of_default)
 }
 
 /// A setting that clusters of this kind do not have. What has another default than nothing is not told from it.
@@ -199,10 +199,10 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
     if cluster.kind == ClusterKind::Cassandra {
         return cassandra::fault_of(cluster);
     }
-    // Documents written for one machine name the cluster `embedded`; here it stands for the store of [storage].
+    // Documents written for one machine name the cluster `embedded`; here it stands for the store of [counters].
     let stands_for_own = own == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
     if cluster.kind != own && !stands_for_own {
-        let what = "must be the kind of [storage], for this server has one store, or \"memcached\" or \"cassandra\"";
+        let what = "must be the engine of [counters], for this server has one store of counters, or \"memcached\" or \"cassandra\"";
         return Some(("kind", what.to_owned()));
     }
     has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
@@ -210,7 +210,7 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
 
 /// What is wrong with the cluster that the count cache of new namespaces should be in.
 fn fault_of_default(config: &Config) -> Option<String> {
-    let name = &config.storage.cache_cluster;
+    let name = &config.cache.cluster;
     (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
         let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
         format!("names {name}, and there is no [clusters.{name}]; add it, or name one of {}", known.join(", "))
@@ -285,10 +285,7 @@ mod tests {
             ),
             (vec![kind, servers, ("clusters.near.key_prefix", "a b")], "clusters.near.key_prefix must be"),
             (vec![kind, servers, ("best_effort.cluster", "far")], "a memcached cluster that is listed: near"),
-            (
-                vec![("storage.cache_cluster", "far")],
-                "storage.cache_cluster names far, and there is no [clusters.far]; add it",
-            ),
+            (vec![("cache.cluster", "far")], "cache.cluster names far, and there is no [clusters.far]; add it"),
             (vec![("clusters.a b.kind", "embedded")], "clusters.a b cannot be named so: "),
             (vec![("best_effort.cluster", "far")], "there is no [clusters.far]; add it with kind = \"memcached\""),
             (vec![("best_effort.cluster", "embedded")], "leave it empty to keep best-effort counters in this process"),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::app::config::{Config, ListenAddress, StorageKind};
+use crate::app::config::{Config, CounterEngine, ListenAddress};
 use crate::domain::fleet::Roles;
 
 /// Some of "writer" and "roller", with commas between them.
@@ -72,7 +72,7 @@ impl TryFrom<String> for ServerRoles {
 /// What is wrong with the roles for the store, if anything.
 pub fn fault(config: &Config) -> Option<(&'static str, String)> {
     let ServerRoles(Roles { writer, roller }) = config.server.roles;
-    if config.storage.kind == StorageKind::Cassandra || (writer && roller) {
+    if config.counters.engine == CounterEngine::Cassandra || (writer && roller) {
         return None;
     }
     let what = "must be writer,roller: only servers that share a Cassandra keyspace can do without one of the two";

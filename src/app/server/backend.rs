@@ -1,4 +1,4 @@
-//! Opens the stores that the settings name.
+//! Opens the engines that the settings name for each role, and puts what they offer together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,45 +6,54 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::join_all;
+use prometheus_client::collector::Collector;
 
-use crate::adapters::cassandra::{Cassandra, OpenError, StartupDeadline, no_queues};
+use crate::adapters::Opened;
+use crate::adapters::cassandra::{OpenError, StartupDeadline};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::{self, Cluster};
 use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::adapters::system::SystemEntropy;
-use crate::app::config::{ClusterConfig, ClusterKind, Config, StorageKind};
-use crate::app::server::keyspace::Keyspaces;
-use crate::app::server::readiness::{ProbedStore, ServicesOfStore};
+use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, QueueEngine};
+use crate::app::server::keyspace::{self, Keyspaces};
+use crate::app::server::metrics::MetricCollector;
+use crate::app::server::readiness::ServicesOfStore;
+use crate::app::server::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
-    Backups, CacheCluster, Clock, CountCache, Entropy as _, ExportSink, FastCounts, QueueStores, RollupSignal,
-    StoreError, StoreErrorKind, Stores,
+    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError,
+    StoreErrorKind, StoreHandle, Stores,
 };
 
-/// How often the store is asked whether it has failed.
+/// How often the stores are asked whether they have failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The opened stores, and what has to be asked and closed beside them.
+/// The opened engines by role, and their handles.
 pub struct Backend {
-    /// The stores.
+    /// The stores of counters.
     pub stores: Stores,
-    /// The stores of queues.
-    pub queue_stores: QueueStores,
-    /// Where slices are exported to, if anywhere.
+    /// The stores of queues, unless this server has none.
+    pub queue_stores: Option<QueueStores>,
+    /// The export of slices, if the settings name a directory for it.
     pub export: Option<Arc<dyn ExportSink>>,
+    /// Online backups, if an engine has them.
+    pub backups: Option<Arc<dyn Backups>>,
     /// The memcached clusters that the settings list, by their names.
     pub memcached: MemcachedClusters,
-    embedded: Option<Arc<Embedded>>,
-    shared: Option<SharedStore>,
+    /// Every opened engine, and the services that stop while it is away.
+    pub handles: Vec<(Arc<dyn StoreHandle>, ServicesOfStore)>,
+    collectors: Vec<Box<dyn Collector>>,
+    fleet: Option<FleetLink>,
     clock: Arc<dyn Clock>,
 }
 
-/// A store that several servers share, and the way to those others.
-struct SharedStore {
-    keyspaces: Keyspaces,
+/// The way to the other servers of a shared store.
+struct FleetLink {
+    /// The keyspaces, as error texts name them.
+    keyspaces: String,
     signals: Arc<RollupRpc>,
     secret: FleetSecret,
 }
@@ -63,11 +72,8 @@ pub struct MemcachedUnreachable {
     servers: String,
 }
 
-/// Finds the memcached clusters that the settings list.
-pub async fn open_memcached(
-    config: &Config,
-    clock: &Arc<dyn Clock>,
-) -> Result<MemcachedClusters, MemcachedUnreachable> {
+/// Opens the memcached clusters that the settings list.
+async fn open_memcached(config: &Config, clock: &Arc<dyn Clock>) -> Result<MemcachedClusters, MemcachedUnreachable> {
     let listed = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
     let opening = listed
         .map(|(name, cluster)| async { Ok((name.clone(), open_cluster(name, cluster, Arc::clone(clock)).await?)) });
@@ -100,119 +106,87 @@ async fn open_cluster(
 }
 
 impl Backend {
-    /// Opens the stores of this process; on `embedded` this recovers whatever a kill left behind.
-    pub fn open(config: &Config, memcached: MemcachedClusters, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
-        let (fast, caches) = fast_counts_and_caches(config, &memcached, &clock);
-        let export = export_sink(config);
-        match config.storage.kind {
-            StorageKind::Memory => {
-                let queue_stores = memory::queue_stores(Arc::clone(&clock));
-                let mut stores = memory::stores_on(Arc::clone(&clock));
-                (stores.fast, stores.caches) = (fast, caches);
-                Ok(Self { stores, queue_stores, export, memcached, embedded: None, shared: None, clock })
-            }
-            StorageKind::Cassandra => unreachable!("a keyspace is opened by itself"),
-            StorageKind::Embedded => {
-                let storage = &config.storage;
-                let options = embedded::Options {
-                    reserve_bytes: storage.reserve_bytes,
-                    row_bytes: storage.count_cache_bytes,
-                    tail_bytes: storage.tail_bytes,
-                    block_bytes: storage.cache_bytes,
-                    ..embedded::Options::new(&storage.data_dir)
-                };
-                let embedded = Arc::new(
-                    embedded::open(options)
-                        .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))?,
-                );
-                let stores = Stores { caches, ..embedded.stores(fast) };
-                let queue_stores = embedded.queue_stores(Arc::clone(&clock));
-                Ok(Self { stores, queue_stores, export, memcached, embedded: Some(embedded), shared: None, clock })
-            }
-        }
-    }
-
-    /// The stores of opened keyspaces.
-    pub fn of_keyspaces(
+    /// Opens the engine of each role. The embedded engine recovers everything that a kill left behind.
+    pub async fn open(
         config: &Config,
-        keyspaces: Keyspaces,
-        memcached: MemcachedClusters,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
-        let (fast, caches) = fast_counts_and_caches(config, &memcached, &clock);
-        let stores = Stores { caches, ..keyspaces.stores(&fast) };
-        let (queue_stores, export) = (no_queues(), export_sink(config));
-        let mut secret = FleetSecret([0; SECRET_BYTES]);
-        SystemEntropy.fill(&mut secret.0);
-        let signals = Arc::new(RollupRpc::start(Arc::clone(&clock), secret));
-        let shared = Some(SharedStore { keyspaces, signals, secret });
-        Self { stores, queue_stores, export, memcached, embedded: None, shared, clock }
+        preset: Preset,
+        clock: &Arc<dyn Clock>,
+        startup_deadline: &Arc<StartupDeadline>,
+    ) -> anyhow::Result<Self> {
+        // First, because it is quick and leaves nothing to close when it fails.
+        let memcached = open_memcached(config, clock).await?;
+        let fast = best_effort_counts(config, &memcached, clock);
+        let directory = match config.uses_directory() {
+            true => Some(open_directory(config, clock).await?),
+            false => None,
+        };
+        // The recovery of a directory takes nothing from the time of the keyspaces.
+        startup_deadline.extend();
+        let embedded = directory.as_ref().map(|directory| directory.opened(Arc::clone(&fast), clock));
+        let keyspaces = match config.counters.engine {
+            CounterEngine::Cassandra => Some(keyspace::open(config, preset, clock, startup_deadline).await?),
+            CounterEngine::Embedded | CounterEngine::Memory => None,
+        };
+        let opened = Roles { memory: memory::open(clock), embedded, keyspaces: keyspaces.as_ref(), fast: &fast };
+        let (counters, counter_handles) = opened.counters(config.counters.engine)?;
+        let (queue_stores, queue_handle) = opened.queues(config.queues.engine)?;
+        let backups = opened.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
+        let caches = memcached.iter().filter_map(cache_cluster).collect();
+        Ok(Self {
+            stores: Stores { fast, caches: Arc::new(caches), ..counters },
+            queue_stores,
+            export: export_sink(config),
+            backups,
+            handles: with_services(counter_handles, queue_handle),
+            collectors: collectors(&memcached, keyspaces.as_ref(), directory),
+            fleet: keyspaces.as_ref().map(|keyspaces| FleetLink::new(keyspaces, clock)),
+            memcached,
+            clock: Arc::clone(clock),
+        })
     }
 
     /// The way to the rollers of other servers, where the store is shared.
     pub fn signals(&self) -> Option<Arc<dyn RollupSignal>> {
-        self.shared.as_ref().map(|shared| Arc::clone(&shared.signals) as Arc<dyn RollupSignal>)
+        self.fleet.as_ref().map(|fleet| Arc::clone(&fleet.signals) as Arc<dyn RollupSignal>)
     }
 
-    /// What this process shows the others with its signals, where the store is shared.
+    /// The secret that this process sends with its signals, where the store is shared.
     pub fn secret(&self) -> Option<FleetSecret> {
-        self.shared.as_ref().map(|shared| shared.secret)
+        self.fleet.as_ref().map(|fleet| fleet.secret)
     }
 
-    /// The embedded store, if it is the one.
-    pub fn embedded(&self) -> Option<Arc<Embedded>> {
-        self.embedded.clone()
+    /// Whether other servers may share the store of counters.
+    pub fn is_shared(&self) -> bool {
+        self.fleet.is_some()
     }
 
-    /// The way to back the store up, if it is the embedded one.
-    pub fn backups(&self) -> Option<Arc<dyn Backups>> {
-        self.embedded.as_ref().map(|embedded| embedded.backups(Arc::clone(&self.clock)))
+    /// The metrics of the engines; empty the second time.
+    pub fn take_collectors(&mut self) -> Vec<Box<dyn Collector>> {
+        std::mem::take(&mut self.collectors)
     }
 
-    /// The opened keyspaces.
-    pub fn keyspaces(&self) -> Vec<Arc<Cassandra>> {
-        self.shared.as_ref().map_or_else(Vec::new, |shared| shared.keyspaces.all().cloned().collect())
-    }
-
-    /// Whom to ask whether the stores answer, and what is not served while one is away. A keyspace beside that of the catalog
-    /// takes only its datasets with it; on keyspaces there are no queues, and that is answered without asking one.
-    pub fn readiness_probes(&self) -> Vec<(ProbedStore, ServicesOfStore)> {
-        if let Some(embedded) = self.embedded() {
-            return vec![(ProbedStore::Embedded(embedded), ServicesOfStore { counters: true, queues: true })];
-        }
-        let keyspaces = self.keyspaces().into_iter().enumerate();
-        let mut asked: Vec<_> = keyspaces
-            .map(|(at, keyspace)| {
-                (ProbedStore::Keyspace(keyspace), ServicesOfStore { counters: at == 0, queues: false })
-            })
-            .collect();
-        if asked.is_empty() {
-            asked.push((ProbedStore::Memory, ServicesOfStore { counters: true, queues: true }));
-        }
-        asked
-    }
-
-    /// The last step of a start on keyspaces, within what is left of it.
+    /// Runs the last step of a startup. On a shared store it ends with the startup deadline; a store of this process
+    /// answers, however long it takes after a kill.
     pub async fn finish_startup<T>(
         &self,
-        patience: &StartupDeadline,
+        startup_deadline: &StartupDeadline,
         step: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
-        let why = match patience.run(step).await {
+        let Some(fleet) = &self.fleet else { return step.await };
+        let why = match startup_deadline.run(step).await {
             Some(Err(error)) if is_unavailable(&error) => format!("{error:#}"),
             Some(ended) => return ended,
             None => "no answer in time".to_owned(),
         };
-        let keyspaces = self.shared.as_ref().map_or_else(String::new, |shared| shared.keyspaces.names());
-        Err(OpenError::Silent { keyspaces, why }.into())
+        Err(OpenError::Silent { keyspaces: fleet.keyspaces.clone(), why }.into())
     }
 
-    /// Why the store takes nothing any more, if it has failed.
+    /// Why a store has failed for good, if one has.
     pub fn fault(&self) -> Option<String> {
-        self.embedded.as_ref().and_then(|embedded| embedded.failure())
+        self.handles.iter().find_map(|(handle, _)| handle.failure())
     }
 
-    /// Waits until the store has failed for good; the process then ends, because a restart repairs what it can.
+    /// Waits until a store has failed for good. The process then ends, because a restart repairs what it can.
     pub async fn failed(&self) -> String {
         loop {
             if let Some(fault) = self.fault() {
@@ -224,44 +198,129 @@ impl Backend {
 
     /// Closes the stores, after the last call.
     pub async fn close(self) {
-        if let Some(embedded) = self.embedded {
-            embedded.close();
-        }
-        if let Some(SharedStore { keyspaces, signals, .. }) = self.shared {
-            // The last writes that end now may still have something to say to the rollers.
-            join_all(keyspaces.all().map(|keyspace| keyspace.close())).await;
-            signals.close().await;
+        join_all(self.handles.iter().map(|(handle, _)| handle.close())).await;
+        // The last writes that end now may still signal the rollers.
+        if let Some(fleet) = self.fleet {
+            fleet.signals.close().await;
         }
     }
 }
 
-/// Whether a store did not answer, as against an answer that nobody likes.
+impl FleetLink {
+    fn new(keyspaces: &Keyspaces, clock: &Arc<dyn Clock>) -> Self {
+        let mut secret = FleetSecret([0; SECRET_BYTES]);
+        SystemEntropy.fill(&mut secret.0);
+        let signals = Arc::new(RollupRpc::start(Arc::clone(clock), secret));
+        Self { keyspaces: keyspaces.names(), signals, secret }
+    }
+}
+
+/// The engines that are open, to choose from for each role.
+struct Roles<'a> {
+    memory: Opened,
+    embedded: Option<Opened>,
+    keyspaces: Option<&'a Keyspaces>,
+    fast: &'a Arc<dyn FastCounts>,
+}
+
+impl Roles<'_> {
+    /// The counters of an engine, and the handles of its stores: that with the catalog first.
+    fn counters(&self, engine: CounterEngine) -> anyhow::Result<(Stores, Vec<Arc<dyn StoreHandle>>)> {
+        let one = match engine {
+            CounterEngine::Memory => Some(&self.memory),
+            CounterEngine::Embedded => self.embedded.as_ref(),
+            CounterEngine::Cassandra => {
+                let keyspaces = self.keyspaces.context("no keyspace is open")?;
+                let opened = keyspaces.all().map(|keyspace| keyspace.opened(Arc::clone(self.fast)).handle);
+                return Ok((keyspaces.stores(self.fast), opened.collect()));
+            }
+        };
+        let opened = one.context("the engine of counters is not open")?;
+        let counters = opened.counters.clone().context("the engine of [counters] has no counters")?;
+        Ok((counters, vec![Arc::clone(&opened.handle)]))
+    }
+
+    /// The queues of an engine and the handle of its store.
+    fn queues(&self, engine: QueueEngine) -> anyhow::Result<(Option<QueueStores>, Option<Arc<dyn StoreHandle>>)> {
+        let opened = match engine {
+            QueueEngine::None => return Ok((None, None)),
+            QueueEngine::Memory => &self.memory,
+            QueueEngine::Embedded => self.embedded.as_ref().context("the engine of queues is not open")?,
+        };
+        let queues = opened.queues.clone().context("the engine of [queues] has no queues")?;
+        Ok((Some(queues), Some(Arc::clone(&opened.handle))))
+    }
+}
+
+/// The services that stop while each store is away. An attached keyspace takes only its datasets with it.
+fn with_services(
+    counters: Vec<Arc<dyn StoreHandle>>,
+    queues: Option<Arc<dyn StoreHandle>>,
+) -> Vec<(Arc<dyn StoreHandle>, ServicesOfStore)> {
+    let of_counters = counters.into_iter().enumerate();
+    let of_counters = of_counters.map(|(at, handle)| (handle, ServicesOfStore { counters: at == 0, queues: false }));
+    let mut handles: Vec<_> = of_counters.collect();
+    let Some(queues) = queues else { return handles };
+    match handles.iter_mut().find(|(handle, _)| handle.label() == queues.label()) {
+        Some((_, services)) => services.queues = true,
+        None => handles.push((queues, ServicesOfStore { counters: false, queues: true })),
+    }
+    handles
+}
+
+/// The metrics of the engines. Those of memcached and Cassandra are on the page of every server, with zeros where there is
+/// none, so that dashboards find them.
+fn collectors(
+    memcached: &MemcachedClusters,
+    keyspaces: Option<&Keyspaces>,
+    directory: Option<Arc<Embedded>>,
+) -> Vec<Box<dyn Collector>> {
+    let keyspaces: Vec<_> = keyspaces.map_or_else(Vec::new, |keyspaces| keyspaces.all().cloned().collect());
+    let mut all = vec![MetricCollector::of(memcached.clone()), MetricCollector::of(keyspaces)];
+    all.extend(directory.map(MetricCollector::of));
+    all
+}
+
+/// Opens the embedded directory off the runtime, because recovery may read a lot.
+async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Embedded>> {
+    let storage = config.storage.clone();
+    let began = clock.elapsed();
+    let opening = move || {
+        let options = embedded::Options {
+            reserve_bytes: storage.reserve_bytes,
+            row_bytes: storage.count_cache_bytes,
+            tail_bytes: storage.tail_bytes,
+            block_bytes: storage.cache_bytes,
+            ..embedded::Options::new(&storage.data_dir)
+        };
+        embedded::open(options).with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))
+    };
+    let opened = tokio::task::spawn_blocking(opening).await.context("opening the store panicked")??;
+    let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(kind = "embedded", took_ms, "the store is open");
+    Ok(Arc::new(opened))
+}
+
+/// Whether a store did not answer, as opposed to an answer with an error.
 fn is_unavailable(error: &anyhow::Error) -> bool {
     error.downcast_ref::<StoreError>().is_some_and(|error| error.kind == StoreErrorKind::Unavailable)
 }
 
-/// What keeps best-effort counters, memcached servers or this process, and the caches that namespaces may name.
-fn fast_counts_and_caches(
-    config: &Config,
-    memcached: &MemcachedClusters,
-    clock: &Arc<dyn Clock>,
-) -> (Arc<dyn FastCounts>, Arc<BTreeMap<NamespaceName, CacheCluster>>) {
+/// The store of best-effort counters: memcached servers, or this process.
+fn best_effort_counts(config: &Config, memcached: &MemcachedClusters, clock: &Arc<dyn Clock>) -> Arc<dyn FastCounts> {
     let fast_bytes = usize::try_from(config.best_effort.capacity_bytes).unwrap_or(usize::MAX);
-    let fast: Arc<dyn FastCounts> = match memcached.get(&config.best_effort.cluster) {
+    match memcached.get(&config.best_effort.cluster) {
         Some(cluster) => Arc::clone(cluster) as Arc<dyn FastCounts>,
         None => Arc::new(FastTable::new(Arc::clone(clock), fast_bytes)),
-    };
-    (fast, Arc::new(memcached.iter().filter_map(cache_cluster).collect()))
+    }
 }
 
 /// A memcached cluster as namespaces name it. The settings were checked: every name of a cluster is one of the catalog's.
 fn cache_cluster((name, cluster): (&String, &Arc<Cluster>)) -> Option<(NamespaceName, CacheCluster)> {
-    let name = NamespaceName::new(name).ok()?;
-    let (cache, fast) = (Arc::clone(cluster) as Arc<dyn CountCache>, Arc::clone(cluster) as Arc<dyn FastCounts>);
-    Some((name, CacheCluster { cache, fast }))
+    Some((NamespaceName::new(name).ok()?, cluster.opened(name).cache?))
 }
 
-/// Where slices are exported to, if the settings name a directory.
+/// The export of slices, if the settings name a directory for it.
 fn export_sink(config: &Config) -> Option<Arc<dyn ExportSink>> {
     let directory = &config.storage.export_dir;
     if directory.as_os_str().is_empty() {

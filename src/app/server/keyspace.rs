@@ -13,7 +13,7 @@ use crate::adapters::cassandra::{
     self, Cassandra, OpenError, Options, SettingsSource, StartupDeadline, within_deadline,
 };
 use crate::adapters::system::SystemEntropy;
-use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, storage_cluster};
+use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, counter_cluster};
 use crate::app::server::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
@@ -55,31 +55,33 @@ pub async fn open(
     config: &Config,
     preset: Preset,
     clock: &Arc<dyn Clock>,
-    patience: &Arc<StartupDeadline>,
+    startup_deadline: &Arc<StartupDeadline>,
 ) -> anyhow::Result<Keyspaces> {
-    let (_, cluster) = storage_cluster(config).context("storage.cluster names no Cassandra cluster")?;
-    let home = open_one(cluster, None, preset, clock, patience).await?;
-    let catalog = within_deadline(patience, &cluster.keyspace, home.check_primary()).await?;
+    let (_, cluster) = counter_cluster(config).context("counters.cluster names no Cassandra cluster")?;
+    let home = open_one(cluster, None, preset, clock, startup_deadline).await?;
+    let catalog = within_deadline(startup_deadline, &cluster.keyspace, home.check_primary()).await?;
     let mut beside = BTreeMap::new();
     for (name, cluster) in attached_clusters(config) {
-        let opened = open_one(cluster, Some(home.catalog()), preset, clock, patience).await;
+        let opened = open_one(cluster, Some(home.catalog()), preset, clock, startup_deadline).await;
         let opened = opened.with_context(|| unusable_cluster(name))?;
         // What is no name was refused when the settings were checked.
         let name = NamespaceName::new(name).map_err(|reject| UnusableSetting(reject.message))?;
         let looked =
-            within_deadline(patience, &cluster.keyspace, inspect_attached(&home, &opened, catalog, &name)).await;
+            within_deadline(startup_deadline, &cluster.keyspace, inspect_attached(&home, &opened, catalog, &name))
+                .await;
         looked.with_context(|| unusable_cluster(name.as_str()))?;
         beside.insert(name, opened);
     }
-    let datasets =
-        within_deadline(patience, &cluster.keyspace, home.datasets()).await.context("cannot read the catalog")?;
+    let datasets = within_deadline(startup_deadline, &cluster.keyspace, home.datasets())
+        .await
+        .context("cannot read the catalog")?;
     let is_unlisted = |dataset: &&Dataset| dataset.cluster.as_ref().is_some_and(|name| !beside.contains_key(name));
     if let Some(dataset) = datasets.iter().find(is_unlisted) {
         return Err(unlisted_cluster(dataset).into());
     }
-    let catalog = within_deadline(patience, &cluster.keyspace, home.claim_primary(new_id())).await?;
+    let catalog = within_deadline(startup_deadline, &cluster.keyspace, home.claim_primary(new_id())).await?;
     for (name, opened) in &beside {
-        let kept = within_deadline(patience, opened.keyspace(), opened.claim_attached(catalog, name)).await;
+        let kept = within_deadline(startup_deadline, opened.keyspace(), opened.claim_attached(catalog, name)).await;
         kept.with_context(|| unusable_cluster(name.as_str()))?;
     }
     Ok(Keyspaces { primary: home, attached: beside })
@@ -126,15 +128,15 @@ async fn open_one(
     settings: Option<Arc<dyn SettingsSource>>,
     preset: Preset,
     clock: &Arc<dyn Clock>,
-    patience: &Arc<StartupDeadline>,
+    startup_deadline: &Arc<StartupDeadline>,
 ) -> anyhow::Result<Arc<Cassandra>> {
     let options = cassandra_options(cluster).map_err(UnusableSetting)?;
     if preset == Preset::Dev {
-        let session = cassandra::connect(&options, patience).await?;
-        let making = make(&session, &options, clock.as_ref(), patience);
-        within_deadline(patience, &options.keyspace, Box::pin(making)).await?;
+        let session = cassandra::connect(&options, startup_deadline).await?;
+        let making = make(&session, &options, clock.as_ref(), startup_deadline);
+        within_deadline(startup_deadline, &options.keyspace, Box::pin(making)).await?;
     }
-    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock), patience).await?))
+    Ok(Arc::new(Cassandra::open(&options, settings, Arc::clone(clock), startup_deadline).await?))
 }
 
 /// Makes a keyspace with one copy in the nearest data centre, and brings its schema up to this release.
@@ -142,7 +144,7 @@ async fn make(
     session: &Session,
     options: &Options,
     clock: &dyn Clock,
-    patience: &StartupDeadline,
+    startup_deadline: &StartupDeadline,
 ) -> Result<(), OpenError> {
     let keyspace = &options.keyspace;
     let of = |fault| OpenError::of(fault, keyspace);
@@ -158,9 +160,9 @@ async fn make(
     let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
     let replication = Replication::new(vec![(nearest, 1)]);
     schema::make_keyspace(session, keyspace, &replication, clock).await.map_err(of)?;
-    patience.extend();
+    startup_deadline.extend();
     if found == SchemaState::NoKeyspace {
         tracing::info!(keyspace, "the keyspace was made, with one copy");
     }
-    schema::apply(session, keyspace, missing, clock, &|| patience.extend()).await.map_err(of)
+    schema::apply(session, keyspace, missing, clock, &|| startup_deadline.extend()).await.map_err(of)
 }

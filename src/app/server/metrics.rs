@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
+use crate::engine::queues::Queues;
 use crate::engine::stats::{CountsBy, GaugeValue, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
 
@@ -191,16 +192,19 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     let help = "How long this server still counts as one of them if no heartbeat gets through";
     encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
     let queues = engine.queues();
-    encode(encoder, "tallystone_queues", "Queues and templates", &gauge(queues.count()))?;
-    encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &gauge(queues.waiting()))?;
-    encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &gauge(queues.sessions()))?;
+    // A server without queues shows zeros, so that every panel finds its metric.
+    let of_queues = |number: fn(&Queues) -> usize| gauge(queues.as_ref().map_or(0, number));
+    encode(encoder, "tallystone_queues", "Queues and templates", &of_queues(Queues::count))?;
+    encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &of_queues(Queues::waiting))?;
+    encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &of_queues(Queues::sessions))?;
     let seconds = |level: &GaugeValue| ConstGauge::new(level.get() as f64 / 1e6);
     let stats = engine.stats();
     let help = "How far the time of queues is ahead of this machine's clock; negative if it is behind";
     encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
     let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
     encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
-    encode_backlogs(encoder, &shown_queues(&queues.overview()))?;
+    let overview = queues.as_ref().map(Queues::overview).unwrap_or_default();
+    encode_backlogs(encoder, &shown_queues(&overview))?;
     let datasets = bounded_datasets(engine.datasets());
     let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> Option<f64>| {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

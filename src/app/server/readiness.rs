@@ -14,8 +14,6 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::adapters::cassandra::Cassandra;
-use crate::adapters::embedded::Embedded;
 use crate::api::http::{Gateway, ServiceOutages};
 use crate::app::server::metrics::MetricSource;
 use crate::domain::Timestamp;
@@ -23,7 +21,7 @@ use crate::domain::limits::{
     JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
 };
 use crate::engine::Engine;
-use crate::ports::Clock;
+use crate::ports::{Clock, StoreCheck, StoreHandle};
 use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
 use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 
@@ -36,20 +34,9 @@ pub struct ServicesOfStore {
     pub queues: bool,
 }
 
-/// Who is asked.
-#[derive(Clone)]
-pub enum ProbedStore {
-    /// A keyspace, by a read of one row.
-    Keyspace(Arc<Cassandra>),
-    /// The embedded store, whether it has failed.
-    Embedded(Arc<Embedded>),
-    /// The memory of this process, which always answers.
-    Memory,
-}
-
 /// A store and how long it has been silent.
 pub struct StoreProbe {
-    target: ProbedStore,
+    target: Arc<dyn StoreHandle>,
     services: ServicesOfStore,
     downtime: Mutex<StoreDowntime>,
 }
@@ -84,7 +71,7 @@ struct ReadinessVerdict {
 impl Readiness {
     /// Of a server that has just started, so that its stores have just answered.
     pub fn new(
-        stores: impl IntoIterator<Item = (ProbedStore, ServicesOfStore)>,
+        stores: impl IntoIterator<Item = (Arc<dyn StoreHandle>, ServicesOfStore)>,
         engine: Arc<Engine>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
@@ -110,17 +97,22 @@ impl Readiness {
     pub fn store_downtimes(&self) -> Vec<(String, Duration, Option<String>)> {
         let silences = self.stores.iter().map(|store| {
             let silence = store.downtime.lock();
-            (store.target.name().to_owned(), silence.unanswered_for, silence.fault.clone())
+            (store.target.name(), silence.unanswered_for, silence.fault.clone())
         });
         silences.collect()
     }
 
     async fn probe_store(&self, store: &StoreProbe) -> Infallible {
         loop {
-            let answered = tokio::select! {
+            let checked = tokio::select! {
                 biased;
-                answered = store.target.answers() => answered,
-                () = self.clock.sleep(STORE_ANSWERS_WITHIN) => None,
+                checked = store.target.check() => checked,
+                () = self.clock.sleep(STORE_ANSWERS_WITHIN) => StoreCheck::NoAnswer,
+            };
+            let answered = match checked {
+                StoreCheck::Answered => Some(None),
+                StoreCheck::Failed(fault) => Some(Some(fault)),
+                StoreCheck::NoAnswer => None,
             };
             if let Some(fault) = answered {
                 *store.downtime.lock() =
@@ -151,7 +143,7 @@ impl Readiness {
         for store in &self.stores {
             let mut silence = store.downtime.lock();
             silence.unanswered_for += step;
-            if let Some(why) = silence.outage_reason(&store.target.to_string()) {
+            if let Some(why) = silence.outage_reason(&store.target.description()) {
                 add_outage(&mut standing, store.services, &why);
             }
         }
@@ -197,44 +189,6 @@ fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) 
     }
     if !keeps.counters && !keeps.queues {
         standing.degraded.push(format!("{why}: counts of the datasets that it keeps stand still"));
-    }
-}
-
-impl ProbedStore {
-    /// Asks; answers what the store has failed with for good, if it has, and nothing if there was no answer.
-    async fn answers(&self) -> Option<Option<String>> {
-        match self {
-            Self::Keyspace(keyspace) => keyspace.check_responsive().await.ok().map(|()| None),
-            Self::Embedded(embedded) => Some(embedded.failure()),
-            Self::Memory => Some(None),
-        }
-    }
-
-    /// What it is called.
-    fn name(&self) -> &str {
-        match self {
-            Self::Keyspace(keyspace) => keyspace.keyspace(),
-            Self::Embedded(_) => "embedded",
-            Self::Memory => "memory",
-        }
-    }
-
-    /// How the metrics name it: what is no keyspace has a name that no keyspace has.
-    fn label(&self) -> String {
-        match self {
-            Self::Keyspace(_) => self.name().to_owned(),
-            Self::Embedded(_) | Self::Memory => format!("_{}", self.name()),
-        }
-    }
-}
-
-impl fmt::Display for ProbedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Keyspace(keyspace) => write!(f, "keyspace {} of Cassandra", keyspace.keyspace()),
-            Self::Embedded(_) => f.write_str("the embedded store"),
-            Self::Memory => f.write_str("the memory of this process"),
-        }
     }
 }
 

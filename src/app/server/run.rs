@@ -26,10 +26,9 @@ use crate::api::grpc::saturating_i64;
 use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
 use crate::api::serve::ConnectionDrainSummary;
 use crate::app::cli::SERVER_DEFAULT;
-use crate::app::config::{Config, ListenAddress, StorageKind, storage_cluster};
+use crate::app::config::{Config, CounterEngine, ListenAddress, QueueEngine, counter_cluster};
 use crate::app::notices::{print_line, shell_quoted};
-use crate::app::server::backend::{Backend, open_memcached};
-use crate::app::server::keyspace;
+use crate::app::server::backend::Backend;
 use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
 use crate::app::server::readiness::Readiness;
 use crate::app::server::resources;
@@ -43,7 +42,7 @@ use crate::engine::loops::StartupProgress;
 use crate::engine::namespaces::{
     Author, NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
 };
-use crate::engine::queues::QueueDraft;
+use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
 
@@ -143,11 +142,11 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             (why.to_owned(), stopped, tokio::time::timeout(deadline, opening).await.ok().transpose()?)
         }
         opened = opening.as_mut() => {
-            let (backend, engine) = opened?;
-            let readiness = Readiness::new(backend.readiness_probes(), Arc::clone(&engine), Arc::clone(&clock));
-            measure(&gateway, &backend, &engine, &readiness);
+            let (mut backend, engine) = opened?;
+            let readiness = Readiness::new(backend.handles.iter().cloned(), Arc::clone(&engine), Arc::clone(&clock));
+            measure(&gateway, &mut backend, &engine, &readiness);
             gateway.open(&engine);
-            gateway.open_backups(backend.backups());
+            gateway.open_backups(backend.backups.clone());
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
             gateway.set_phase(ServerPhase::Ready).await;
             tracing::info!("ready");
@@ -159,7 +158,9 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             };
             tracing::info!(why, "stopping");
             gateway.set_phase(ServerPhase::Draining).await;
-            engine.queues().stop_leasing();
+            if let Some(queues) = engine.queues() {
+                queues.stop_leasing();
+            }
             stop.cancel();
             (why, clock.elapsed(), Some((backend, engine)))
         }
@@ -250,68 +251,35 @@ async fn open(
     (advertised, name): (Option<String>, String),
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
-    let patience = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
-    let backend = open_backend(config, preset, &clock, &patience).await?;
-    let goes_on = Arc::clone(&patience);
-    let progress = Arc::new(move || goes_on.extend());
-    let profile = MemberProfile { secret: backend.secret(), ..profile(config, advertised, name) };
+    let startup_deadline = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
+    let backend = Backend::open(config, preset, &clock, &startup_deadline).await?;
+    let extended = Arc::clone(&startup_deadline);
+    let progress = Arc::new(move || extended.extend());
+    let profile = profile(config, &backend, advertised, name);
     let starting = start_engine(config, preset, (profile, progress), &backend, clock);
-    let engine = match config.storage.kind {
-        StorageKind::Cassandra => backend.finish_startup(&patience, Box::pin(starting)).await?,
-        // A store of this process answers; it takes its time after a kill.
-        StorageKind::Embedded | StorageKind::Memory => starting.await?,
-    };
+    let engine = backend.finish_startup(&startup_deadline, Box::pin(starting)).await?;
     Ok((backend, Arc::new(engine)))
 }
 
-/// Opens the store; an embedded one off the runtime, because recovery may read a lot.
-async fn open_backend(
-    config: &Config,
-    preset: Preset,
-    clock: &Arc<dyn Clock>,
-    patience: &Arc<StartupDeadline>,
-) -> anyhow::Result<Backend> {
-    // First, because it is quick and leaves nothing to close when it fails.
-    let memcached = open_memcached(config, clock).await?;
-    let began = clock.elapsed();
-    if config.storage.kind == StorageKind::Cassandra {
-        let opened = keyspace::open(config, preset, clock, patience).await?;
-        return Ok(Backend::of_keyspaces(config, opened, memcached, Arc::clone(clock)));
-    }
-    let (config, moved) = (config.clone(), Arc::clone(clock));
-    let kind = match config.storage.kind {
-        StorageKind::Embedded => "embedded",
-        StorageKind::Memory => "memory",
-        StorageKind::Cassandra => "cassandra",
-    };
-    let opened = tokio::task::spawn_blocking(move || Backend::open(&config, memcached, moved)).await;
-    let backend = opened.context("opening the store panicked")??;
-    let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(kind, took_ms, "the store is open");
-    Ok(backend)
-}
-
-/// Shows on the metrics page what the engine and the store do.
-fn measure(gateway: &Gateway, backend: &Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
+/// Shows the metrics of the engine and of the stores on the metrics page.
+fn measure(gateway: &Gateway, backend: &mut Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
     gateway.register_collector(MetricCollector::of(Arc::clone(engine)));
     gateway.register_collector(MetricCollector::of(Arc::clone(readiness)));
-    gateway.register_collector(MetricCollector::of(backend.memcached.clone()));
-    gateway.register_collector(MetricCollector::of(backend.keyspaces()));
-    if let Some(embedded) = backend.embedded() {
-        gateway.register_collector(MetricCollector::of(embedded));
+    for collector in backend.take_collectors() {
+        gateway.register_collector(collector);
     }
 }
 
 /// What this server is in its fleet.
-fn profile(config: &Config, advertised: Option<String>, name: String) -> MemberProfile {
+fn profile(config: &Config, backend: &Backend, advertised: Option<String>, name: String) -> MemberProfile {
     let roles = config.server.roles.0;
-    if config.storage.kind == StorageKind::Cassandra && roles.roller && advertised.is_none() {
+    if backend.is_shared() && roles.roller && advertised.is_none() {
         tracing::warn!(
             "other servers cannot tell this one which counters to roll up: set server.advertise to a HOST:PORT by which \
              they reach it; until then those counters follow some ten seconds later"
         );
     }
-    MemberProfile { roles, address: advertised.unwrap_or_default(), name, secret: None }
+    MemberProfile { roles, address: advertised.unwrap_or_default(), name, secret: backend.secret() }
 }
 
 async fn start_engine(
@@ -323,13 +291,13 @@ async fn start_engine(
 ) -> anyhow::Result<Engine> {
     let mut defaults =
         NamespaceDefaults { clusters: config.cluster_names(preset.unlisted()), ..NamespaceDefaults::default() };
-    if let Ok(cluster) = NamespaceName::new(&config.storage.cache_cluster) {
+    if let Ok(cluster) = NamespaceName::new(&config.cache.cluster) {
         defaults.cache_cluster = cluster;
     }
     if preset == Preset::Dev {
         defaults.rollup.coalesce_ms = DEV_COALESCE_MS;
     }
-    if preset == Preset::Dev && config.storage.kind != StorageKind::Cassandra {
+    if preset == Preset::Dev && !backend.is_shared() {
         // A store over a network needs the time that the defaults give it.
         defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;
     }
@@ -361,10 +329,8 @@ async fn start_engine(
         progress,
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
-    if config.storage.kind == StorageKind::Cassandra {
-        tracing::warn!("there are no queues on Cassandra yet: make them on a server with storage.kind embedded");
-    } else {
-        ensure_timed_tasks(&engine).await;
+    if let Some(queues) = engine.queues() {
+        ensure_timed_tasks(&queues).await;
     }
     Ok(engine)
 }
@@ -378,12 +344,12 @@ fn cause(error: NamespaceError) -> anyhow::Error {
 }
 
 /// Makes the template of timed tasks, which are tried 16 times as in Alibaba's timeout center. A server works without.
-async fn ensure_timed_tasks(engine: &Engine) {
+async fn ensure_timed_tasks(queues: &Queues) {
     let name = QueueName::new("timed-task").expect("a literal name is valid");
     let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));
     let draft = QueueDraft { template_for, default_attempts, ..QueueDraft::of(name) };
     let author = Author { actor: "tallystone".to_owned(), reason: "the template of timed tasks".to_owned() };
-    if let Err(error) = engine.queues().ensure(draft, author).await {
+    if let Err(error) = queues.ensure(draft, author).await {
         tracing::warn!(%error, "the template of timed tasks cannot be made; the next start tries again");
     }
 }
@@ -395,14 +361,8 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
         tracing::warn!(%address, "{OPEN_TO_ALL}");
         print_line(&format!("warning: {OPEN_TO_ALL}"));
     }
-    match config.storage.kind {
-        StorageKind::Embedded => print_line(&format!("data:  {}", config.storage.data_dir.display())),
-        StorageKind::Memory => print_line("data:  in memory only; it is gone when the process ends"),
-        StorageKind::Cassandra => {
-            if let Some((_, cluster)) = storage_cluster(config) {
-                print_line(&format!("data:  keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers));
-            }
-        }
+    for line in places(config, preset) {
+        print_line(&line);
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
         print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
@@ -416,9 +376,34 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
         let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
         let program = this_program(std::env::args_os().next());
         print_line(&format!("then:  {program} counter get views --fresh{server}"));
-        if config.storage.kind != StorageKind::Cassandra {
+        if config.queues.engine != QueueEngine::None {
             print_line(&format!("queue: {program} msg push -q timed/hello hello{server}"));
         }
+    }
+}
+
+/// Where each role keeps its data, a line each; one line where both roles share a store.
+fn places(config: &Config, preset: Preset) -> Vec<String> {
+    let directory = || config.storage.data_dir.display().to_string();
+    let memory = || "in memory only; it is gone when the process ends".to_owned();
+    let counters = match config.counters.engine {
+        CounterEngine::Embedded => directory(),
+        CounterEngine::Memory => memory(),
+        CounterEngine::Cassandra => counter_cluster(config).map_or_else(String::new, |(_, cluster)| {
+            format!("keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers)
+        }),
+    };
+    let queues = match config.queues.engine {
+        QueueEngine::Embedded => directory(),
+        QueueEngine::Memory => memory(),
+        QueueEngine::None => match preset {
+            Preset::Dev => "this server has none; name a directory for them with --data DIR".to_owned(),
+            Preset::Server => "this server has none (queues.engine)".to_owned(),
+        },
+    };
+    match counters == queues {
+        true => vec![format!("data:  {counters}")],
+        false => vec![format!("data:  {counters}"), format!("queues: {queues}")],
     }
 }
 
@@ -500,7 +485,7 @@ mod tests {
     use crate::app::config::{ConfigSources, load};
 
     fn in_memory() -> Config {
-        let flags = [("server.listen", "localhost:0"), ("storage.kind", "memory")];
+        let flags = [("server.listen", "localhost:0"), ("counters.engine", "memory"), ("queues.engine", "memory")];
         let flags = flags.map(|(key, value)| (key.to_owned(), "--set", value.to_owned()));
         load(&ConfigSources { flags: flags.into(), ..ConfigSources::default() }).expect("valid settings").config
     }

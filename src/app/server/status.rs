@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::embedded::Embedded;
 use crate::api::grpc::saturating_i64;
 use crate::api::grpc::status::StatusSource;
 use crate::api::time::{write, write_duration};
@@ -15,14 +14,14 @@ use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use crate::domain::queue::MessageState;
 use crate::engine::queues::Backlog;
 use crate::engine::{DatasetGauges, Engine};
-use crate::ports::Clock;
+use crate::ports::{Clock, StoreDisk, StoreHandle};
 use crate::proto::admin::v1 as pb;
 
 /// The parts of a running server.
 pub struct ServerStatus {
     engine: Arc<Engine>,
     readiness: Arc<Readiness>,
-    embedded: Option<Arc<Embedded>>,
+    handles: Vec<Arc<dyn StoreHandle>>,
     memcached: MemcachedClusters,
     clock: Arc<dyn Clock>,
     ready_since: Duration,
@@ -34,43 +33,30 @@ impl ServerStatus {
         Self {
             engine: Arc::clone(engine),
             readiness: Arc::clone(readiness),
-            embedded: backend.embedded(),
+            handles: backend.handles.iter().map(|(handle, _)| Arc::clone(handle)).collect(),
             memcached: backend.memcached.clone(),
             ready_since: clock.elapsed(),
             clock,
         }
     }
 
-    fn stores(&self) -> Vec<pb::StoreStatus> {
-        let health = self.embedded.as_ref().map(|embedded| embedded.health());
-        let silences = self.readiness.store_downtimes().into_iter();
-        let mut stores: Vec<_> = silences
-            .map(|(store, silent, failure)| pb::StoreStatus {
+    /// Every store, with its file system if it keeps files on this machine.
+    fn stores(&self) -> Vec<(pb::StoreStatus, Option<StoreDisk>)> {
+        let downtimes = self.readiness.store_downtimes().into_iter().zip(&self.handles);
+        let stores = downtimes.map(|((store, silent, failure), handle)| {
+            let disk = handle.disk();
+            let bytes = |bytes: fn(&StoreDisk) -> u64| disk.as_ref().map_or(0, |disk| saturating_i64(bytes(disk)));
+            let status = pb::StoreStatus {
                 store,
                 silent: Some(write_duration(silent)),
                 failure: failure.unwrap_or_default(),
-                ..pb::StoreStatus::default()
-            })
-            .collect();
-        if let (Some(health), Some(store)) = (health, stores.first_mut()) {
-            store.full = health.full;
-            store.disk_bytes = saturating_i64(health.disk_bytes);
-            store.free_bytes = saturating_i64(health.free_bytes.unwrap_or(0));
-        }
-        stores
-    }
-
-    /// That adds and new messages are refused for want of space: where, how much is free, how much must be.
-    fn full(&self, store: &pb::StoreStatus) -> String {
-        let free = units::size(u64::try_from(store.free_bytes).unwrap_or(0));
-        let wanted = self.embedded.as_ref().map(|embedded| embedded.wanted_space());
-        let place = wanted.map_or_else(String::new, |(dir, bytes)| {
-            format!("; {} must have {} free (storage.reserve_bytes)", dir.display(), units::size(bytes))
+                full: disk.as_ref().is_some_and(|disk| disk.full),
+                disk_bytes: bytes(|disk| disk.used_bytes),
+                free_bytes: bytes(|disk| disk.free_bytes.unwrap_or(0)),
+            };
+            (status, disk)
         });
-        format!(
-            "the disk of the store {} is full: {free} free, so adds and new messages are refused{place}",
-            store.store
-        )
+        stores.collect()
     }
 
     fn fleet(&self) -> Option<pb::FleetStatus> {
@@ -93,11 +79,11 @@ impl ServerStatus {
         clusters.collect()
     }
 
-    fn queues(&self) -> pb::QueuesStatus {
-        let queues = self.engine.queues();
+    fn queues(&self) -> Option<pb::QueuesStatus> {
+        let queues = self.engine.queues()?;
         let overview = queues.overview();
         let pb::QueueBacklog { pending, running, errored, .. } = backlog(&overview.all);
-        pb::QueuesStatus {
+        Some(pb::QueuesStatus {
             count: saturating_i64(queues.count()),
             pending,
             running,
@@ -105,7 +91,7 @@ impl ServerStatus {
             waiting_dequeues: saturating_i64(queues.waiting()),
             sessions: saturating_i64(queues.open_sessions()),
             oldest: overview.oldest.iter().map(backlog).collect(),
-        }
+        })
     }
 }
 
@@ -122,7 +108,8 @@ impl StatusSource for ServerStatus {
             problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
         }
         problems.extend(standing.degraded.iter().cloned());
-        problems.extend(stores.iter().filter(|store| store.full).map(|store| self.full(store)));
+        let on_disk = stores.iter().filter_map(|(store, disk)| Some((store, disk.as_ref()?)));
+        problems.extend(on_disk.filter(|(_, disk)| disk.full).map(|(store, disk)| full(&store.store, disk)));
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
         pb::GetStatusResponse {
@@ -131,11 +118,11 @@ impl StatusSource for ServerStatus {
             up: Some(write_duration(self.clock.elapsed().saturating_sub(self.ready_since))),
             ready: standing.is_ready(),
             problems,
-            stores,
+            stores: stores.into_iter().map(|(store, _)| store).collect(),
             fleet: self.fleet(),
             datasets: datasets.iter().map(dataset).collect(),
             dataset_count,
-            queues: Some(self.queues()),
+            queues: self.queues(),
             count_cache: Some(pb::CountCacheStatus {
                 hits: saturating_i64(stats.cache_hits.get()),
                 misses: saturating_i64(stats.cache_misses.get()),
@@ -143,6 +130,17 @@ impl StatusSource for ServerStatus {
             memcached,
         }
     }
+}
+
+/// The sentence of a store that refuses adds and new messages for want of space.
+fn full(store: &str, disk: &StoreDisk) -> String {
+    format!(
+        "the disk of the store {store} is full: {} free, so adds and new messages are refused; {} must have {} free \
+         (storage.reserve_bytes)",
+        units::size(disk.free_bytes.unwrap_or(0)),
+        disk.folder.display(),
+        units::size(disk.reserve_bytes)
+    )
 }
 
 fn stale(dataset: &DatasetGauges) -> String {

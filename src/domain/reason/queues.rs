@@ -196,7 +196,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "This server keeps counters on a store that has no queues, as Cassandra; repeating the call changes nothing. Send it to a server with storage.kind embedded, or start one for queues.",
+        help: "This server has no queues (queues.engine = \"none\"); repeating the call changes nothing. Send it to a server that has queues, or give this one queues with queues.engine = \"embedded\".",
     },
     ReasonInfo {
         name: "DURABILITY_NOT_OFFERED",
@@ -204,7 +204,7 @@ pub(super) const QUEUES: &[ReasonInfo] = &[
         http: 412,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "The message says what the store of this server offers. Send the call to a server whose store offers more: storage.kind embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
+        help: "The message says what the store of this server offers. Send the call to a server whose store offers more: queues.engine embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
     },
     ReasonInfo {
         name: "HOST_NOT_ALLOWED",

@@ -196,6 +196,5 @@ pub fn reason_of_store(error: &StoreError) -> Reason {
         (EffectOutcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
         (EffectOutcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
         (EffectOutcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
-        (EffectOutcome::NotApplied, StoreErrorKind::NotKept) => Reason::QueuesNotKept,
     }
 }

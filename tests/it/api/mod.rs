@@ -118,7 +118,7 @@ impl Wire {
         let (profile, rules) = (MemberProfile::default(), ProtocolRules::default());
         let parts = EngineParts {
             stores,
-            queue_stores,
+            queue_stores: Some(queue_stores),
             clock,
             entropy,
             export: None,

@@ -7,8 +7,8 @@ use tallystone::adapters::cassandra::{Cassandra, Options};
 use tallystone::adapters::embedded;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
-use tallystone::app::server::readiness::{ProbedStore, Readiness, ServicesOfStore};
-use tallystone::ports::Clock;
+use tallystone::app::server::readiness::{Readiness, ServicesOfStore};
+use tallystone::ports::{Clock, StoreHandle};
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use super::{DRAIN_DEADLINE, Wire};
@@ -48,10 +48,8 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     let queue_stores = embedded.queue_stores(Arc::clone(&clock));
     let mut server = Wire::bind_to(stores, queue_stores, DRAIN_DEADLINE, Arc::clone(&clock)).await;
     server.open().await;
-    let asked = [
-        (ProbedStore::Keyspace(Arc::clone(&keyspace)), COUNTERS_ALONE),
-        (ProbedStore::Embedded(Arc::clone(&embedded)), QUEUES_ALONE),
-    ];
+    let asked: [(Arc<dyn StoreHandle>, ServicesOfStore); 2] =
+        [(keyspace, COUNTERS_ALONE), (Arc::clone(&embedded) as Arc<dyn StoreHandle>, QUEUES_ALONE)];
     let readiness = Readiness::new(asked, Arc::clone(&server.engine), clock);
     let gateway = Arc::clone(&server.gateway);
     let judging = tokio::spawn(async move { readiness.run(&gateway).await });

@@ -87,7 +87,7 @@ impl House {
         namespaces.create(spec, Author::default()).await.expect("a valid namespace");
         let parts = EngineParts {
             stores: stores.clone(),
-            queue_stores: memory::queue_stores(Arc::clone(&shared)),
+            queue_stores: Some(memory::queue_stores(Arc::clone(&shared))),
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,

@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod service;
 mod settings;
 mod work;
 
@@ -9,7 +10,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::ApiError;
@@ -22,38 +22,20 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::command::{SettleAction, Settlement};
 use crate::engine::namespaces::Author;
-use crate::engine::queues::{
-    ListCursor, Payloads, QueueError, QueueEtag, Queues, SentDeletion, SentSettlement, SentUpdate,
-};
+use crate::engine::queues::{ListCursor, Payloads, QueueError, QueueEtag, SentDeletion, SentSettlement, SentUpdate};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
+
+pub use service::QueuesApi;
 
 type QueueRpcResult<T> = Result<Response<T>, Status>;
 
 /// A purge is waited for so long; then it goes on by itself.
-const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
+const PURGE_WAIT: Duration = Duration::from_secs(1);
 /// The interval of a watch that asks for none.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The messages of a peek that asks for no number.
 const PEEK_DEFAULT: usize = 10;
-
-/// The queue service.
-pub struct QueuesApi {
-    queues: Queues,
-    drain: CancellationToken,
-}
-
-impl QueuesApi {
-    /// Serves these use cases; streams end and waits return when `drain` is cancelled.
-    pub fn new(queues: Queues, drain: CancellationToken) -> Self {
-        Self { queues, drain }
-    }
-
-    async fn settle(&self, queue: &str, sent: SentSettlement) -> Result<Settlement, Status> {
-        let name = decode::queue(queue).map_err(status)?;
-        self.queues.settle(&name, sent).await.map_err(status)
-    }
-}
 
 fn status(error: QueueError) -> Status {
     ApiError::from(error).into()
@@ -83,13 +65,13 @@ impl QueueService for QueuesApi {
         let actor = actor_of(&request);
         let wire::CreateQueueRequest { queue, reason } = request.into_inner();
         let (draft, _etag) = settings::draft_of(queue).map_err(refused)?;
-        let made = self.queues.create(draft, Author { actor, reason }).await.map_err(status)?;
+        let made = self.queues()?.create(draft, Author { actor, reason }).await.map_err(status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
         let name = decode::queue(&request.into_inner().queue).map_err(status)?;
-        let queue = self.queues.get(&name).map_err(status)?;
+        let queue = self.queues()?.get(&name).map_err(status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
@@ -100,7 +82,7 @@ impl QueueService for QueuesApi {
         let actor = actor_of(&request);
         let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
         let (draft, etag) = settings::draft_of(queue).map_err(refused)?;
-        let changed = self.queues.update(draft, reset, etag, Author { actor, reason }).await.map_err(status)?;
+        let changed = self.queues()?.update(draft, reset, etag, Author { actor, reason }).await.map_err(status)?;
         Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
     }
 
@@ -110,7 +92,7 @@ impl QueueService for QueuesApi {
         let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(refused)?;
         let above = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(Status::from)?;
-        let listed = self.queues.list(&request.prefix, above.as_ref(), rows);
+        let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows);
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(wire::ListQueuesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
@@ -129,7 +111,7 @@ impl QueueService for QueuesApi {
         let cursor = paged.cursor(&request.page_token).map_err(refused)?;
         let skip = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let changes = self.queues.history(&name, skip, rows).await.map_err(status)?;
+        let changes = self.queues()?.history(&name, skip, rows).await.map_err(status)?;
         let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
         Ok(Response::new(wire::ListQueueChangesResponse {
             next_page_token: next.unwrap_or_default(),
@@ -149,7 +131,7 @@ impl QueueService for QueuesApi {
             expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?,
             token: token_of(request_token),
         };
-        let messages = self.queues.delete(sent, Author { actor, reason }).await.map_err(status)?;
+        let messages = self.queues()?.delete(sent, Author { actor, reason }).await.map_err(status)?;
         Ok(Response::new(wire::DeleteQueueResponse { messages: saturating_i64(messages) }))
     }
 
@@ -159,7 +141,7 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&queue).map_err(status)?;
         let id = decode::queue_id(&queue_id).map_err(status)?;
         let done =
-            self.queues.purge(caller, &name, id, token_of(request_token), PURGE_WAIT_MAX).await.map_err(status)?;
+            self.queues()?.purge(caller, &name, id, token_of(request_token), PURGE_WAIT).await.map_err(status)?;
         let operation = encode::operation(done);
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
@@ -169,7 +151,7 @@ impl QueueService for QueuesApi {
         let wire::EnqueueRequest { queue, message } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let sent = decode::message(message).map_err(status)?;
-        let enqueued = self.queues.enqueue(&caller, &name, sent).await.map_err(status)?;
+        let enqueued = self.queues()?.enqueue(&caller, &name, sent).await.map_err(status)?;
         Ok(Response::new(encode::enqueued(&enqueued)))
     }
 
@@ -183,7 +165,7 @@ impl QueueService for QueuesApi {
         decode::batch_size("messages", messages.len()).map_err(status)?;
         let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
         let sent = messages.into_iter().map(|message| decode::message(Some(message))).collect();
-        let answers = self.queues.batch_enqueue(&caller, &name, sent).await.map_err(status)?;
+        let answers = self.queues()?.batch_enqueue(&caller, &name, sent).await.map_err(status)?;
         let results = ids.into_iter().zip(answers).map(|(id, answer)| encode::enqueue_result(id, answer));
         Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
     }
@@ -193,7 +175,7 @@ impl QueueService for QueuesApi {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let ask = decode::dequeue_request(request, call_time).map_err(status)?;
-        let found = self.queues.dequeue(&name, ask).await.map_err(status)?;
+        let found = self.queues()?.dequeue(&name, ask).await.map_err(status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
         let leases = found.take().into_iter().map(|given| encode::lease(&queue, given)).collect();
@@ -233,7 +215,7 @@ impl QueueService for QueuesApi {
         let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let lease = decode::duration("lease_duration", lease_duration).map_err(status)?;
-        let extended = self.queues.extend(&name, &lease_token, lease).await.map_err(status)?;
+        let extended = self.queues()?.extend(&name, &lease_token, lease).await.map_err(status)?;
         Ok(Response::new(wire::ExtendLeaseResponse {
             lease_expires_in: Some(time::write_duration(extended.expires_in)),
             cancel_requested: extended.cancel_requested,
@@ -249,7 +231,7 @@ impl QueueService for QueuesApi {
         decode::batch_size("items", items.len()).map_err(status)?;
         let tokens: Vec<String> = items.iter().map(|item| item.lease_token.clone()).collect();
         let sent = items.into_iter().map(decode::settlement).collect();
-        let answers = self.queues.settle_all(&name, sent).await.map_err(status)?;
+        let answers = self.queues()?.settle_all(&name, sent).await.map_err(status)?;
         let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
     }
@@ -261,7 +243,7 @@ impl QueueService for QueuesApi {
         let caller = caller_of(&request);
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
         let lease = decode::duration("session_lease", session_lease).map_err(status)?;
-        let opened = self.queues.open_session(&caller, &label, lease).await.map_err(status)?;
+        let opened = self.queues()?.open_session(&caller, &label, lease).await.map_err(status)?;
         let session_lease = Some(time::write_duration(opened.lease));
         Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
     }
@@ -269,7 +251,7 @@ impl QueueService for QueuesApi {
     async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> QueueRpcResult<wire::HeartbeatResponse> {
         let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
         let id = decode::session(&session_id).map_err(status)?;
-        let beat = self.queues.heartbeat(id, received_up_to).await.map_err(status)?;
+        let beat = self.queues()?.heartbeat(id, received_up_to).await.map_err(status)?;
         let session_expires_in = Some(time::write_duration(beat.expires_in));
         Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
     }
@@ -279,7 +261,7 @@ impl QueueService for QueuesApi {
         request: Request<wire::CloseSessionRequest>,
     ) -> QueueRpcResult<wire::CloseSessionResponse> {
         let id = decode::session(&request.into_inner().session_id).map_err(status)?;
-        let released = self.queues.close_session(id).await.map_err(status)?;
+        let released = self.queues()?.close_session(id).await.map_err(status)?;
         Ok(Response::new(wire::CloseSessionResponse { released: saturating_i64(released) }))
     }
 
@@ -293,7 +275,7 @@ impl QueueService for QueuesApi {
         let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
         let cursor = paged.cursor(&page_token).map_err(refused)?;
         let after = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
-        let (sessions, next) = self.queues.list_sessions(name.as_ref(), after, rows).await.map_err(status)?;
+        let (sessions, next) = self.queues()?.list_sessions(name.as_ref(), after, rows).await.map_err(status)?;
         Ok(Response::new(wire::ListSessionsResponse {
             sessions: sessions.into_iter().map(encode::session).collect(),
             next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
@@ -323,7 +305,8 @@ impl QueueService for QueuesApi {
             expected_version: request.expected_version,
             token: token_of(request.request_token),
         };
-        let Settlement { state, version } = self.queues.update_message(&name, message, sent).await.map_err(status)?;
+        let Settlement { state, version } =
+            self.queues()?.update_message(&name, message, sent).await.map_err(status)?;
         Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))
     }
 
@@ -335,7 +318,7 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
         let Settlement { state, version } =
-            self.queues.cancel_message(&name, message, &reason).await.map_err(status)?;
+            self.queues()?.cancel_message(&name, message, &reason).await.map_err(status)?;
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
     }
 
@@ -347,7 +330,7 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&queue).map_err(status)?;
         let value = decode::exclusivity_value(&value).map_err(status)?;
         let limit = limit.map(decode::value_limit).transpose().map_err(status)?;
-        self.queues.set_value_limit(&name, value, limit).await.map_err(status)?;
+        self.queues()?.set_value_limit(&name, value, limit).await.map_err(status)?;
         Ok(Response::new(wire::SetValueLimitResponse {}))
     }
 
@@ -355,7 +338,7 @@ impl QueueService for QueuesApi {
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
-        let found = self.queues.get_message(&name, message).await.map_err(status)?;
+        let found = self.queues()?.get_message(&name, message).await.map_err(status)?;
         Ok(Response::new(wire::GetMessageResponse { message: Some(encode::message_view(found)) }))
     }
 
@@ -366,7 +349,7 @@ impl QueueService for QueuesApi {
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(status)?;
-        let found = self.queues.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
+        let found = self.queues()?.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
         let messages = found.map_err(status)?.into_iter().map(encode::message_view).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))
     }
@@ -383,7 +366,7 @@ impl QueueService for QueuesApi {
         let cursor = paged.cursor(&request.page_token).map_err(refused)?;
         let from = cursor.map(|cursor| list_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
         let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
-        let (found, next) = self.queues.list_messages(&name, state, from, rows, payloads).await.map_err(status)?;
+        let (found, next) = self.queues()?.list_messages(&name, state, from, rows, payloads).await.map_err(status)?;
         let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
         Ok(Response::new(wire::ListMessagesResponse {
             messages: found.into_iter().map(encode::message_view).collect(),
@@ -395,7 +378,7 @@ impl QueueService for QueuesApi {
         let wire::GetDepthRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let filter = decode::filter(&filter).map_err(status)?;
-        let depth = self.queues.depth(&name, filter).await.map_err(status)?;
+        let depth = self.queues()?.depth(&name, filter).await.map_err(status)?;
         Ok(Response::new(encode::depth(&depth)))
     }
 
@@ -407,7 +390,7 @@ impl QueueService for QueuesApi {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let asked = decode::redrive(request).map_err(status)?;
-        let operation = self.queues.redrive(caller, &name, asked).await.map_err(status)?;
+        let operation = self.queues()?.redrive(caller, &name, asked).await.map_err(status)?;
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -419,7 +402,7 @@ impl QueueService for QueuesApi {
         let request = request.into_inner();
         let name = decode::queue(&request.queue).map_err(status)?;
         let asked = decode::discard(request).map_err(status)?;
-        let operation = self.queues.discard(caller, &name, asked).await.map_err(status)?;
+        let operation = self.queues()?.discard(caller, &name, asked).await.map_err(status)?;
         Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -427,7 +410,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::GetOperationRequest>,
     ) -> QueueRpcResult<wire::GetOperationResponse> {
-        let operation = self.queues.operation(&request.into_inner().operation_id).map_err(status)?;
+        let operation = self.queues()?.operation(&request.into_inner().operation_id).map_err(status)?;
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -435,7 +418,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CancelOperationRequest>,
     ) -> QueueRpcResult<wire::CancelOperationResponse> {
-        let operation = self.queues.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
+        let operation = self.queues()?.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -444,7 +427,7 @@ impl QueueService for QueuesApi {
         request: Request<wire::ResetQueueClockRequest>,
     ) -> QueueRpcResult<wire::ResetQueueClockResponse> {
         let dry_run = request.into_inner().dry_run;
-        let clock = if dry_run { self.queues.clock().await } else { self.queues.reset_clock().await };
+        let clock = if dry_run { self.queues()?.clock().await } else { self.queues()?.reset_clock().await };
         Ok(Response::new(encode::clock(clock.map_err(status)?)))
     }
 
@@ -455,7 +438,7 @@ impl QueueService for QueuesApi {
         let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
-        let (causes, found) = self.queues.explain_message(&name, message).await.map_err(status)?;
+        let (causes, found) = self.queues()?.explain_message(&name, message).await.map_err(status)?;
         let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::message_view(found) });
         Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
     }
@@ -467,7 +450,7 @@ impl QueueService for QueuesApi {
         let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let filter = decode::filter(&filter).map_err(status)?;
-        let causes = self.queues.explain_queue(&name, filter).await.map_err(status)?;
+        let causes = self.queues()?.explain_queue(&name, filter).await.map_err(status)?;
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
@@ -476,7 +459,7 @@ impl QueueService for QueuesApi {
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let looks = self.queues.watch(&caller, &name, interval).map_err(status)?;
+        let looks = self.queues()?.watch(&caller, &name, interval).map_err(status)?;
         let looks = looks.map(|look| look.map(|look| encode::depth_update(&look)).map_err(status));
         let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
@@ -484,8 +467,8 @@ impl QueueService for QueuesApi {
     }
 
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {
-        let place = self.queues.place_for_stream(&caller_of(&request)).map_err(status)?;
-        let answers = work::response_stream(self.queues.clone(), place, request.into_inner(), self.drain.clone());
+        let place = self.queues()?.place_for_stream(&caller_of(&request)).map_err(status)?;
+        let answers = work::response_stream(self.queues()?.clone(), place, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 }

@@ -13,7 +13,7 @@ async fn every_state_of_a_queue_is_counted_and_so_is_every_trouble_of_its_messag
     let queue = json!({"name": "mail", "shards": 2, "default_max_attempts": 1, "default_lease": "10s"});
     on_every_store_at(queue, async |server, clock| {
         let told = |expected: &[(MessageState, u64)], troubles: [u64; 5]| {
-            let backlogs = server.engine.queues().backlogs();
+            let backlogs = server.engine.queues().expect("this engine has queues").backlogs();
             let of =
                 |state: &MessageState| expected.iter().find(|(other, _)| other == state).map_or(0, |(_, count)| *count);
             assert_eq!(backlogs[0].messages, MessageState::ALL.map(|state| of(&state)), "{:?}", MessageState::ALL);

@@ -48,7 +48,7 @@ async fn item_34_the_age_of_the_oldest_ready_message_is_told_by_queue() {
     on_every_store_at(json!({"name": "mail", "shards": 2}), async |server, clock| {
         server.done("CreateQueue", json!({"queue": {"name": "jobs", "template_for": "jobs/"}})).await;
         let told = |waiting: u64, seconds: u64| {
-            let backlogs = server.engine.queues().backlogs();
+            let backlogs = server.engine.queues().expect("this engine has queues").backlogs();
             let told: Vec<_> = backlogs
                 .iter()
                 .map(|of| (&*of.queue, of.messages[MessageState::Pending as usize], of.oldest.as_secs()))

@@ -129,7 +129,7 @@ async fn a_draining_server_takes_settlements_of_a_stream_and_then_ends_it() {
     server.done("Enqueue", enqueue("a", 1)).await;
     let mut worker = Worker::open(&server, 5).await;
     let lease = worker.next().await.leases.remove(0);
-    server.engine.queues().stop_leasing();
+    server.engine.queues().expect("this engine has queues").stop_leasing();
     server.stop.cancel();
     worker.send(wire::WorkRequest { settlements: vec![complete(&lease)], ..credited("", 0) }).await;
     assert_eq!(worker.next().await.results[0].state(), wire::MessageState::Completed);

@@ -1,0 +1,37 @@
+//! The queue service of a server: its use cases, if the server has queues.
+
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{decode, status};
+use crate::api::errors::ApiError;
+use crate::domain::Reason;
+use crate::domain::queue::command::Settlement;
+use crate::engine::queues::{Queues, SentSettlement};
+
+/// The refusal of every call on a server that has no queues.
+const NO_QUEUES: &str = "this server has no queues; send the call to a server that has them, or set queues.engine of this \
+                         one, as in queues.engine = \"embedded\" with a directory for them in storage.data_dir";
+
+/// The queue service.
+pub struct QueuesApi {
+    queues: Option<Queues>,
+    pub(super) drain: CancellationToken,
+}
+
+impl QueuesApi {
+    /// Serves these use cases; streams end and waits return when `drain` is cancelled.
+    pub fn new(queues: Option<Queues>, drain: CancellationToken) -> Self {
+        Self { queues, drain }
+    }
+
+    /// The use cases; an error on a server that has no queues.
+    pub(super) fn queues(&self) -> Result<&Queues, Status> {
+        self.queues.as_ref().ok_or_else(|| ApiError::new(Reason::QueuesNotKept, NO_QUEUES).into())
+    }
+
+    pub(super) async fn settle(&self, queue: &str, sent: SentSettlement) -> Result<Settlement, Status> {
+        let name = decode::queue(queue).map_err(status)?;
+        self.queues()?.settle(&name, sent).await.map_err(status)
+    }
+}

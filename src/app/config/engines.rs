@@ -1,0 +1,53 @@
+//! `[counters]`, `[queues]` and `[cache]`: the engine of each role.
+
+use serde::Deserialize;
+
+/// `[counters]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountersConfig {
+    /// The engine of counters and of the catalog of namespaces.
+    pub engine: CounterEngine,
+    /// The Cassandra cluster, by its name in `[clusters]`; empty for other engines.
+    pub cluster: String,
+}
+
+/// `[queues]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueuesConfig {
+    /// The engine of queues.
+    pub engine: QueueEngine,
+}
+
+/// `[cache]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// The cluster of the count cache of new namespaces that name none; empty: the cache of the counter engine.
+    pub cluster: String,
+}
+
+/// The engine of counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CounterEngine {
+    /// The embedded store.
+    Embedded,
+    /// Memory only.
+    Memory,
+    /// A keyspace of a Cassandra or ScyllaDB cluster.
+    Cassandra,
+}
+
+/// The engine of queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueEngine {
+    /// The embedded store.
+    Embedded,
+    /// Memory only.
+    Memory,
+    /// The server has no queues.
+    None,
+}
