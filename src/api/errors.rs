@@ -42,7 +42,7 @@ impl ApiError {
     /// Refuses for a reason, in words; what to do is added where the words of the reason's kind leave it out.
     pub fn new(reason: Reason, what: impl Into<String>) -> Self {
         let mut message = what.into();
-        if let Some(advice) = advice(reason) {
+        if let Some(advice) = reason.info().advice {
             message.push_str("; ");
             message.push_str(advice);
         }
@@ -50,7 +50,7 @@ impl ApiError {
             message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX - '…'.len_utf8()));
             message.push('…');
         }
-        let fields = field_of(reason).map(|field| (field.to_owned(), message.clone())).into_iter().collect();
+        let fields = reason.info().field.map(|field| (field.to_owned(), message.clone())).into_iter().collect();
         Self { reason, message, fields, retry_after: None, metadata: Vec::new() }
     }
 
@@ -223,154 +223,6 @@ impl From<ApiError> for ItemError {
         }
         let info = refusal.reason.info();
         Self { code: info.code as i32, reason: info.name.to_owned(), message: refusal.message, metadata }
-    }
-}
-
-/// The field that a reason is about, where it is always the same one.
-fn field_of(reason: Reason) -> Option<&'static str> {
-    match reason {
-        Reason::InvalidNamespace => Some("namespace"),
-        Reason::InvalidCounterName => Some("counter_name"),
-        Reason::InvalidToken => Some("idempotency_token.token"),
-        Reason::InvalidGenerationTime | Reason::InvalidFutureTime => Some("idempotency_token.generation_time"),
-        Reason::InvalidBatchSize => Some("items"),
-        Reason::InvalidPageSize => Some("page_size"),
-        Reason::InvalidPageToken => Some("page_token"),
-        Reason::InvalidProvenance => Some("provenance"),
-        Reason::InvalidDocument => Some("document"),
-        Reason::InvalidQueueName => Some("queue"),
-        Reason::InvalidMessageId => Some("message_id"),
-        Reason::InvalidLeaseToken => Some("lease_token"),
-        Reason::InvalidFilter => Some("filter"),
-        Reason::SessionNotFound | Reason::SessionReplaced | Reason::SessionEnded => Some("session_id"),
-        Reason::SequenceTooOld => Some("sequence"),
-        Reason::TryBarred => Some("try"),
-        Reason::InvalidRange
-        | Reason::InvalidReport
-        | Reason::InvalidSettings
-        | Reason::InvalidJson
-        | Reason::InvalidField
-        | Reason::InvalidContentType
-        | Reason::InvalidBodyTooLarge
-        | Reason::InvalidArgument
-        | Reason::UnknownMethod
-        | Reason::MethodNotAllowed
-        | Reason::NamespaceNotFound
-        | Reason::NamespaceExists
-        | Reason::EtagMismatch
-        | Reason::SettingIsFixed
-        | Reason::DatasetDiffers
-        | Reason::NamespaceReadOnly
-        | Reason::WrongCounterType
-        | Reason::WrongTemporality
-        | Reason::SeriesNotKept
-        | Reason::NotApplied
-        | Reason::Pending
-        | Reason::TooOld
-        | Reason::OutcomeUnknown
-        | Reason::RetryLater
-        | Reason::AlreadyExists
-        | Reason::SerialBack
-        | Reason::TooManySources
-        | Reason::StorageFull
-        | Reason::StoreUnavailable
-        | Reason::ShuttingDown
-        | Reason::DeadlineExceeded
-        | Reason::Internal
-        | Reason::InvalidMessage
-        | Reason::QueueNotFound
-        | Reason::QueueExists
-        | Reason::MessageNotFound
-        | Reason::OperationNotFound
-        | Reason::WrongMessageState
-        | Reason::ValueHeld
-        | Reason::LeaseLost
-        | Reason::TokenReused
-        | Reason::TokenExpired
-        | Reason::EnqueueBlocked
-        | Reason::DequeueBlocked
-        | Reason::QueueFull
-        | Reason::QueuesNotKept
-        | Reason::DurabilityNotOffered
-        | Reason::HostNotAllowed
-        | Reason::NotAMember
-        | Reason::FilterNotDeclared => None,
-    }
-}
-
-/// What to do where another server can.
-const ASK_ANOTHER_SERVER: &str =
-    "nothing was applied: ask a server that has it; queues.engine \"embedded\" keeps queues, and offers SAFE";
-
-/// What to do, in short, for the reasons whose messages tell only what is wrong. `ReasonInfo::help` is the long form.
-fn advice(reason: Reason) -> Option<&'static str> {
-    match reason {
-        Reason::InvalidFutureTime => Some("correct the client's clock by the server_time of this answer"),
-        Reason::InvalidBodyTooLarge => Some("split the batch"),
-        Reason::NamespaceExists => Some("update it instead, or choose another name"),
-        Reason::EtagMismatch => Some("read it again, and send the change for what it is now"),
-        Reason::SettingIsFixed => Some("create another one with the new setting"),
-        Reason::DatasetDiffers => Some("use the settings of the dataset, or name another dataset"),
-        Reason::TooOld => Some("make a new token only if you know that it was not"),
-        Reason::OutcomeUnknown => Some("the change may have been applied: retry with the same token"),
-        Reason::SerialBack => Some("raise the serial with each report, and the epoch with each start of the source"),
-        Reason::StorageFull => Some("nothing was applied: free space, adds are taken again without a restart"),
-        Reason::StoreUnavailable => Some("nothing was applied: try again, a write with its token"),
-        Reason::LeaseLost => Some("stop working on it"),
-        Reason::QueuesNotKept | Reason::DurabilityNotOffered => Some(ASK_ANOTHER_SERVER),
-        Reason::TokenReused => Some("make a new one"),
-        Reason::QueueFull | Reason::HostNotAllowed | Reason::NotAMember => Some("nothing was applied"),
-        Reason::MessageNotFound => Some("check its id, or send its key"),
-        Reason::TokenExpired => Some("look for the message before you enqueue it with a new id"),
-        Reason::ShuttingDown => Some("try again when it is back, or at another server, a write with its token"),
-        Reason::Internal => Some("a write may have been applied: retry with the same token, and report this"),
-        Reason::InvalidNamespace
-        | Reason::InvalidCounterName
-        | Reason::InvalidToken
-        | Reason::InvalidGenerationTime
-        | Reason::InvalidBatchSize
-        | Reason::InvalidPageSize
-        | Reason::InvalidPageToken
-        | Reason::InvalidRange
-        | Reason::InvalidProvenance
-        | Reason::InvalidReport
-        | Reason::InvalidSettings
-        | Reason::InvalidDocument
-        | Reason::InvalidJson
-        | Reason::InvalidField
-        | Reason::InvalidContentType
-        | Reason::InvalidArgument
-        | Reason::UnknownMethod
-        | Reason::MethodNotAllowed
-        | Reason::NamespaceNotFound
-        | Reason::NamespaceReadOnly
-        | Reason::WrongCounterType
-        | Reason::WrongTemporality
-        | Reason::SeriesNotKept
-        | Reason::NotApplied
-        | Reason::Pending
-        | Reason::RetryLater
-        | Reason::AlreadyExists
-        | Reason::TooManySources
-        | Reason::DeadlineExceeded
-        | Reason::InvalidQueueName
-        | Reason::InvalidMessageId
-        | Reason::InvalidMessage
-        | Reason::InvalidLeaseToken
-        | Reason::InvalidFilter
-        | Reason::QueueNotFound
-        | Reason::QueueExists
-        | Reason::OperationNotFound
-        | Reason::WrongMessageState
-        | Reason::ValueHeld
-        | Reason::EnqueueBlocked
-        | Reason::DequeueBlocked
-        | Reason::FilterNotDeclared
-        | Reason::SessionNotFound
-        | Reason::SessionReplaced
-        | Reason::SessionEnded
-        | Reason::SequenceTooOld
-        | Reason::TryBarred => None,
     }
 }
 

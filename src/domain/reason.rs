@@ -3,13 +3,13 @@
 //! One table serves gRPC, HTTP, the command line and `docs/errors.md`; the names are those of
 //! `proto/tallystone/error/v1/reason.proto`, which a test compares.
 
-mod queues;
 mod table;
 
 use std::fmt;
 
-use queues::QUEUES;
 use table::TABLE;
+
+pub use table::Reason;
 
 /// Whether a refused call is worth repeating.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,231 +72,18 @@ pub struct ReasonInfo {
     pub retry: Retry,
     /// Whether it may have been applied.
     pub effect: Effect,
+    /// The field of the request that the reason is about, where it is always the same one.
+    pub field: Option<&'static str>,
+    /// What to do, in short, for the reasons whose messages tell only what is wrong.
+    pub advice: Option<&'static str>,
     /// What to do.
     pub help: &'static str,
 }
 
-/// Why a call was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reason {
-    /// `INVALID_NAMESPACE`
-    InvalidNamespace,
-    /// `INVALID_COUNTER_NAME`
-    InvalidCounterName,
-    /// `INVALID_TOKEN`
-    InvalidToken,
-    /// `INVALID_GENERATION_TIME`
-    InvalidGenerationTime,
-    /// `INVALID_FUTURE_TIME`
-    InvalidFutureTime,
-    /// `INVALID_BATCH_SIZE`
-    InvalidBatchSize,
-    /// `INVALID_PAGE_SIZE`
-    InvalidPageSize,
-    /// `INVALID_PAGE_TOKEN`
-    InvalidPageToken,
-    /// `INVALID_RANGE`
-    InvalidRange,
-    /// `INVALID_PROVENANCE`
-    InvalidProvenance,
-    /// `INVALID_REPORT`
-    InvalidReport,
-    /// `INVALID_SETTINGS`
-    InvalidSettings,
-    /// `INVALID_DOCUMENT`
-    InvalidDocument,
-    /// `INVALID_JSON`
-    InvalidJson,
-    /// `INVALID_FIELD`
-    InvalidField,
-    /// `INVALID_CONTENT_TYPE`
-    InvalidContentType,
-    /// `INVALID_BODY_TOO_LARGE`
-    InvalidBodyTooLarge,
-    /// `INVALID_ARGUMENT`
-    InvalidArgument,
-    /// `UNKNOWN_METHOD`
-    UnknownMethod,
-    /// `METHOD_NOT_ALLOWED`
-    MethodNotAllowed,
-    /// `NAMESPACE_NOT_FOUND`
-    NamespaceNotFound,
-    /// `NAMESPACE_EXISTS`
-    NamespaceExists,
-    /// `ETAG_MISMATCH`
-    EtagMismatch,
-    /// `SETTING_IS_FIXED`
-    SettingIsFixed,
-    /// `DATASET_DIFFERS`
-    DatasetDiffers,
-    /// `NAMESPACE_READ_ONLY`
-    NamespaceReadOnly,
-    /// `WRONG_COUNTER_TYPE`
-    WrongCounterType,
-    /// `WRONG_TEMPORALITY`
-    WrongTemporality,
-    /// `SERIES_NOT_KEPT`
-    SeriesNotKept,
-    /// `NOT_APPLIED`
-    NotApplied,
-    /// `PENDING`
-    Pending,
-    /// `TOO_OLD`
-    TooOld,
-    /// `OUTCOME_UNKNOWN`
-    OutcomeUnknown,
-    /// `RETRY_LATER`
-    RetryLater,
-    /// `ALREADY_EXISTS`
-    AlreadyExists,
-    /// `SERIAL_BACK`
-    SerialBack,
-    /// `TOO_MANY_SOURCES`
-    TooManySources,
-    /// `STORAGE_FULL`
-    StorageFull,
-    /// `STORE_UNAVAILABLE`
-    StoreUnavailable,
-    /// `SHUTTING_DOWN`
-    ShuttingDown,
-    /// `DEADLINE_EXCEEDED`
-    DeadlineExceeded,
-    /// `INTERNAL`
-    Internal,
-    /// `INVALID_QUEUE_NAME`
-    InvalidQueueName,
-    /// `INVALID_MESSAGE_ID`
-    InvalidMessageId,
-    /// `INVALID_MESSAGE`
-    InvalidMessage,
-    /// `INVALID_LEASE_TOKEN`
-    InvalidLeaseToken,
-    /// `INVALID_FILTER`
-    InvalidFilter,
-    /// `QUEUE_NOT_FOUND`
-    QueueNotFound,
-    /// `QUEUE_EXISTS`
-    QueueExists,
-    /// `MESSAGE_NOT_FOUND`
-    MessageNotFound,
-    /// `OPERATION_NOT_FOUND`
-    OperationNotFound,
-    /// `WRONG_MESSAGE_STATE`
-    WrongMessageState,
-    /// `VALUE_HELD`
-    ValueHeld,
-    /// `LEASE_LOST`
-    LeaseLost,
-    /// `TOKEN_REUSED`
-    TokenReused,
-    /// `TOKEN_EXPIRED`
-    TokenExpired,
-    /// `ENQUEUE_BLOCKED`
-    EnqueueBlocked,
-    /// `DEQUEUE_BLOCKED`
-    DequeueBlocked,
-    /// `QUEUE_FULL`
-    QueueFull,
-    /// `FILTER_NOT_DECLARED`
-    FilterNotDeclared,
-    /// `SESSION_NOT_FOUND`
-    SessionNotFound,
-    /// `SESSION_REPLACED`
-    SessionReplaced,
-    /// `SESSION_ENDED`
-    SessionEnded,
-    /// `SEQUENCE_TOO_OLD`
-    SequenceTooOld,
-    /// `TRY_BARRED`
-    TryBarred,
-    /// `QUEUES_NOT_KEPT`
-    QueuesNotKept,
-    /// `DURABILITY_NOT_OFFERED`
-    DurabilityNotOffered,
-    /// `HOST_NOT_ALLOWED`
-    HostNotAllowed,
-    /// `NOT_A_MEMBER`
-    NotAMember,
-}
-
 impl Reason {
-    /// Every reason, in the order of the proto.
-    pub const ALL: &[Self] = &[
-        Self::InvalidNamespace,
-        Self::InvalidCounterName,
-        Self::InvalidToken,
-        Self::InvalidGenerationTime,
-        Self::InvalidFutureTime,
-        Self::InvalidBatchSize,
-        Self::InvalidPageSize,
-        Self::InvalidPageToken,
-        Self::InvalidRange,
-        Self::InvalidProvenance,
-        Self::InvalidReport,
-        Self::InvalidSettings,
-        Self::InvalidDocument,
-        Self::InvalidJson,
-        Self::InvalidField,
-        Self::InvalidContentType,
-        Self::InvalidBodyTooLarge,
-        Self::InvalidArgument,
-        Self::UnknownMethod,
-        Self::MethodNotAllowed,
-        Self::NamespaceNotFound,
-        Self::NamespaceExists,
-        Self::EtagMismatch,
-        Self::SettingIsFixed,
-        Self::DatasetDiffers,
-        Self::NamespaceReadOnly,
-        Self::WrongCounterType,
-        Self::WrongTemporality,
-        Self::SeriesNotKept,
-        Self::NotApplied,
-        Self::Pending,
-        Self::TooOld,
-        Self::OutcomeUnknown,
-        Self::RetryLater,
-        Self::AlreadyExists,
-        Self::SerialBack,
-        Self::TooManySources,
-        Self::StorageFull,
-        Self::StoreUnavailable,
-        Self::ShuttingDown,
-        Self::DeadlineExceeded,
-        Self::Internal,
-        Self::InvalidQueueName,
-        Self::InvalidMessageId,
-        Self::InvalidMessage,
-        Self::InvalidLeaseToken,
-        Self::InvalidFilter,
-        Self::QueueNotFound,
-        Self::QueueExists,
-        Self::MessageNotFound,
-        Self::OperationNotFound,
-        Self::WrongMessageState,
-        Self::ValueHeld,
-        Self::LeaseLost,
-        Self::TokenReused,
-        Self::TokenExpired,
-        Self::EnqueueBlocked,
-        Self::DequeueBlocked,
-        Self::QueueFull,
-        Self::FilterNotDeclared,
-        Self::SessionNotFound,
-        Self::SessionReplaced,
-        Self::SessionEnded,
-        Self::SequenceTooOld,
-        Self::TryBarred,
-        Self::QueuesNotKept,
-        Self::DurabilityNotOffered,
-        Self::HostNotAllowed,
-        Self::NotAMember,
-    ];
-
     /// What the reason means.
     pub const fn info(self) -> &'static ReasonInfo {
-        let at = self as usize;
-        if at < TABLE.len() { &TABLE[at] } else { &QUEUES[at - TABLE.len()] }
+        &TABLE[self as usize]
     }
 
     /// Finds a reason by its name, in any letter case, with or without the `REASON_` prefix.
@@ -356,7 +143,7 @@ mod tests {
             assert_eq!(Reason::from_name(reason.info().name), Some(*reason));
             assert_eq!(Reason::from_name(&format!("reason_{}", reason.info().name.to_lowercase())), Some(*reason));
         }
-        assert_eq!(Reason::ALL.len(), TABLE.len() + QUEUES.len());
+        assert_eq!(Reason::ALL.len(), TABLE.len());
     }
 
     #[test]

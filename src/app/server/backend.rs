@@ -127,7 +127,7 @@ impl Backend {
             CounterEngine::Cassandra => Some(keyspace::open(config, preset, clock, startup_deadline).await?),
             CounterEngine::Embedded | CounterEngine::Memory => None,
         };
-        let opened = Roles { memory: memory::open(clock), embedded, keyspaces: keyspaces.as_ref(), fast: &fast };
+        let opened = OpenEngines { memory: memory::open(clock), embedded, keyspaces: keyspaces.as_ref(), fast: &fast };
         let (counters, counter_handles) = opened.counters(config.counters.engine)?;
         let (queue_stores, queue_handle) = opened.queues(config.queues.engine)?;
         let backups = opened.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
@@ -216,14 +216,14 @@ impl FleetLink {
 }
 
 /// The engines that are open, to choose from for each role.
-struct Roles<'a> {
+struct OpenEngines<'a> {
     memory: Opened,
     embedded: Option<Opened>,
     keyspaces: Option<&'a Keyspaces>,
     fast: &'a Arc<dyn FastCounts>,
 }
 
-impl Roles<'_> {
+impl OpenEngines<'_> {
     /// The counters of an engine, and the handles of its stores: that with the catalog first.
     fn counters(&self, engine: CounterEngine) -> anyhow::Result<(Stores, Vec<Arc<dyn StoreHandle>>)> {
         let one = match engine {

@@ -5,6 +5,7 @@
 
 mod hygiene;
 mod layers;
+mod names;
 mod shape;
 mod source;
 mod time_and_tasks;
