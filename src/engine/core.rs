@@ -1,4 +1,4 @@
-//! What every use case and loop shares: the ports, the catalog, the datasets, and the scope of a namespace.
+//! The state that all use cases and loops share: ports, catalog, datasets, and the scope of each namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::ports::{
     StoreErrorKind, Stores,
 };
 
-/// No event has a time before it.
+/// The earliest time of any event.
 const EPOCH: Timestamp = Timestamp::from_micros(0);
 
 /// Shared by all use cases and loops.
@@ -41,7 +41,7 @@ pub struct EngineCore {
     pub clock: Arc<dyn Clock>,
     /// Random bytes for server-made tokens.
     pub entropy: Arc<dyn Entropy>,
-    /// Where slices are exported to, if anywhere.
+    /// The export of slices, if there is one.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
     pub namespaces: NamespaceCatalog,
@@ -51,48 +51,48 @@ pub struct EngineCore {
     pub rollup_queues: DashMap<NamespaceId, Arc<NamespaceRollupQueues>>,
     /// The bytes of all rollup Sets.
     pub set_bytes: SetBytes,
-    /// Inline rolls under way.
+    /// Inline rolls in flight.
     pub inline: InlineRolls,
     /// The greatest counters.
     pub rankings: TopTables,
-    /// Who watches which counter.
+    /// The watches of counters.
     pub watchers: CounterWatchers,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
-    /// What was told of counters, where somebody else may bring in what makes it look older.
+    /// The highest `as_of` served of each counter, where another server could make a later read look older.
     pub as_of_floor: AsOfFloor,
-    /// The membership of this process, where several share the store.
+    /// The fleet membership of this process, if several share the store.
     pub fleet: Option<Arc<FleetMembership>>,
-    /// The way to the rollers of other servers, where there may be some.
+    /// The sender of rollup signals to other servers, if there may be any.
     pub signals: Option<Arc<dyn RollupSignal>>,
-    /// How long after its end a time bucket is sealed, where it is at all.
+    /// The delay after the end of a time bucket before it is sealed; none: never.
     pub seal_delay: Option<Duration>,
-    /// The rules of the protocol; all of them, but in simulations that leave one out.
+    /// The rules of the protocol. Only simulations leave one out.
     pub rules: ProtocolRules,
-    /// Whether series could not be trimmed when that was tried last.
+    /// Whether the last attempt to trim series failed.
     pub trim_failing: AtomicBool,
-    /// What this process is called in what it has written; empty where it has no name.
+    /// The name of this process in the rows that it writes; may be empty.
     pub name: Arc<str>,
-    /// When this process began, by its clock.
+    /// The start of this process by its clock.
     pub started_at: Timestamp,
-    /// Runs what outlives its caller.
+    /// Runs tasks that outlive their caller.
     driver: Driver,
     scopes: DashMap<NamespaceId, Arc<NamespaceScope>>,
 }
 
-/// What a process is and does where several share the store.
+/// The part of a process in a fleet.
 pub struct FleetOptions {
     /// The rules of the protocol.
     pub rules: ProtocolRules,
-    /// What it tells the others of itself.
+    /// What the process publishes about itself.
     pub profile: MemberProfile,
-    /// The way to the rollers among them.
+    /// The sender of rollup signals to other members.
     pub signals: Option<Arc<dyn RollupSignal>>,
-    /// How long after its end a time bucket is sealed; none: never.
+    /// The delay after the end of a time bucket before it is sealed; none: never.
     pub seal_delay: Option<Duration>,
 }
 
-/// A namespace with everything a call on it needs. Made anew when its settings or slices change.
+/// A namespace with all parts that a call needs. It is replaced when settings or slices change.
 pub struct NamespaceScope {
     /// The namespace.
     pub namespace: Arc<Namespace>,
@@ -104,21 +104,21 @@ pub struct NamespaceScope {
     pub rollup_queues: Arc<NamespaceRollupQueues>,
     /// Its count cache.
     pub cache: Arc<dyn CountCache>,
-    /// Whether other servers fill that cache or write that store, so that a later look may find an `as_of` older than what
-    /// this server told: a copy made before, or a row below the limit that was acknowledged to nobody when it was told.
+    /// Whether other servers fill the cache or write the store. A later read may then find an older `as_of` than this
+    /// server has served: an old cached copy, or a row below the limit that was not acknowledged at that time.
     pub needs_as_of_floor: bool,
     /// Its best-effort counters.
     pub best_effort_counts: Arc<dyn FastCounts>,
-    /// What was done to its counters.
+    /// Metrics of its counters.
     pub counts: Arc<NamespaceCounts>,
-    /// Why calls of it are refused here: it names clusters that this server does not know. Its rolls go on, so that it
-    /// holds nobody else up in its dataset.
+    /// Why calls are refused: the namespace names clusters that this server does not know. Its rolls continue, because
+    /// other namespaces of the dataset depend on them.
     cluster_fault: Option<String>,
     rows: Arc<Vec<TimeSlice>>,
 }
 
 impl EngineCore {
-    /// Puts the shared parts together.
+    /// Combines the shared parts.
     pub fn new(
         stores: Stores,
         clock: Arc<dyn Clock>,
@@ -161,18 +161,18 @@ impl EngineCore {
         }
     }
 
-    /// Up to where every counter of a dataset is rolled up, at most the limit.
+    /// The time up to which every counter of a dataset is rolled up; at most the limit.
     pub fn rolled_up_to(&self, dataset: &DatasetState, limit: Timestamp) -> Timestamp {
         let of_shard = |shard: u32| match self.fleet {
-            // What other members have rolled up is known by their watermarks.
+            // Watermarks tell what other members have rolled up.
             Some(_) => dataset.watermark(shard),
             None => dataset.pending.rolled_up_to(shard, limit),
         };
         (0..TOUCH_SHARDS).map(of_shard).min().unwrap_or(limit)
     }
 
-    /// A checkpoint with the note that this process writes it now. In a store of one process only the time is noted: it costs
-    /// less in every row, and there is nobody else.
+    /// A checkpoint marked with the time and the writer. In a store of one process only the time is noted, which makes
+    /// every row smaller.
     pub fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
         let server = self.fleet.as_ref().filter(|_| !self.name.is_empty()).map(|_| Arc::clone(&self.name));
         Checkpoint { rolled: Some(RolledBy { at: self.now(), server }), ..checkpoint }
@@ -183,7 +183,7 @@ impl EngineCore {
         self.clock.now()
     }
 
-    /// The scope of a namespace by name. Cost: two hash look-ups, unless something changed.
+    /// The scope of a namespace by name. Cost: two hash lookups, unless something changed.
     pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
         let namespace = self.namespaces.get(name).map_err(|error| not_found(error, name))?;
         let scope = self.scope_of(namespace).await?;
@@ -193,7 +193,7 @@ impl EngineCore {
         }
     }
 
-    /// The scope of a namespace by number; none if it was deleted.
+    /// The scope of a namespace by id; none if it was deleted.
     pub async fn scope_by_id(&self, id: NamespaceId) -> Result<Option<Arc<NamespaceScope>>, StoreError> {
         match self.namespaces.by_id(id) {
             Some(namespace) => self.scope_of(namespace).await.map(Some),
@@ -245,12 +245,12 @@ impl EngineCore {
         })
     }
 
-    /// The queues of a namespace; ended ones if it was deleted in the meantime.
+    /// The rollup queues of a namespace. They are ended if the namespace was deleted in the meantime.
     fn queues_of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceRollupQueues> {
         let (id, num_queues) = (namespace.id, namespace.spec.rollup.num_queues);
         let make = || Arc::new(NamespaceRollupQueues::new(id, Arc::clone(dataset), num_queues));
         let queues = Arc::clone(&self.rollup_queues.entry(id).or_insert_with(make));
-        // Looked up after the queues are in the map: whoever deletes it either finds them there or is seen here.
+        // Checked after the queues are in the map: a concurrent deletion either finds the queues or is found here.
         if self.namespaces.by_id(id).is_none() {
             queues.end(&self.set_bytes);
             self.rollup_queues.remove(&id);
@@ -272,12 +272,12 @@ impl EngineCore {
         self.ensure_slices(dataset, self.now()).await
     }
 
-    /// Makes the slice rows around a time, from the oldest event that may still be admitted, and two ahead.
+    /// Makes the slice rows around a time, from the oldest event that may still be admitted, and two slices ahead.
     ///
-    /// The caller only waits for it: rows that are begun are made to the end, also if that takes longer than a call.
+    /// The work outlives the caller: rows that are begun are finished, even if the call times out.
     pub async fn ensure_slices(&self, dataset: &Arc<DatasetState>, time: Timestamp) -> Result<(), StoreError> {
         let now = self.now();
-        // Below the closed timestamp nothing but voids is written any more, so only a gap below it may become one slice.
+        // Only tombstones are written below the closed timestamp, so a gap below it may become one slice.
         let from = time.min(dataset.closing.closed(now));
         let Some(missing) = dataset.slices.missing(from, time).await else { return Ok(()) };
         let versions: BTreeMap<NamespaceId, u64> = self
@@ -290,7 +290,7 @@ impl EngineCore {
         let (dataset, store) = (Arc::clone(dataset), Arc::clone(&self.stores.slices));
         let (done, made) = tokio::sync::oneshot::channel();
         self.driver.start_once(async move {
-            // Nobody hears of it if the caller went away; the rows are known then.
+            // The caller may be gone; the rows are known all the same.
             let _ = done.send(dataset.slices.make(missing, &versions, now, store.as_ref()).await);
         });
         made.await.unwrap_or_else(|_dropped| {
@@ -315,7 +315,7 @@ impl EngineCore {
             slices.push(SliceRule { start: row.start, end: row.end, bucket, ttl });
         }
         if let Some(first) = slices.first_mut() {
-            // Nothing was ever written before the first row, so its rule may stand for all earlier time.
+            // Nothing was written before the first row, so its rule holds for all earlier times.
             first.start = Timestamp::MIN;
         }
         let steps = namespace.spec.series.iter().map(|series| series.step_seconds).collect();
@@ -343,14 +343,14 @@ impl NamespaceScope {
         self.rows.last().map_or(Timestamp::MIN, |row| row.end)
     }
 
-    /// A time before which nothing of the dataset was ever written.
+    /// A time before which the dataset has no event.
     pub fn first_time(&self) -> Timestamp {
         self.rows.first().map_or(EPOCH, |row| row.start.just_before())
     }
 
-    /// The least `as_of` that is told of a counter, by a limit that was read before: no event at or below it will ever be
-    /// acknowledged. While the limit has not come to the first slice, an event may still come before that, for example
-    /// from a server whose clock is behind, and an earlier slice be made for it.
+    /// The lowest `as_of` that a read may state, given a limit that was read before. No event at or below it will be
+    /// acknowledged later. While the limit lies before the first slice, a server with a slow clock may still send an event
+    /// for an earlier slice.
     pub fn least_as_of(&self, limit: Timestamp) -> Timestamp {
         let first = self.first_time();
         if first <= limit { first } else { EPOCH }

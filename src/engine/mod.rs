@@ -1,7 +1,7 @@
 //! Use cases and background loops, on ports alone.
 //!
-//! `Engine` is what the composition root builds and the API calls. Everything it does in the background runs under one
-//! driver, so stopping it is: stop taking calls, `drain`, done.
+//! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an engine,
+//! take no more calls and call `drain`.
 
 pub mod caller_quota;
 mod core;
@@ -34,7 +34,7 @@ use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, Signal
 
 pub use fleet::MemberProfile;
 
-/// What an engine is made of.
+/// The parts of an engine.
 pub struct EngineParts {
     /// The stores.
     pub stores: Stores,
@@ -44,20 +44,20 @@ pub struct EngineParts {
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
-    /// Where slices are exported to, if anywhere.
+    /// The export of slices, if there is one.
     pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
     pub namespaces: NamespaceCatalog,
-    /// What this process tells the others of itself, where several share the store.
+    /// What this process publishes about itself, if several processes share the store.
     pub profile: MemberProfile,
-    /// The way to the rollers of other servers, where several share the store.
+    /// The sender of rollup signals to other servers, if several share the store.
     pub signals: Option<Arc<dyn RollupSignal>>,
-    /// How long after its end a time bucket is read again from all replicas and compared with its record, where several
-    /// share the store; none: never.
+    /// The delay after the end of a time bucket before it is read from all replicas and compared with its record, if
+    /// several servers share the store. None: never.
     pub seal_delay: Option<Duration>,
     /// The rules of the protocol: all of them.
     pub rules: ProtocolRules,
-    /// Told of each dataset and namespace that is opened, so that whoever waits for the start knows that it goes on.
+    /// Called for each dataset and namespace that is opened. It extends the startup deadline.
     pub progress: StartupProgress,
 }
 
@@ -69,48 +69,48 @@ pub struct Engine {
     queues: Option<Queues>,
 }
 
-/// The membership of this process at one moment.
+/// The fleet membership of this process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct FleetGauges {
-    /// How many members there are; nothing while this one does not know.
+    /// The number of members; none while this process does not know it.
     pub members: Option<usize>,
-    /// Whether this one counts as a member: after a lapse, only once it writes datasets again.
+    /// Whether this process counts as a member. After its lease lapsed, it does so once it writes datasets again.
     pub is_member: bool,
-    /// How long its lease still lasts if no heartbeat is acknowledged any more.
+    /// The time left of its lease if no further heartbeat is acknowledged.
     pub lease_left: Duration,
 }
 
-/// A gauge of the engine at one moment, by dataset.
+/// The gauges of a dataset at one moment.
 #[derive(Clone, Debug)]
 pub struct DatasetGauges {
     /// The number of the dataset.
     pub id: DatasetId,
     /// The dataset.
     pub dataset: String,
-    /// How far the published limit is behind the clock, as readers on this server know it.
+    /// How far the published limit lies behind the clock, as known to readers on this server.
     pub staleness: Duration,
-    /// How far what this server has closed, as the store was told of it, is behind the clock: the accept limit, and more
-    /// while an old write hangs or no heartbeat gets through.
+    /// How far the closed timestamp of this server, as the store knows it, lies behind the clock. It equals the accept
+    /// limit, and more while an old write hangs or heartbeats fail.
     pub closed_lag: Duration,
-    /// How old an event may be when it arrives: neither lag is ever less for long.
+    /// The accept limit: the maximum age of an event on arrival. Neither lag stays below it for long.
     pub accept_limit: Duration,
-    /// Events that are held.
+    /// Events in flight whose outcome is unknown.
     pub holds: usize,
-    /// How far the slowest watermark is behind the limit; nothing while this server does not know a watermark.
+    /// How far the slowest watermark lies behind the limit; none while this server knows no watermark.
     pub watermark_lag: Option<Duration>,
-    /// How far the sealing of this server's touch shards is behind what is due.
+    /// How far the sealing of this server's touch shards lies behind its schedule.
     pub seal_lag: Duration,
     /// Known slices.
     pub slices: usize,
 }
 
 impl DatasetGauges {
-    /// How much staler it is than its accept limit alone makes it.
+    /// The staleness beyond the accept limit.
     pub fn overdue(&self) -> Duration {
         self.staleness.saturating_sub(self.accept_limit)
     }
 
-    /// How much further behind what is closed is than the accept limit alone makes it.
+    /// The lag of the closed timestamp beyond the accept limit.
     pub fn closed_overdue(&self) -> Duration {
         self.closed_lag.saturating_sub(self.accept_limit)
     }
@@ -134,7 +134,7 @@ impl Engine {
         );
         let core = Arc::new(core);
         if let Some(fleet) = &core.fleet {
-            // A member before it joins a dataset; the heartbeats go on while the datasets are opened.
+            // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are opened.
             fleet.renew_membership().await?;
             driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
             driver.start(FollowLoop::new(Arc::clone(&core)));
@@ -162,17 +162,17 @@ impl Engine {
         self.queues.clone()
     }
 
-    /// Whether other servers may share the store of this one.
+    /// Whether other servers may share the store of counters.
     pub fn is_in_fleet(&self) -> bool {
         self.core.fleet.is_some()
     }
 
-    /// Takes rollup signals of other servers in.
+    /// The receiver of rollup signals from other servers.
     pub fn signalled(&self) -> SignalReceiver {
         SignalReceiver::new(Arc::clone(&self.core))
     }
 
-    /// What became of the rollup signals for other servers.
+    /// Counts of the rollup signals to other servers.
     pub fn signals(&self) -> SignalCounts {
         let counts = self.core.signals.as_ref().map(|signals| signals.counts()).unwrap_or_default();
         SignalCounts { dropped: counts.dropped + self.core.stats.signals_unsent.get(), ..counts }
@@ -234,15 +234,15 @@ impl Engine {
         self.core.datasets.all().into_iter().map(gauges).collect()
     }
 
-    /// How many counters wait for a roll.
+    /// The number of counters that wait for a roll.
     pub fn waiting(&self) -> usize {
         self.core.datasets.all().iter().map(|dataset| dataset.pending.len()).sum()
     }
 
-    /// Finishes the current Sets and stops every loop, within a deadline. Says whether it was in time.
+    /// Finishes the current Sets and stops every loop. Returns whether this ended within the deadline.
     ///
-    /// No call may arrive any more. The last rolls wait until the limit has passed what was acknowledged, for three
-    /// quarters of the deadline at most; what it cannot reach by then stays in the touch index.
+    /// No call may arrive after this one. The last rolls wait until the limit has passed all acknowledged events, for three
+    /// quarters of the deadline at most. The touch index keeps the counters that were not rolled up by then.
     pub async fn drain(&self, deadline: Duration) -> bool {
         let until = self.core.clock.elapsed() + deadline * 3 / 4;
         let drained = async {
@@ -259,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// Ends every loop at once, as a kill would; the next start makes up for what was under way.
+    /// Ends every loop at once, as a kill would. The next start finishes the interrupted work.
     pub async fn abandon(&self) {
         self.driver.abandon().await;
     }

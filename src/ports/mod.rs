@@ -1,8 +1,8 @@
-//! The seams: what the engine needs of a store, a cache, a clock. Each port's doc comment is a contract with numbered
+//! The interfaces between the engine and stores, caches and clocks. Each port's doc comment is a contract with numbered
 //! laws; `tests/conformance` runs every law on every backend under those numbers.
 //!
-//! No type of a vendor crosses a port. Every method may be called at once from any task; none blocks the caller for
-//! longer than a point read of local storage unless it is async and says so.
+//! No vendor type crosses a port. Any task may call any method at any time. A method that is not async blocks its caller no
+//! longer than a point read of local storage.
 
 mod backup;
 mod catalog;
@@ -62,17 +62,17 @@ pub struct Stores {
     pub slices: Arc<dyn TimeSlices>,
     /// Checkpoints, bucket records, series, names.
     pub rollups: Arc<dyn RollupStore>,
-    /// The cache in front of the checkpoints, for namespaces that name no cache cluster of their own.
+    /// The cache of checkpoints for namespaces that name no cache cluster.
     pub cache: Arc<dyn CountCache>,
-    /// Frontier and limit.
+    /// The published limit of each dataset.
     pub progress: Arc<dyn LimitPublisher>,
-    /// Best-effort counters, for namespaces that name no cache cluster of their own.
+    /// Best-effort counters of namespaces that name no cache cluster.
     pub fast: Arc<dyn FastCounts>,
     /// The cache clusters that namespaces may name.
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn Catalog>,
-    /// What the servers of a store that several may open tell each other; none where one process owns the store.
+    /// The state that servers share through the store; none where one process owns it.
     pub fleet: Option<Arc<dyn FleetStore>>,
 }
 

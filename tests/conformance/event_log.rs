@@ -400,7 +400,7 @@ async fn event_log_law_6_the_tail_sums_what_is_above_a_time() {
         let keeps = log.capabilities().keeps_tail;
         let tail = |after: i64| log.tail(DATASET, &views, at(after));
         let check = |answer: TailLookup, expected: TailLookup| {
-            assert!(answer == expected || (!keeps && answer == TailLookup::Unknown))
+            assert!(answer == expected || (!keeps && answer == TailLookup::Unknown));
         };
         check(tail(-600_000), TailLookup::Empty);
         for (millis, change) in [

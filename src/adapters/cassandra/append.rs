@@ -369,7 +369,7 @@ impl Appender {
             let token = (group.partition.dataset, new.counter.clone(), new.event.key.clone());
             match standing {
                 BatchWriteStatus::Durable => {
-                    self.recent.insert(token, RecentWrite { change: new.event.change, durable: true })
+                    self.recent.insert(token, RecentWrite { change: new.event.change, durable: true });
                 }
                 BatchWriteStatus::Refused(_) => {
                     self.recent.remove(&token);

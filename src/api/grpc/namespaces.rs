@@ -210,7 +210,7 @@ fn applied_message(answer: &NamespaceApplyResult, dry_run: DryRun, unmapped: Vec
             (namespace.etag, namespace.update_time) = (String::new(), None);
         }
         (DryRun::Yes, NamespaceApplyOutcome::Updated) => {
-            (namespace.etag, namespace.update_time) = (String::new(), None)
+            (namespace.etag, namespace.update_time) = (String::new(), None);
         }
         (DryRun::Yes, NamespaceApplyOutcome::Unchanged) | (DryRun::No, _) => {}
     }

@@ -129,7 +129,7 @@ impl Backend {
         };
         let opened = OpenEngines { memory: memory::open(clock), embedded, keyspaces: keyspaces.as_ref(), fast: &fast };
         let (counters, counter_handles) = opened.counters(config.counters.engine)?;
-        let (queue_stores, queue_handle) = opened.queues(config.queues.engine)?;
+        let (queue_stores, queue_handle) = opened.queues(config.queues.engine)?.unzip();
         let backups = opened.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
         let caches = memcached.iter().filter_map(cache_cluster).collect();
         Ok(Self {
@@ -241,14 +241,14 @@ impl OpenEngines<'_> {
     }
 
     /// The queues of an engine and the handle of its store.
-    fn queues(&self, engine: QueueEngine) -> anyhow::Result<(Option<QueueStores>, Option<Arc<dyn StoreHandle>>)> {
+    fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {
         let opened = match engine {
-            QueueEngine::None => return Ok((None, None)),
+            QueueEngine::None => return Ok(None),
             QueueEngine::Memory => &self.memory,
             QueueEngine::Embedded => self.embedded.as_ref().context("the engine of queues is not open")?,
         };
         let queues = opened.queues.clone().context("the engine of [queues] has no queues")?;
-        Ok((Some(queues), Some(Arc::clone(&opened.handle))))
+        Ok(Some((queues, Arc::clone(&opened.handle))))
     }
 }
 

@@ -1,9 +1,8 @@
-//! The use cases of queues: one file per verb, all on the ports of the queue store and its catalog.
+//! The use cases of queues: one file per verb, on the ports of the queue store and its catalog.
 //!
-//! `Queues` is what the API calls. `live` holds what is known of the queues that are served, `calls` is the only way to a
-//! shard, `waiters` knows who waits, `sweeper` does what time asks for. Invariant: every change of a queue's settings is
-//! in the catalog before it is answered, and in the shards before it is answered too; a start repairs what a kill left
-//! between the two.
+//! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_calls` sends commands to shards,
+//! `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
+//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two.
 
 mod catalog;
 mod cause_text;
@@ -77,7 +76,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Reads the catalog, repairs what a kill left half done, and begins to sweep.
+    /// Reads the catalog, repairs changes that a kill interrupted, and starts the sweeper.
     pub async fn start(
         stores: QueueStores,
         clock: Arc<dyn Clock>,
@@ -98,37 +97,37 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Gives no more leases and ends every wait. What is under way is finished.
+    /// Gives no more leases and ends every wait. Calls in flight are finished.
     pub fn stop_leasing(&self) {
         self.context.drain.cancel();
     }
 
-    /// Refuses a name that no queue with messages has.
+    /// Fails unless the name is that of a queue that holds messages.
     pub fn served(&self, name: &QueueName) -> Result<(), QueueError> {
         self.context.queue(name).map(drop)
     }
 
-    /// Tells of running messages that somebody asked to cancel at this server.
+    /// Notices of running messages for which a cancel was requested at this server.
     pub fn cancel_notices(&self) -> broadcast::Receiver<CancelNotice> {
         self.context.cancel_notices.subscribe()
     }
 
-    /// How many workers wait at this server.
+    /// The number of dequeues that wait at this server.
     pub fn waiting(&self) -> usize {
         self.context.all().iter().map(|queue| queue.waiters.len()).sum()
     }
 
-    /// How many sessions this server knows, those that ended a short time ago too.
+    /// The number of sessions that this server remembers, including those that ended a short time ago.
     pub fn sessions(&self) -> usize {
         self.context.sessions.len()
     }
 
-    /// How many sessions are open at this server. O(sessions).
+    /// The number of open sessions at this server. O(sessions).
     pub fn open_sessions(&self) -> usize {
         self.context.sessions.open_count(self.context.clock.elapsed())
     }
 
-    /// What waits in each queue at this moment. O(shards), so `overview` is for whoever may ask often.
+    /// The backlog of each queue at this moment. O(shards); frequent callers use `overview`.
     pub fn backlogs(&self) -> Vec<Backlog> {
         let now = self.context.clock.elapsed();
         let queues = self.context.all();
@@ -136,13 +135,13 @@ impl Queues {
         served.map(|queue| Backlog { queue: queue.name(), ..queue.backlog(now) }).collect()
     }
 
-    /// How many queues and templates there are.
+    /// The number of queues and templates.
     pub fn count(&self) -> usize {
         self.context.len()
     }
 
-    /// The shard that a message is in: that of its key, else the one its routing value selects, else that of its id or, if
-    /// it is not there, whichever has it. A message that is nowhere is looked for where its id belongs.
+    /// The shard of a message: that of its key, else that of its routing value, else that of its id. If the shard of the id
+    /// does not have the message, the other shards are asked. For a message that no shard has, the shard of the id.
     async fn shard_of(&self, queue: &ServedQueue, message: &MessageRef) -> Result<u32, QueueError> {
         let id = match message {
             MessageRef::Key(key) if key.shard < queue.shards() => return Ok(key.shard),
@@ -170,7 +169,7 @@ impl Queues {
     }
 }
 
-/// An answer that the command cannot have: a defect of the store.
+/// The error for a reply that does not belong to the command: a defect of the store.
 fn unexpected(op: &'static str, _reply: &Reply) -> QueueError {
     Reject::new(Reason::Internal, format!("the store answered a {op} with another command's reply")).into()
 }

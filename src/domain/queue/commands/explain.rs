@@ -137,7 +137,7 @@ impl Shard {
             }
             MessageState::Running if !over => causes = self.holder(found).map(Cause::Running).into_iter().collect(),
             MessageState::Invisible | MessageState::Pending | MessageState::Running => {
-                causes.push(self.waiting_cause(found))
+                causes.push(self.waiting_cause(found));
             }
             MessageState::Completed => causes = vec![Cause::Completed],
             MessageState::Canceled => causes = vec![Cause::Canceled(found.canceled_by.clone())],

@@ -101,7 +101,7 @@ impl Shard {
             (Ok(_), SettleAction::Release) => self.release(sequence, now),
             (Err(_), SettleAction::Complete) if self.message_at(sequence).expired_lease == Some(token.fence) => self
                 .apply_transition(sequence, Trigger::LateComplete, false, now, |message, _| {
-                    message.expired_lease = None
+                    message.expired_lease = None;
                 }),
             (Err(lost), SettleAction::Complete | SettleAction::Cancel | SettleAction::Fail | SettleAction::Release) => {
                 Err(lost)

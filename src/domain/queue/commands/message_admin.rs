@@ -124,7 +124,7 @@ impl Shard {
 
     fn redrive_at(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::Redrive, false, now, |message, _| {
-            message.attempts_left = message.max_attempts
+            message.attempts_left = message.max_attempts;
         })?;
         self.apply_due_to(sequence, now); // what returns may have outlived its TTL
         Ok(self.message_at(sequence).state)

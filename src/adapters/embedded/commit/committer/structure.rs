@@ -26,7 +26,7 @@ impl Committer {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
             StoreCommand::TrimSeries(step_seconds, before, answer) => {
-                reply(answer, self.trim_series(step_seconds, before))
+                reply(answer, self.trim_series(step_seconds, before));
             }
             StoreCommand::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
             StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
