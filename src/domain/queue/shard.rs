@@ -1,8 +1,8 @@
-//! One shard as plain data, and the one way to change it: `apply`.
+//! One shard as plain data. `apply` is the only way to change it.
 //!
-//! Everything that happens to a message is a row of the transition table applied by `step`, which keeps indexes, totals
-//! and versions with it. A row that time alone asks for is applied when a command meets the message, when a dequeue or a
-//! sweep comes by, and nothing tells these apart but the time of the record.
+//! Every change of a message is a row of the transition table. `apply_transition` applies it and updates indexes, totals
+//! and the version in the same step. A transition that is due by time alone is applied by the next command on the message,
+//! by a dequeue, or by a sweep. Only the time of its record tells these apart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::domain::queue::shard_restore::ShardChanges;
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
-/// One shard of a queue: its messages, their indexes, and what the next command needs.
+/// One shard of a queue: its messages, their indexes, and the state that commands need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shard {
     pub(super) number: u32,
@@ -43,43 +43,43 @@ pub struct Shard {
     pub(super) dequeue_blocked: Option<Box<str>>,
     pub(super) changes: ShardChanges,
     pub(super) sessions: Sessions,
-    /// When a pending message last came to lie before others that it did not lie before: a walk under way has missed it.
+    /// The last time at which a pending message moved ahead of others. A walk in progress may have missed it.
     pub(super) last_moved_ahead_at: Timestamp,
-    /// Once deleted, how many messages there were.
+    /// The number of messages at the deletion of the queue; none before it.
     pub(super) deleted: Option<u64>,
     journal: Vec<Transition>,
-    /// What the command under way looked at one by one.
+    /// The messages that the current command examined one by one.
     pub(super) filter_walk: Option<FilterWalk>,
 }
 
-/// What a dequeue looked at whose filter has no index.
+/// The walk of a dequeue whose filter has no index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterWalk {
-    /// The keys of the filter: a shape of these would save the walk.
+    /// The keys of the filter. A declared shape of these keys would avoid the walk.
     pub keys: ShapeKeys,
-    /// How many messages it looked at, at most 256.
+    /// The number of messages that it examined, at most 256.
     pub messages: usize,
 }
 
-/// A filter has no declared shape, or one that is not filled yet.
+/// The error for a filter without a declared shape, or with one that is not filled yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UndeclaredFilter {
-    /// The shape that differs from it by the fewest keys, if any is ready.
+    /// The filled shape that differs from the filter by the fewest keys, if there is one.
     pub nearest: Option<ShapeKeys>,
-    /// Whether its own shape is declared and not filled yet.
+    /// Whether the shape of the filter is declared but not filled yet.
     pub is_filling: bool,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApplyResult {
     /// The answer.
     pub reply: Result<Reply, Refusal>,
-    /// The rows applied, in order; a refusal may have some that time asked for.
+    /// The applied transitions, in order. A refused command may have applied transitions that were due by time.
     pub transitions: Vec<Transition>,
-    /// What else has to be stored, beside the header and the heads that the transitions name.
+    /// Further rows to store, besides the header and the messages of the transitions.
     pub changes: ShardChanges,
-    /// What a dequeue looked at whose filter has no index; none where it looked at nothing.
+    /// The walk of a dequeue whose filter has no index; none if it examined no message.
     pub walked: Option<FilterWalk>,
 }
 
@@ -109,7 +109,7 @@ impl Shard {
         })
     }
 
-    /// Applies one command. A `now` before the shard's clock counts as the clock: time never goes back.
+    /// Applies one command. A `now` before the shard's clock counts as the clock, because time never goes back.
     pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> ApplyResult {
         let at: StepTime = at.into();
         let now = at.now.max(self.clock);
@@ -118,12 +118,12 @@ impl Shard {
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();
         if !transitions.is_empty() || !changes.sessions.is_empty() {
-            self.clock = now; // written only along with another write
+            self.clock = now; // stored only with another write
         }
         ApplyResult { reply, transitions, changes, walked: self.filter_walk.take() }
     }
 
-    /// How long nothing changes unless a command comes, nothing if a sweep has work; none if nothing ever will. A `now`
+    /// The time until the next change without a command: zero if a sweep has work, none if there will be no change. A `now`
     /// before the shard's clock counts as the clock. O(log n).
     pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
         let now = now.max(self.clock);
@@ -131,14 +131,14 @@ impl Shard {
         unfinished.or_else(|| self.next_event().map(|at| at.since(now)))
     }
 
-    /// The first time at which time alone changes anything.
+    /// The time of the first transition that is due by time alone.
     fn next_event(&self) -> Option<Timestamp> {
         let ends = self.sessions.first_due().map(|(at, _)| at);
         let forgotten = self.sessions.first_gone().map(|(at, _)| at);
         [self.index.next_event(), ends, forgotten].into_iter().flatten().min()
     }
 
-    /// The first message that time has changed already by `now`, retention apart.
+    /// The first message with a due transition at `now`, retention excluded.
     pub(super) fn overdue(&self, now: Timestamp) -> Option<u64> {
         let first = [self.index.due.first().copied(), self.sessions.first_due()].into_iter().flatten().min();
         first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
@@ -180,24 +180,23 @@ impl Shard {
         &self.index.totals
     }
 
-    /// Why nothing goes out, if so. O(1).
+    /// The reason for a blocked dequeue, if it is blocked. O(1).
     pub fn dequeue_blocked(&self) -> Option<&str> {
         self.dequeue_blocked.as_deref()
     }
 
-    /// The priority of the message that would be served first: of an exclusive queue, the first that nothing of its value
-    /// holds back. O(log n).
+    /// The priority of the message that would be served first. In an exclusive queue, messages of a value in use are
+    /// skipped. O(log n).
     pub fn head(&self) -> Option<i64> {
         self.index.best(None).map(|(priority, _)| priority)
     }
 
-    /// How long the message has been ready that is so for the longest, to the second. O(log n).
+    /// The age of the oldest ready message, to the second. O(log n).
     pub fn ready_for(&self, now: Timestamp) -> Option<Duration> {
         self.index.ages.oldest().map(|since| now.max(self.clock).since(since))
     }
 
-    /// How many messages of each state meet a filter. It is exact, and answered for declared shapes that are filled.
-    /// O(log n).
+    /// The number of matching messages by state. It is exact, and available for declared shapes that are filled. O(log n).
     pub fn depth(&self, filter: &Filter) -> Result<StateCounts, UndeclaredFilter> {
         if filter.is_empty() {
             return Ok(MessageState::ALL.map(|state| self.totals().of(state).messages));
@@ -205,7 +204,7 @@ impl Shard {
         let usable = || self.index.shapes.iter().filter(|shape| shape.is_complete());
         let Some(shape) = usable().find(|shape| shape.keys.has_keys_of(filter)) else {
             let nearest = usable().map(|shape| &shape.keys).min_by_key(|keys| keys.distance(filter));
-            // Of the complete ones none is that of the filter.
+            // No filled shape has the keys of the filter.
             let is_filling = self.index.shapes.iter().any(|shape| shape.keys.has_keys_of(filter));
             return Err(UndeclaredFilter { nearest: nearest.cloned(), is_filling });
         };
@@ -213,7 +212,7 @@ impl Shard {
         Ok(group.map(ShapeGroup::counts).unwrap_or_default())
     }
 
-    /// The sequence of the last message taken in, 0 before the first. O(1).
+    /// The sequence of the newest message, 0 before the first. O(1).
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -229,7 +228,7 @@ impl Shard {
         }
     }
 
-    /// Pending messages by rank; of an exclusive queue, those held back too. O(log n) each.
+    /// Pending messages by rank, including those that an exclusive value holds back. O(log n) each.
     pub fn peek(&self) -> impl Iterator<Item = &MessageHead> {
         self.index.ready.iter().map(|(_, sequence)| self.message_at(*sequence))
     }
@@ -239,7 +238,7 @@ impl Shard {
         self.index.by_state[state as usize].after(after).map(|sequence| self.message_at(sequence))
     }
 
-    /// Does what time asks for, `max` rows at most, then forgets terminal messages.
+    /// Applies at most `max` due transitions, then deletes terminal messages past their retention.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
         bulk_size(max)?;
         let mut count = self.apply_due_transitions(max, now);
@@ -263,7 +262,7 @@ impl Shard {
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
     }
 
-    /// Takes up to `max` messages into shapes that were declared late; answers how many.
+    /// Adds up to `max` messages to shapes that were declared late. Returns their number.
     fn fill_shapes(&mut self, max: usize) -> usize {
         let mut count = 0;
         while let Some(filled) = self.index.fill_position() {
@@ -279,7 +278,7 @@ impl Shard {
         count
     }
 
-    /// Applies up to `max` rows that time asks for, in the order of their times; answers how many.
+    /// Applies up to `max` due transitions in the order of their times. Returns their number.
     pub(super) fn apply_due_transitions(&mut self, max: usize, now: Timestamp) -> usize {
         let mut count = 0;
         while count < max
@@ -291,13 +290,13 @@ impl Shard {
         count
     }
 
-    /// How many due rows a dequeue of `max` applies.
+    /// The number of due transitions that a dequeue of `max` applies.
     pub(super) fn due_transitions_max(max: usize) -> usize {
         DEQUEUE_DUE_MIN.max(2 * max)
     }
 
-    /// Applies whatever time has done to one message by now, retention apart. At most three rows: its lease or window is
-    /// over, then its TTL.
+    /// Applies the due transitions of one message, retention excluded. At most three: the end of its lease or invisibility,
+    /// then its TTL.
     pub(super) fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
         while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.message_at(sequence).state.is_terminal()
         {
@@ -316,21 +315,21 @@ impl Shard {
             Trigger::TtlOver => self.apply_transition(sequence, trigger, false, now, |message, _| {
                 message.canceled_by = Some(CanceledBy::Ttl);
             }),
-            // a window is over; no other row belongs to the clock while a message lives
+            // the invisibility is over; no other transition is due by time while a message lives
             _ => self.apply_transition(sequence, trigger, false, now, |_, _| ()),
         };
         stepped.expect("the table has a row for every event of the clock");
     }
 
-    /// Ends a lease as time does: the message may still be completed by whoever had it.
+    /// Expires a lease. Its worker may still complete the message.
     pub(super) fn expire_lease(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::LeaseOver, false, now, |message, _| {
             message.expired_lease = message.lease.map(|lease| lease.fence);
         })
     }
 
-    /// Applies one row to a message: looks it up, lets `change` say what else differs, and keeps indexes, version and
-    /// records with it. Refused with the current state if the table has no such row.
+    /// Applies one transition to a message. `change` sets its other fields; indexes, version and records follow. Refused with
+    /// the current state if the table has no such row.
     pub(super) fn apply_transition(
         &mut self,
         sequence: u64,
@@ -371,7 +370,7 @@ impl Shard {
         Ok(to)
     }
 
-    /// Changes what of a lease is no row of the table: the message stays where it stands, and only its timer moves.
+    /// Changes a lease without a transition: the state of the message stays, and its timer moves.
     pub(super) fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
         let message = self.messages.get_mut(sequence).expect("what is indexed exists");
         let due = message.next_due();
@@ -384,7 +383,7 @@ impl Shard {
         self.changes.heads.push(sequence);
     }
 
-    /// Takes a new message in, whose state the table has given.
+    /// Inserts a new message in the state that the table gives.
     pub(super) fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
@@ -397,7 +396,7 @@ impl Shard {
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
-    /// Lets a message go. Refused with the current state if the table has no such row.
+    /// Removes a message. Refused with the current state if the table has no such row.
     pub(super) fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
         if next_state(&found.transition_inputs(false), trigger) != Some(None) {
@@ -412,12 +411,12 @@ impl Shard {
         Ok(())
     }
 
-    /// The message of this sequence, which an index or a look-up has just named.
+    /// The message of this sequence. The caller has just found it by an index or a lookup.
     pub(super) fn message_at(&self, sequence: u64) -> &MessageHead {
         self.messages.get(sequence).expect("what is indexed exists")
     }
 
-    /// The sequence of a message, brought up to now.
+    /// The sequence of a message, after its due transitions.
     pub(super) fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
         let MessageKey { sequence, .. } = self.get(message).ok_or(Refusal::NotFound)?.key;
         self.apply_due_to(sequence, now);
@@ -425,7 +424,7 @@ impl Shard {
     }
 }
 
-/// Checks how many messages a bulk command may touch.
+/// Checks the maximum of a bulk command.
 pub(super) fn bulk_size(max: usize) -> Result<(), Refusal> {
     if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(InvalidCommandPart::Count.into()) }
 }

@@ -1,6 +1,6 @@
 //! The fold: a pure function of a set of events.
 //!
-//! The value is the sum of the deltas above the newest clear, restarted by silence longer than the TTL; voids count
+//! The value is the sum of the deltas above the newest clear. Silence longer than the TTL restarts it, and tombstones count
 //! nothing. Any order of arrival, any duplicates, any split into rolls and any older base give the same checkpoint, the
 //! same bucket records and the same series rows. The published systems sum inside an immutable window in the same way
 //! (Netflix, Distributed Counter Abstraction, 2024); clears, TTL and series are ours.
@@ -16,14 +16,14 @@ use crate::domain::rollup::checkpoint::{
 use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
-/// What a roll writes: finished records first, then the checkpoint that no longer carries them.
+/// The writes of a roll: finished records first, then the checkpoint that no longer contains them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoldResult {
     /// The new checkpoint.
     pub checkpoint: Checkpoint,
-    /// Time buckets that are over, oldest first.
+    /// Finished time buckets, oldest first.
     pub finished_buckets: Vec<BucketRecord>,
-    /// Series steps that are over, oldest first for each resolution.
+    /// Finished series steps, oldest first for each resolution.
     pub finished_steps: Vec<StepSum>,
 }
 
@@ -47,7 +47,7 @@ pub struct EventFolder<'a> {
 }
 
 impl FoldResult {
-    /// A checkpoint with nothing finished beside it.
+    /// A checkpoint without finished records.
     pub fn of(checkpoint: Checkpoint) -> Self {
         Self { checkpoint, finished_buckets: Vec::new(), finished_steps: Vec::new() }
     }
@@ -71,7 +71,7 @@ impl<'a> EventFolder<'a> {
         self.previous = Some(event.key.clone());
     }
 
-    /// Moves the checkpoint to `to` and finishes what is over by then.
+    /// Moves the checkpoint to `to` and finishes the buckets and steps that end by then.
     pub fn finish(mut self, to: Timestamp) -> FoldResult {
         debug_assert!(to >= self.rolled.checkpoint.as_of, "a fold never goes back");
         debug_assert!(self.previous.as_ref().is_none_or(|last| last.time <= to), "no event lies beyond the window");
@@ -83,7 +83,7 @@ impl<'a> EventFolder<'a> {
         let time = event.key.time;
         match event.change {
             Change::Add(_) | Change::Clear => self.record_row(event),
-            // A void may come long after its bucket was recorded, and a total folded twice changes nothing.
+            // A tombstone may come long after its bucket was recorded, and a total folded twice changes nothing.
             Change::Void | Change::Total(_) => {}
         }
         if !event.change.is_mutation() {
@@ -116,7 +116,7 @@ impl<'a> EventFolder<'a> {
         self.add_to_steps(time, added, before);
     }
 
-    /// Counts the row in its time bucket; a bucket that is over is finished first.
+    /// Counts the row in its time bucket. An earlier bucket is finished first.
     fn record_row(&mut self, event: &Event) {
         let start = event.key.time.floor_to(self.rules.at(event.key.time).bucket);
         let open = &mut self.rolled.checkpoint.open_bucket;
@@ -163,7 +163,7 @@ impl<'a> EventFolder<'a> {
         }
     }
 
-    /// Moves `as_of` and finishes what is over by then.
+    /// Moves `as_of` and finishes the buckets and steps that end by then.
     fn close(&mut self, to: Timestamp) {
         let over = to.just_after();
         let rules = self.rules;
@@ -179,7 +179,7 @@ impl<'a> EventFolder<'a> {
     }
 }
 
-/// Takes a total if it is newer than what is known of its source; at most 256 sources are admitted, never dropped.
+/// Accepts a total that is newer than the known total of its source. At most 256 sources are admitted; none is dropped.
 pub(super) fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64) {
     let Some((source, epoch, serial)) = event.key.id.as_total() else { return };
     let newer = SourceTotal { epoch, serial, total, time: event.key.time };
@@ -198,7 +198,7 @@ impl BucketRecord {
         Self { start, rows: 0, sum: 0, clear: None, digest: 0 }
     }
 
-    /// Counts a row of the bucket, in any order. Voids and totals are not recorded: folding those twice changes nothing.
+    /// Counts a row of the bucket, in any order. Tombstones and totals are not recorded: folding them twice changes nothing.
     pub fn take(&mut self, event: &Event) {
         match event.change {
             Change::Add(delta) => self.sum += i128::from(delta),
@@ -223,7 +223,7 @@ pub fn row_digest(event: &Event) -> u64 {
 /// The mutations of a counter above some time, summed: what a read adds to a checkpoint without a scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TailSum {
-    /// How many mutations there are.
+    /// The number of mutations.
     pub mutations: u64,
     /// The sum of the adds above the newest clear of the tail, or of all adds if it has none.
     pub sum: i128,
@@ -236,7 +236,7 @@ pub struct TailSum {
 }
 
 impl TailSum {
-    /// Whether the sum says enough under this TTL: inside a tail shorter than the TTL no silence can restart the count.
+    /// Whether the sum suffices under this TTL: inside a tail shorter than the TTL no silence can restart the count.
     pub fn holds_under(&self, ttl: Option<Duration>) -> bool {
         ttl.is_none_or(|ttl| self.last.since(self.first) <= ttl)
     }

@@ -17,10 +17,10 @@ use crate::engine::counting::{
 };
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
-/// A namespace that takes adds, as it was when it was looked up.
+/// A namespace that accepts adds, as found at lookup.
 pub struct AddTarget(Arc<NamespaceScope>);
 
-/// A batch that was handed over. It goes on whether or not anybody waits for its answers.
+/// A submitted batch. It is finished even if no caller waits for its results.
 pub struct SubmittedBatch {
     items: usize,
     accepted: oneshot::Receiver<()>,
@@ -28,9 +28,9 @@ pub struct SubmittedBatch {
 }
 
 impl SubmittedBatch {
-    /// Waits until the items are taken in.
+    /// Waits until the items are accepted.
     pub async fn wait_accepted(&mut self) {
-        // Where the engine has ended, the answers say so.
+        // If the engine has ended, the results say so.
         let _ = (&mut self.accepted).await;
     }
 
@@ -42,7 +42,7 @@ impl SubmittedBatch {
 }
 
 impl Counting {
-    /// Adds a delta. Durable when it answers, but for best-effort counters.
+    /// Adds a delta. It is durable when this returns, except for best-effort counters.
     pub async fn add(&self, namespace: &NamespaceName, add: Add) -> Result<Written, CountingError> {
         let scope = self.delta_scope(namespace).await?;
         if is_best_effort(&scope) {
@@ -80,7 +80,7 @@ impl Counting {
         Ok((written, self.shown_to_callers(reading)))
     }
 
-    /// Adds each item; an item that was invalid already keeps its refusal.
+    /// Adds each item. An item that was found invalid before keeps its error.
     pub async fn batch_add(
         &self,
         namespace: &NamespaceName,
@@ -91,13 +91,12 @@ impl Counting {
         Ok(self.batch_add_to(&target, turn, items).await)
     }
 
-    /// Looks up a namespace that takes adds; everything that refuses a batch as a whole is found here.
+    /// Looks up a namespace that accepts adds. All errors that refuse a whole batch are found here.
     pub async fn add_target(&self, namespace: &NamespaceName) -> Result<AddTarget, CountingError> {
         Ok(AddTarget(self.delta_scope(namespace).await?))
     }
 
-    /// Adds each item to a namespace that was looked up, in a task of its own: items that were taken in never wait for a
-    /// caller that does not take answers.
+    /// Adds each item in a task of its own, so accepted items never wait for a caller that does not read the results.
     pub fn submit_batch(&self, target: AddTarget, items: Vec<Result<Add, Reject>>) -> SubmittedBatch {
         let (began, taken_in) = oneshot::channel();
         let (told, answers) = oneshot::channel();
@@ -105,14 +104,14 @@ impl Counting {
         let this = self.clone();
         self.driver.start_once(async move {
             let turn = this.acquire_batch_permit(&target, items.len()).await;
-            let _ = began.send(()); // whoever handed it over may have gone
+            let _ = began.send(()); // the caller may have gone
             let _ = told.send(this.batch_add_to(&target, turn, items).await);
         });
         handed_over
     }
 
-    /// Waits until so many items may be taken in; of more than one batch holds, until as many may. The turn is given back
-    /// when they are decided. Best-effort counters, which have no log, need none.
+    /// Waits for capacity for this number of items, at most that of one batch. The permit is returned when the items are
+    /// decided. Best-effort counters have no log and need no permit.
     async fn acquire_batch_permit(&self, AddTarget(scope): &AddTarget, items: usize) -> Option<OwnedSemaphorePermit> {
         if is_best_effort(scope) {
             return None;
@@ -121,7 +120,7 @@ impl Counting {
         Arc::clone(&scope.dataset.batch_permits).acquire_many_owned(items).await.ok()
     }
 
-    /// An item that was invalid already keeps its refusal.
+    /// An item that was found invalid before keeps its error.
     async fn batch_add_to(
         &self,
         AddTarget(scope): &AddTarget,
@@ -194,7 +193,7 @@ impl Counting {
             .collect()
     }
 
-    /// The caller's token, or one of the server's own.
+    /// The token of the caller, or one made by the server.
     pub(super) fn token_of(
         &self,
         token: Option<IdempotencyToken>,
@@ -239,12 +238,12 @@ impl Counting {
             Some(token) => token.clone(),
             None => self.unstored_token(server_time),
         };
-        // A best-effort counter keeps no tokens of the server's, and a caller's only where its store does.
+        // A best-effort counter keeps no tokens of the server. It keeps a caller's token only if its store does.
         token.idempotent = idempotent;
         Ok((Written { outcome, token, server_time, visible_at: None }, added.value()))
     }
 
-    /// A reading of a best-effort counter: always an estimate of this moment.
+    /// A reading of a best-effort counter, which is always an estimate.
     pub(super) fn fast_reading(&self, value: Option<i64>) -> CountReading {
         let now = self.core.now();
         CountReading {
@@ -259,7 +258,7 @@ impl Counting {
     }
 }
 
-/// The add was written and its count cannot be read: a caller must not take that for nothing done.
+/// The error for an add that was written but whose count cannot be read. It must not look like a failed add.
 fn read_failed_after_write(error: CountingError) -> CountingError {
     match error {
         CountingError::Store(error) => CountingError::Store(StoreError { outcome: EffectOutcome::Unknown, ..error }),

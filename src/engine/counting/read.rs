@@ -1,4 +1,4 @@
-//! GetCount and BatchGetCounts: the cache, the rollup store, an inline roll where it is asked for, the tail.
+//! GetCount and BatchGetCounts: the cache, the rollup store, an inline roll on request, the tail of the log.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::engine::counting::{
 use crate::engine::rolling::cached;
 use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
 
-/// Events read at once to find the first mutation; voids before it are rare.
+/// The page size of the search for the first mutation. Tombstones before it are rare.
 const FIRST_MUTATION_PAGE: usize = 16;
 
 impl Counting {
@@ -38,7 +38,7 @@ impl Counting {
             .map(|read| self.shown_to_callers(read))
     }
 
-    /// Reads each counter, some at once, within one budget, and answers in the order of the names.
+    /// Reads several counters at a time, within one time budget. The results have the order of the names.
     pub async fn batch_get(
         &self,
         namespace: &NamespaceName,
@@ -54,8 +54,8 @@ impl Counting {
         Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
     }
 
-    /// A reading as callers see it. A store that several servers share knows the last write to its step only and answers the
-    /// end of that, which rolls and watches are right to wait for; to callers it is never later than now.
+    /// A reading as callers see it. A shared store knows the last write only to its step and returns the end of that step.
+    /// Rolls and watches wait for that end; callers never see a time later than now.
     pub(super) fn shown_to_callers(&self, reading: CountReading) -> CountReading {
         if self.core.fleet.is_none() {
             return reading;
@@ -99,8 +99,7 @@ impl Counting {
             reading = self.with_tail(scope, counter, known, reading, budget).await?;
             reading.as_of = reading.as_of.max(as_of);
         } else if reading.behind || unrolled {
-            // The read heals a counter whose earlier signal was lost; also where what is not rolled up lies below what was
-            // told.
+            // The read repairs a counter whose rollup signal was lost, even if the missing events lie below the served `as_of`.
             let newest = reading.last_write_time.unwrap_or(reading.as_of);
             scope.signal(&self.core, counter, rolled_to.min(reading.as_of).just_after().min(newest), newest);
         }
@@ -113,7 +112,7 @@ impl Counting {
         Ok(reading)
     }
 
-    /// The limit; when nobody kept it going, it is moved once before it is told.
+    /// The limit. If its publisher was idle, the limit is moved once first.
     pub(super) async fn limit_for_read(&self, scope: &NamespaceScope, budget: WaitBudget) -> Timestamp {
         let limit = scope.dataset.limit();
         let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
@@ -124,9 +123,9 @@ impl Counting {
         scope.dataset.fresh_limit(clock, budget.left(clock)).await
     }
 
-    /// The cached value, or what the store holds, which then fills the cache.
+    /// The cached value, or the value in the store, which then fills the cache.
     async fn load(&self, scope: &NamespaceScope, counter: &Counter) -> Result<RolledUpCount, StoreError> {
-        // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
+        // The watermark is read first: every checkpoint read after it contains all events up to it.
         let told = self.as_of_floor(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
@@ -134,7 +133,7 @@ impl Counting {
             let is_as_new = value.as_of >= told || !self.core.rules.keeps(ProtocolRule::NoOlderThanTold);
             if coherent || (value.as_of > Timestamp::MIN && is_as_new) {
                 self.core.stats.cache_hits.increment();
-                // An older copy of a checkpoint says nothing about what newer ones hold up to the watermark.
+                // An older copy of a checkpoint may lack events that newer checkpoints contain.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
                 return Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: coherent });
             }
@@ -142,13 +141,13 @@ impl Counting {
         self.load_from_store(scope, counter).await
     }
 
-    /// What the store holds, which then fills the cache.
+    /// The value in the store, which then fills the cache.
     pub(super) async fn load_from_store(
         &self,
         scope: &NamespaceScope,
         counter: &Counter,
     ) -> Result<RolledUpCount, StoreError> {
-        // Told first: the store holds all that made it true.
+        // The served `as_of` is read before the store, so the store contains everything that made it true.
         let told = self.as_of_floor(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let limit = scope.dataset.limit();
@@ -156,13 +155,13 @@ impl Counting {
         let lease = scope.cache.lease(counter).await;
         let checked_at = self.core.now();
         let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        // A repair may have taken a checkpoint back below what was told; what it lacks is rolled up anew.
+        // A repair may have moved a checkpoint back below the served `as_of`. The missing part is rolled up again.
         let told = if row.just_repaired { Timestamp::MIN } else { told };
         let mut value = value_of(&row, checked_at);
         let watermark = row.effective_watermark(watermark);
         let rolled_to = value.as_of.max(watermark);
-        // Nothing can appear at or below a limit that was told before the look, so the checkpoint is exact up to it, or
-        // up to the first mutation that is not in it.
+        // No event can appear at or below a limit that was published before this read. So the checkpoint is exact up to the
+        // limit, or up to the first mutation that it lacks.
         let exact_to = match value.last_write_time {
             Some(written) if written > rolled_to => self.unrolled_from(scope, counter, rolled_to).await?,
             Some(_) | None => limit,
@@ -173,12 +172,12 @@ impl Counting {
         Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: false })
     }
 
-    /// What this server told of a counter, as far as it has to be remembered.
+    /// The highest `as_of` that this server has served of a counter, where it has to be remembered.
     fn as_of_floor(&self, scope: &NamespaceScope, counter: &Counter) -> Timestamp {
         if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN }
     }
 
-    /// What the checkpoint says, and how far it can be trusted.
+    /// The count of the checkpoint, and the time up to which it is complete.
     pub(super) async fn rolled_up(
         &self,
         scope: &NamespaceScope,
@@ -192,11 +191,11 @@ impl Counting {
         let exact_to = match (written_after, exact_now) {
             (true, _) => self.unrolled_from(scope, counter, rolled_to).await?,
             (false, true) => limit,
-            // A copy knows of no write since it was made, which says nothing about later ones.
+            // A cached copy does not know writes that came after it.
             (false, false) => rolled_to,
         };
-        // A row that is found at or below what was told was acknowledged to nobody then: it counts as a late one, from the
-        // moment when somebody is told that it is there.
+        // A row found at or below the served `as_of` was not acknowledged at that time. It counts as late from the moment
+        // at which a caller learns of it.
         let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit)).max(*told);
         let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
         let silent = is_silent_beyond_ttl(known.last_event_time, as_of, scope.ttl_at(as_of));
@@ -215,10 +214,10 @@ impl Counting {
         })
     }
 
-    /// The last whole millisecond before the first mutation above a checkpoint: the checkpoint is exact up to there, and up
-    /// to every limit if there is none.
+    /// The last whole millisecond before the first mutation above a checkpoint. The checkpoint is exact up to there; without
+    /// such a mutation it is exact up to every limit.
     ///
-    /// This is what keeps the `as_of` of a counter from going back when an event arrives above a limit that was told.
+    /// This keeps the `as_of` of a counter from going back when an event arrives above a published limit.
     async fn unrolled_from(
         &self,
         scope: &NamespaceScope,
@@ -243,7 +242,7 @@ impl Counting {
             match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
                 (Some(first), _) => return Ok(whole(first.key.time)),
                 (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
-                // All that was acknowledged was looked at after the limit was told: the checkpoint is exact up to any limit.
+                // All acknowledged events were read after the limit was published, so the checkpoint is exact up to any limit.
                 (None, _) => return Ok(Timestamp::MAX),
             }
         }
@@ -257,7 +256,7 @@ impl Counting {
         stale || options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of)
     }
 
-    /// Moves the limit and rolls the counter as far as the budget allows, then reads it anew.
+    /// Moves the limit and rolls the counter as far as the time budget allows, then reads it again.
     async fn roll_then_read(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -272,7 +271,7 @@ impl Counting {
             scope.dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
         }
         let mut known = self.load_from_store(scope, counter).await?;
-        // Where the limit was reached nothing is left that a roll could take in.
+        // At the limit, no event is left for a roll.
         if known.rolled_to < scope.dataset.limit() {
             roll_inline(&self.core, &self.driver, scope, counter, budget.left(clock)).await;
             known = self.load_from_store(scope, counter).await?;
@@ -314,7 +313,7 @@ impl Counting {
         self.scan_tail(scope, counter, reading, budget).await
     }
 
-    /// Adds the tail event by event, rolling first when it is too long.
+    /// Adds the tail event by event. A tail that is too long is rolled up first.
     async fn scan_tail(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -338,8 +337,8 @@ impl Counting {
         Ok(CountReading { count, saturated, last_write_time: last, behind, exactness, ..reading })
     }
 
-    /// The same scope, with the slices that other servers may have made for what was acknowledged up to now: earlier ones
-    /// while the limit has not come to the first that this server knows, later ones where the limit stands still for long.
+    /// The same scope, with slices that other servers may have made for acknowledged events. Earlier slices can exist while
+    /// the limit lies before the first slice known here; later slices can exist if the limit stands still for long.
     async fn with_all_slices(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -356,7 +355,7 @@ impl Counting {
         Ok(known.unwrap_or_else(|| Arc::clone(scope)))
     }
 
-    /// The checkpoint with up to 10,000 events after it, and whether there are more.
+    /// The checkpoint with at most 10,000 events after it, and whether more exist.
     async fn fold_tail(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -368,7 +367,7 @@ impl Counting {
         Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
     }
 
-    /// The checkpoint with every event after it, however many.
+    /// The checkpoint with all events after it.
     pub(super) async fn fold_whole_tail(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -380,8 +379,8 @@ impl Counting {
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
-    /// The scope with every slice that the tail may lie in, what is kept of the counter, and the checkpoint to fold the tail on. What a cache said of the
-    /// last write is too old to tell them: it is seconds old, and slices may be made meanwhile.
+    /// The scope with every slice in which the tail may lie, the row of the counter, and the checkpoint to fold the tail on.
+    /// A cached last write cannot tell the slices: it is seconds old, and slices may have been made since.
     pub(super) async fn tail_base(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -411,26 +410,26 @@ impl Counting {
     }
 }
 
-/// What a read knows of a counter before it looks at the log.
+/// The state of a counter before a read looks at the log.
 pub(super) struct RolledUpCount {
     value: CachedCount,
-    /// Every acknowledged event up to here is in the value.
+    /// The value contains every acknowledged event up to this time.
     rolled_to: Timestamp,
-    /// What this server had told of the counter before it looked.
+    /// The highest `as_of` served of the counter before this read.
     as_of_floor: Timestamp,
-    /// Whether the last write time is exact at every moment, not only when it was read.
+    /// Whether the last write time stays exact, and is not only a copy.
     is_write_time_exact: bool,
 }
 
 impl RolledUpCount {
-    /// Whether a copy, that says nothing of later writes, has by now been silent for longer than the TTL.
+    /// Whether the last write of a cached copy is older than the TTL by now.
     fn may_have_fallen_silent(&self, scope: &NamespaceScope, limit: Timestamp) -> bool {
         let silent_at = |time| is_silent_beyond_ttl(self.value.last_event_time, time, scope.ttl_at(time));
         !self.is_write_time_exact && silent_at(limit) && !silent_at(self.rolled_to)
     }
 }
 
-/// Whether the sum of a tail says enough: one TTL holds all through it, and no silence inside it can restart the count.
+/// Whether the sum of a tail suffices: one TTL holds throughout, and no silence inside the tail can restart the count.
 fn tail_sum_suffices(scope: &NamespaceScope, tail: &TailSum) -> bool {
     scope.rules.one_ttl_holds(tail.first, tail.last) && tail.holds_under(scope.ttl_at(tail.first))
 }

@@ -1,4 +1,4 @@
-//! The one way into the log: admit, append, answer; verdicts for what came too late.
+//! The one path into the log: admit, append, acknowledge. Late events get verdicts instead.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,16 +18,16 @@ use crate::engine::dataset::closed_timestamp::{InFlightHold, ReservedSequences};
 use crate::engine::fleet::WriteRefusal;
 use crate::ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
-/// What a write keeps until its outcome is decided. It belongs to the log, not to the caller: dropping it sends the
-/// rollup signals first and ends the holds second, so a limit never passes an event that nobody waits for.
+/// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup signals
+/// first and ends the holds second, so a limit never passes an event whose caller has gone.
 struct InFlightWrite {
     core: Arc<EngineCore>,
     scope: Arc<NamespaceScope>,
     holds: [Option<InFlightHold>; 2],
     signals: Vec<(Counter, Timestamp)>,
-    /// The limit that had been told when the holds ended; its events must all lie above.
+    /// The limit at the end of the holds. All events of the write must lie above it.
     limit_at_end: Arc<OnceLock<Timestamp>>,
-    /// The turn of a batch, or of the source of a report; the next begins when this write is decided.
+    /// The permit of a batch, or of the source of a report. The next one begins when this write is decided.
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -36,7 +36,7 @@ impl Drop for InFlightWrite {
         for (counter, time) in &self.signals {
             self.scope.signal(&self.core, counter, *time, *time);
             if self.scope.namespace.spec.counter_type == CounterType::Accurate {
-                // Its reads show the change already; those of other types show it after the roll.
+                // Reads of an accurate counter show the change at once; those of other types show it after the roll.
                 self.core.watchers.wake(counter);
             }
         }
@@ -48,15 +48,15 @@ impl Drop for InFlightWrite {
     }
 }
 
-/// A change that waits for its place in the log.
+/// A change to be appended to the log.
 pub(super) struct Submission {
-    /// The event; one of the server's own gets its token from `own_token`.
+    /// The event. Without a token of the caller, its token comes from `next_server_token`.
     pub event: NewEvent,
     /// Whether the server made the token.
     pub server_made: bool,
 }
 
-/// Where the server's own tokens of one call get their time and their order.
+/// The time and the sequence numbers of the tokens that the server makes for one call.
 pub(super) struct ServerTokenRange {
     hold: InFlightHold,
     next: u32,
@@ -74,14 +74,14 @@ impl Drop for ServerTokenRange {
 }
 
 impl Counting {
-    /// Takes a time for `count` tokens of the server's own, held until the submission that uses it is decided.
+    /// Reserves a time for `count` tokens of the server. The hold lasts until the submission that uses it is decided.
     pub(super) fn reserve_server_tokens(&self, scope: &Arc<NamespaceScope>, count: u32) -> ServerTokenRange {
         let ReservedSequences { hold, first } = scope.dataset.closing.admit_own(self.core.now(), count);
         let end = first.saturating_add(count);
         ServerTokenRange { hold, next: first, end, scope: Arc::clone(scope), hold_transferred: false }
     }
 
-    /// Makes the next token of the server's own; each is greater than those made before it.
+    /// Makes the next token of the server. Each token is greater than the tokens before it.
     pub(super) fn next_server_token(&self, own: &mut ServerTokenRange) -> IdempotencyToken {
         assert!(own.next < own.end, "a call takes a place for each token that it makes");
         let sequence = own.next;
@@ -89,7 +89,7 @@ impl Counting {
         IdempotencyToken::server_made(own.hold.time.millis(), sequence, self.random())
     }
 
-    /// Makes a token for a change that is kept nowhere.
+    /// Makes a token for a change that is not stored.
     pub(super) fn unstored_token(&self, server_time: Timestamp) -> IdempotencyToken {
         let sequence = u32::from_be_bytes(self.random()) % SEQUENCES_PER_MS;
         IdempotencyToken::server_made(server_time.millis(), sequence, self.random())
@@ -101,7 +101,7 @@ impl Counting {
         random
     }
 
-    /// Submits changes and answers each, in their order.
+    /// Submits changes. Returns the outcome of each, in their order.
     pub(super) async fn submit(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -111,7 +111,7 @@ impl Counting {
         self.submit_in_turn(scope, submissions, own, None).await
     }
 
-    /// Submits changes and gives the turn back when they are decided, whether or not the caller still waits.
+    /// Submits changes. The permit is returned when they are decided, even if the caller has gone.
     pub(super) async fn submit_in_turn(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -174,7 +174,7 @@ impl Counting {
                 answers.push(None);
             }
         }
-        // The verdicts come second: they may wait for the limit, and the hold keeps it back.
+        // Verdicts come second, because they may wait for the limit, which the hold keeps back.
         let mut appended = self.append(scope, events, hold).await.into_iter();
         for (at, answer) in self.settle_late_events(scope, late).await {
             answers[at] = Some(answer);
@@ -185,7 +185,7 @@ impl Counting {
             .collect()
     }
 
-    /// Gives the verdicts of late events, some at once and within one budget, each with its place.
+    /// Finds the verdicts of late events, several at a time and within one time budget. Each has the index of its event.
     async fn settle_late_events(
         &self,
         scope: &NamespaceScope,
@@ -219,7 +219,7 @@ impl Counting {
         let appending = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold));
         let answers = appending.instrument(span).await;
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
-        // Asked when the store has answered, for the life in which each event was admitted.
+        // Checked after the store has answered, for the incarnation in which each event was admitted.
         let vouched = self.core.fleet.as_ref().is_none_or(|fleet| {
             let lives = holds.into_iter().flatten().map(|hold| hold.incarnation);
             { lives }.all(|life| fleet.may_acknowledge(life))
@@ -236,8 +236,8 @@ impl Counting {
         answers.into_iter().zip(asked).map(outcome).collect()
     }
 
-    /// Counts an event that is acknowledged although a limit at or above it was told while it was held: rolls and
-    /// verdicts may have passed it. It means that holds or the published limit are broken.
+    /// Counts an event that was acknowledged although a limit at or above it was published during its hold. Rolls and
+    /// verdicts may have missed the event. This is a defect of holds or of the published limit.
     fn check_above(&self, scope: &NamespaceScope, time: Timestamp, limit: Timestamp) {
         if time <= limit {
             self.core.stats.acknowledged_below_limit.increment();
@@ -267,7 +267,7 @@ impl Counting {
         }
     }
 
-    /// What a write is told whose token names a change already.
+    /// The outcome of a write whose token already names a change.
     pub(super) fn check_repeat(&self, found: Change, asked: Change) -> Result<WriteOutcome, CountingError> {
         match found {
             Change::Void => Err(CountingError::NotApplied { server_time: self.core.now() }),
@@ -280,7 +280,7 @@ impl Counting {
     }
 }
 
-/// Others may have told a limit without this member, so that the event may be voided or late.
+/// Other members may have published a limit without this one, so the event may be late or replaced by a tombstone.
 fn lease_lapsed() -> StoreError {
     let why = "this server lost its membership of the fleet before the store answered; retry with the same token";
     StoreError::unknown(StoreErrorKind::Unavailable, "append").with_source(why)

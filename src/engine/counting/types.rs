@@ -1,4 +1,4 @@
-//! What the counter use cases take and answer, in domain words.
+//! The requests and results of the counter use cases, in domain types.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::domain::rollup::series::SeriesRow;
 pub struct Add {
     /// The counter.
     pub name: CounterName,
-    /// What to add; 0 writes nothing.
+    /// The delta; 0 writes nothing and keeps no token.
     pub delta: i64,
     /// The caller's token; none: the server makes one.
     pub token: Option<IdempotencyToken>,
@@ -42,32 +42,32 @@ pub struct Report {
     pub serial: u64,
 }
 
-/// What a write did.
+/// The effect of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteOutcome {
     /// The log holds the change, once.
     Applied,
-    /// The log held it already.
+    /// The log already held the change.
     AlreadyApplied,
 }
 
-/// The answer to a write.
+/// The result of a write.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// What it did.
+    /// The effect of the write.
     pub outcome: WriteOutcome,
     /// The token, as sent or as made by the server.
     pub token: IdempotencyToken,
     /// The server's clock.
     pub server_time: Timestamp,
-    /// For a clear whose caches did not all answer: when every reader sees it.
+    /// For a clear that not all caches confirmed: the time from which every reader sees it.
     pub visible_at: Option<Timestamp>,
 }
 
-/// How new a count has to be.
+/// The freshness that a caller asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Freshness {
-    /// As the counter type says.
+    /// The freshness of the counter type.
     #[default]
     ByType,
     /// The last checkpoint.
@@ -83,13 +83,13 @@ pub enum Exactness {
     ExactAsOf,
     /// Every event acknowledged before the read began.
     UpToDate,
-    /// What this server knows.
+    /// An estimate from the state of this server.
     Estimate,
     /// The checkpoint and the oldest events after it; more are waiting.
     Partial,
 }
 
-/// What a read asks beyond the counter.
+/// The options of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions {
     /// Roll up first if the count is behind by more.
@@ -100,14 +100,14 @@ pub struct ReadOptions {
     pub freshness: Freshness,
 }
 
-/// A count and how far it can be trusted.
+/// A count, with the time up to which it is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountReading {
     /// The count, clamped to 64 bits.
     pub count: i64,
     /// Whether it had to be clamped.
     pub saturated: bool,
-    /// Every event up to here is in the rolled-up part.
+    /// The rolled-up part contains every event up to this time.
     pub as_of: Timestamp,
     /// When `last_write_time` was read from the store.
     pub checked_at: Timestamp,
@@ -127,19 +127,19 @@ impl CountReading {
     }
 }
 
-/// What became of a token.
+/// The verdict on a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenVerdict {
-    /// It was applied: what it did and when.
+    /// The change was applied.
     Applied {
-        /// What it did.
+        /// The change.
         change: crate::domain::counter::Change,
         /// The time of the event.
         event_time: Timestamp,
     },
-    /// It was not applied and never will be.
+    /// The change was not applied and never will be.
     NotApplied,
-    /// Not known yet.
+    /// The verdict is not known yet.
     Pending {
         /// When to ask again.
         retry_after: Duration,
@@ -148,7 +148,7 @@ pub enum TokenVerdict {
     TooOld,
 }
 
-/// A question about a series.
+/// A query of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct SeriesQuery {
     /// The beginning.
@@ -199,7 +199,7 @@ pub struct EventsQuery {
     pub from: Timestamp,
     /// Only events before this time.
     pub to: Timestamp,
-    /// Where to go on: only events older than this key.
+    /// The cursor: only events older than this key.
     pub older_than: Option<EventKey>,
     /// At most this many.
     pub limit: usize,
@@ -210,9 +210,9 @@ pub struct EventsQuery {
 pub struct BucketDifference {
     /// The beginning of the bucket.
     pub start: Timestamp,
-    /// What was recorded; none if no record was found.
+    /// The stored record; none if there is none.
     pub recorded: Option<BucketRecord>,
-    /// What the log holds; none if it holds no row.
+    /// The record computed from the log; none if the log has no row.
     pub found: Option<BucketRecord>,
 }
 
@@ -242,7 +242,6 @@ pub struct Recount {
 pub enum Repair {
     /// It only compares.
     No,
-    /// It takes differences into the count; only where several servers share the store, because in one that a process has
-    /// for itself no event comes late.
+    /// It corrects the count. Only on a shared store: in a store of one process no event comes late.
     Yes,
 }
