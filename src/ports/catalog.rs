@@ -7,20 +7,20 @@ use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// Everything that lives in the catalog now.
+/// The present content of the catalog.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CatalogState {
     /// All datasets.
     pub datasets: Vec<Dataset>,
     /// All live namespaces.
     pub namespaces: Vec<Namespace>,
-    /// The namespace number that the next creation gets.
+    /// The id of the next namespace.
     pub next_namespace_id: u64,
-    /// The dataset number that the next creation gets.
+    /// The id of the next dataset.
     pub next_dataset_id: u32,
 }
 
-/// One change of a namespace, for ever.
+/// One change of a namespace, as its history keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceChange {
     /// The namespace.
@@ -29,13 +29,13 @@ pub struct NamespaceChange {
     pub name: NamespaceName,
     /// The version that the change made.
     pub version: u64,
-    /// When.
+    /// The time of the change.
     pub time: Timestamp,
-    /// Who.
+    /// The author.
     pub actor: String,
-    /// Why.
+    /// The reason that the author gave.
     pub reason: String,
-    /// What changed, one line a setting.
+    /// The differences, a line for each setting.
     pub differences: Vec<String>,
     /// The settings after the change; none when it deleted the namespace.
     pub spec: Option<NamespaceSpec>,
@@ -44,7 +44,7 @@ pub struct NamespaceChange {
 /// A change to commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceRecord {
-    /// The version the namespace must have now; `None`: the name must not exist.
+    /// The version that the namespace must have. `None`: the name must not exist.
     pub expected_version: Option<u64>,
     /// The namespace after the change; none deletes it.
     pub namespace: Option<Namespace>,
@@ -55,8 +55,8 @@ pub struct NamespaceRecord {
 }
 
 impl NamespaceRecord {
-    /// Says why the record cannot be committed beside what a catalog holds, if so: the live namespace of its name, the
-    /// greatest numbers of a namespace and of a dataset that were ever given, and all datasets.
+    /// The reason why the record conflicts with a catalog, if it does. The catalog is given by the live namespace of the
+    /// name, the greatest ids ever used of a namespace and of a dataset, and all datasets.
     pub fn check<'a>(
         &self,
         live: Option<&Namespace>,
@@ -93,16 +93,16 @@ impl NamespaceRecord {
 ///
 /// Laws:
 /// 1. `commit` applies all of a record or nothing, durably, and only if the expectation holds; otherwise `Conflict`.
-/// 2. Numbers of namespaces and datasets are never given twice, not even after a deletion: a commit that creates with a
-///    number below the next one is a `Conflict`.
-/// 3. Every version of a namespace stays readable by `version_of`, also after its deletion.
-/// 4. `history` answers the changes of all namespaces that ever had the name, newest first.
+/// 2. Ids of namespaces and datasets are never reused, not even after a deletion. A commit that creates with an id below the
+///    next one is a `Conflict`.
+/// 3. Every version of a namespace stays readable by `version_of`, even after its deletion.
+/// 4. `history` returns the changes of all namespaces that ever had the name, newest first.
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
-    /// Reads everything that lives now.
+    /// Reads the present content.
     async fn load(&self) -> Result<CatalogState, StoreError>;
 
-    /// A number that changes with every commit of any server; always the same where one process owns the store.
+    /// The revision: it changes with every commit of any server. It is constant where one process owns the store.
     async fn revision(&self) -> Result<i64, StoreError> {
         Ok(0)
     }

@@ -1,4 +1,4 @@
-//! Time and chance, injected so that tests can own them.
+//! Time and randomness, injected so that tests control them.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::domain::time::Timestamp;
 ///
 /// Laws:
 /// 1. `now` is wall time: it may jump either way.
-/// 2. `elapsed` never goes back and does not feel wall-clock steps.
+/// 2. `elapsed` never goes back and ignores steps of the wall clock.
 /// 3. `sleep` returns no earlier than the given time has passed on `elapsed`.
-/// 4. Of two clocks with equal `boot`, `elapsed` counts from the same moment, in whatever processes they are.
+/// 4. Two clocks with equal `boot` count `elapsed` from the same moment, even in different processes.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
     /// Wall time.
@@ -21,14 +21,14 @@ pub trait Clock: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn elapsed(&self) -> Duration;
 
-    /// What `elapsed` counts from.
+    /// The moment from which `elapsed` counts.
     fn boot(&self) -> BootId;
 
     /// Waits.
     async fn sleep(&self, duration: Duration);
 }
 
-/// The name of a moment from which time is counted: of a boot of a machine.
+/// The id of a moment from which time is counted: a boot of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BootId(pub u128);
 

@@ -1,4 +1,4 @@
-//! The cache in front of the checkpoints: count and time in one value.
+//! The cache of checkpoints: count and time in one value.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use crate::domain::counter::{Counter, EventKey};
 use crate::domain::time::Timestamp;
 
-/// What a read needs of a counter, in one value.
+/// The values of a counter that a read needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CachedCount {
     /// The exact count of the checkpoint.
     pub count: i128,
-    /// Every event up to here is in it; `Timestamp::MIN` if the counter was never rolled up.
+    /// The count contains every event up to this time; `Timestamp::MIN` if the counter was never rolled up.
     pub as_of: Timestamp,
     /// The time of the newest mutation folded in.
     pub last_event_time: Option<Timestamp>,
@@ -20,48 +20,48 @@ pub struct CachedCount {
     pub clear: Option<EventKey>,
     /// The time of the newest mutation.
     pub last_write_time: Option<Timestamp>,
-    /// When that was read from the store; `None` means that it is exact at every moment.
+    /// The time at which the last write time was read from the store; none if it is always exact.
     pub checked_at: Option<Timestamp>,
 }
 
-/// The right to fill one key, taken before the store is read. What the numbers mean only the cache knows.
+/// The right to fill one key, taken before the store is read. Its numbers are opaque to all but the cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CacheLease {
-    /// When it was taken, by `Clock::elapsed`; zero where leases do not age.
+    /// The time of the lease by `Clock::elapsed`; zero where leases do not age.
     pub taken: Duration,
-    /// A mark for each replica, in their order; none for one that gave no right.
+    /// A mark for each replica, in their order; none for a replica that gave no lease.
     pub marks: Vec<Option<CacheMark>>,
 }
 
 /// The right to fill one key on one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheMark {
-    /// Names the state of the key when the lease was taken.
+    /// The state of the key at the time of the lease.
     pub number: u64,
-    /// The `as_of` of the value that was there.
+    /// The `as_of` of the value at that time.
     pub held_as_of: Option<Timestamp>,
 }
 
-/// The cache. It may forget anything at any time, and failing is forgetting; it never makes a read fail.
+/// The cache. It may drop any value at any time. A failure counts as a miss and never makes a read fail.
 ///
 /// Laws:
-/// 1. `get` answers a value that was filled, or what the rollup store holds at this moment, or nothing. A value without
-///    `checked_at` is always what the rollup store holds at this moment.
+/// 1. `get` returns a filled value, the present value of the rollup store, or nothing. A value without `checked_at` is always
+///    the present value of the rollup store.
 /// 2. A fill whose lease was taken before the last `delete` of the key changes nothing.
-/// 3. A fill with a lower `as_of` than the value that is there changes nothing.
-/// 4. After `delete` answers `true`, no value filled under an earlier lease is answered. After it answered `false`, none is
+/// 3. A fill with a lower `as_of` than the present value changes nothing.
+/// 4. After `delete` returned `true`, `get` returns no value that was filled under an earlier lease. After `false` this holds
 ///    once `CLEAR_VISIBLE_WITHIN` has passed.
 #[async_trait]
 pub trait CountCache: Send + Sync + 'static {
     /// Reads a value.
     async fn get(&self, counter: &Counter) -> Option<CachedCount>;
 
-    /// Takes the right to fill a key.
+    /// Takes a lease to fill a key.
     async fn lease(&self, counter: &Counter) -> CacheLease;
 
     /// Fills a key.
     async fn fill(&self, counter: &Counter, value: CachedCount, lease: CacheLease);
 
-    /// Forgets a key on every replica; says whether all of them answered.
+    /// Deletes a key on every replica. Returns whether all of them answered.
     async fn delete(&self, counter: &Counter) -> bool;
 }

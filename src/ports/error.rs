@@ -1,18 +1,18 @@
-//! How a store fails: what kind of failure, and whether the effect may have happened.
+//! Errors of stores: the kind of the failure, and whether the effect may have happened.
 
 use std::error::Error;
 use std::fmt;
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreErrorKind {
-    /// The store does not answer, or not in time.
+    /// The store did not answer in time.
     Unavailable,
-    /// The store has no room for this write.
+    /// The store has no space for this write.
     Full,
-    /// Too much is waiting; nothing was done.
+    /// Too many requests are waiting; nothing was done.
     Busy,
-    /// What is stored cannot be right; somebody has to look.
+    /// The stored data is damaged; an operator has to look at it.
     Corrupt,
     /// The record changed since it was read.
     Conflict,
@@ -34,11 +34,11 @@ pub enum EffectOutcome {
 /// A failed call of a store.
 #[derive(Debug)]
 pub struct StoreError {
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub kind: StoreErrorKind,
     /// Whether the effect may have happened.
     pub outcome: EffectOutcome,
-    /// What was being done, for example `append`.
+    /// The operation, for example `append`.
     pub op: &'static str,
     /// The cause, if the store named one.
     pub source: Option<Box<dyn Error + Send + Sync>>,
@@ -50,12 +50,12 @@ impl StoreError {
         Self { kind, outcome: EffectOutcome::NotApplied, op, source: None }
     }
 
-    /// A failure that may have had its effect.
+    /// A failure whose effect may have happened.
     pub fn unknown(kind: StoreErrorKind, op: &'static str) -> Self {
         Self { kind, outcome: EffectOutcome::Unknown, op, source: None }
     }
 
-    /// Names the cause.
+    /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());

@@ -1,4 +1,4 @@
-//! Where slices go before they are dropped.
+//! The export of slices before they are dropped.
 
 use async_trait::async_trait;
 
@@ -9,15 +9,15 @@ use crate::ports::{SliceRow, StoreError};
 /// Takes the rows of whole slices.
 ///
 /// Laws:
-/// 1. `begin` discards whatever an unfinished export of the same slice left behind.
-/// 2. After `finish` the export is durable and complete, and nothing replaces it: an export of the same name with other
-///    rows, as that of another store, stands beside it; one with the same rows is the same export.
+/// 1. `begin` discards the remains of an unfinished export of the same slice.
+/// 2. After `finish` the export is durable and complete, and is never replaced. An export of the same name with other rows,
+///    such as that of another store, gets a file of its own. One with the same rows is the same export.
 ///
-/// A sink knows slices by their names only, so it never says whether a slice of a store was exported: the store exports it
-/// right before it drops it, again if it must.
+/// A sink knows slices only by name, so it cannot say whether a slice of a store was exported. The store exports a slice
+/// directly before it drops it, again if necessary.
 #[async_trait]
 pub trait ExportSink: Send + Sync + 'static {
-    /// Begins anew.
+    /// Begins an export.
     async fn begin(&self, dataset: &NamespaceName, slice_start: Timestamp) -> Result<(), StoreError>;
 
     /// Adds rows; the name of each row's namespace is given beside it.

@@ -7,29 +7,29 @@ use async_trait::async_trait;
 use crate::domain::counter::{Counter, EventKey};
 use crate::ports::StoreError;
 
-/// In which form a store of best-effort counters keeps the laws.
+/// The variants of the laws that a store of best-effort counters keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastCapabilities {
-    /// What becomes of a value that leaves 64 bits.
+    /// The treatment of a value beyond 64 bits.
     pub overflow: Overflow,
-    /// Whose clock ends counters.
+    /// The clock by which counters expire.
     pub expiry: Expiry,
     /// Whether `names` lists anything.
     pub lists_names: bool,
-    /// For how long a token is remembered after its add; zero: not at all.
+    /// The time for which a token is remembered after its add; zero: not at all.
     pub remembers_tokens: Duration,
 }
 
-/// What becomes of a value that leaves 64 bits.
+/// The treatment of a value beyond 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overflow {
-    /// It stays at their end.
+    /// The value saturates.
     Stays,
-    /// It comes in again at the other end.
+    /// The value wraps around.
     Wraps,
 }
 
-/// Whose clock ends counters.
+/// The clock by which counters expire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expiry {
     /// The injected clock: a counter ends with its TTL.
@@ -43,18 +43,18 @@ pub enum Expiry {
 pub struct FastAdd {
     /// The delta.
     pub delta: i64,
-    /// How long the counter lasts from now on; none: for ever.
+    /// The TTL of the counter from now on; none: no expiry.
     pub ttl: Option<Duration>,
     /// The caller's token, if there is one.
     pub token: Option<EventKey>,
 }
 
-/// What an add did.
+/// The outcome of an add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastAddOutcome {
-    /// It was added; the value after it.
+    /// The delta was added; the value after it.
     Applied(i64),
-    /// The token was seen before, so nothing was added; the value as it is, nothing where the counter is absent.
+    /// The token is a duplicate, so nothing was added; the present value, none if the counter is absent.
     Seen(Option<i64>),
 }
 
@@ -78,19 +78,18 @@ impl FastAddOutcome {
 /// Best-effort counters.
 ///
 /// Laws:
-/// 1. `add` answers the value after it; an absent counter starts from 0; each add begins the TTL anew.
-/// 2. `get` answers the value, or nothing for a counter that is absent or expired.
+/// 1. `add` returns the value after it. An absent counter starts from 0. Each add restarts the TTL.
+/// 2. `get` returns the value, or nothing for a counter that is absent or expired.
 /// 3. After `clear` the counter is absent.
-/// 4. A value that would leave 64 bits stays at their end, or, on a store that does its sums itself and only modulo 2^64,
-///    wraps around; the store says which.
-/// 5. Nothing survives a restart of what keeps the counters, and anything may be forgotten under memory pressure.
-/// 6. A failure says whether the add may have happened. An add is never sent again when it may have happened.
-/// 7. With `remembers_tokens`, an add whose token an earlier add of the counter carried within that time adds nothing. An
-///    add that failed with an unknown outcome may be lost for good: its token may be remembered and its delta not be added.
-///    One whose caller goes away counts all the same, or its token is not remembered.
+/// 4. A value beyond 64 bits saturates, or wraps around on a store that adds modulo 2^64. The store says which.
+/// 5. No value survives a restart of the store, and any value may be evicted under memory pressure.
+/// 6. A failure says whether the add may have happened. Such an add is never sent again.
+/// 7. With `remembers_tokens`, an add adds nothing if an earlier add of the counter had the same token within that time. An
+///    add with an unknown outcome may be lost: its token may be recorded without its delta. If the caller of an add goes
+///    away, the add still counts, or its token is not recorded.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
-    /// In which form it keeps the laws.
+    /// The variants of the laws that the store keeps.
     fn capabilities(&self) -> FastCapabilities;
 
     /// Adds.
@@ -102,7 +101,7 @@ pub trait FastCounts: Send + Sync + 'static {
     /// Removes the counter.
     async fn clear(&self, counter: &Counter) -> Result<(), StoreError>;
 
-    /// Lists names with a prefix, above the given name, in their order; a store that cannot list answers none.
+    /// Lists names with a prefix, above the given name, in their order. A store that cannot list returns none.
     async fn names(
         &self,
         namespace: crate::domain::counter::NamespaceId,

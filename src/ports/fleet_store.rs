@@ -1,4 +1,4 @@
-//! What several servers that share a store tell each other through it.
+//! The state that servers of one store share through it.
 
 use async_trait::async_trait;
 
@@ -8,26 +8,27 @@ use crate::domain::rollup::VerifiedBase;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// Which copies of a row are read.
+/// The replicas from which a row is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadReplicas {
-    /// As many as are surely among those that acknowledged it.
+    /// A quorum, which overlaps every acknowledged write.
     Quorum,
-    /// All of them: also a row that only one replica got.
+    /// All replicas: finds even a row that only one replica has.
     All,
 }
 
-/// The members of a fleet, how far each dataset's joiners have to stay away, and repairs of counters.
+/// The members of a fleet, the frontier of each dataset, and repairs of counters.
 ///
 /// Laws:
-/// 1. A heartbeat that was acknowledged is seen by every `members` that begins later, until one with a greater number is,
-///    or the member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
-/// 2. A member that was removed is not listed again, whatever of its heartbeats arrives later.
-/// 3. A frontier never goes back, and one that was raised is seen by every `frontier` that begins later.
-/// 4. A mark that was acknowledged is answered by `Touches::touched` in the step of its time.
-/// 5. `seal` changes what is sealed only if it is what was expected, and answers whether it is now what was asked for.
-///    `RollupStore::read` answers the sealed value until a checkpoint with its number of repairs is put.
-/// 6. How far a shard is sealed never goes back, and is seen by every `sealed_to` that begins after it was put.
+/// 1. Every `members` that begins after an acknowledged heartbeat returns it, until one with a greater number exists or the
+///    member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
+/// 2. A removed member is not listed again, even if more of its heartbeats arrive.
+/// 3. A frontier never goes back. Every `frontier` that begins after a raise returns at least the raised value.
+/// 4. `Touches::touched` returns an acknowledged mark in the step of its time.
+/// 5. `seal` is a compare-and-set: it changes the sealed value only if it equals the expected one, and returns whether the
+///    new value is now stored. `RollupStore::read` returns the sealed value until a checkpoint with its number of repairs
+///    is put.
+/// 6. The sealed time of a shard never goes back. Every `sealed_to` that begins after a put returns at least its value.
 #[async_trait]
 pub trait FleetStore: Send + Sync + 'static {
     /// Writes the heartbeat of a member.
@@ -36,7 +37,7 @@ pub trait FleetStore: Send + Sync + 'static {
     /// Reads the newest heartbeat of every member. Cost: O(members).
     async fn members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError>;
 
-    /// Removes a member for ever.
+    /// Removes a member for good.
     async fn remove(&self, member: MemberId) -> Result<(), StoreError>;
 
     /// Raises the frontier of a dataset; a lower one changes nothing.
@@ -45,8 +46,7 @@ pub trait FleetStore: Send + Sync + 'static {
     /// The frontier of a dataset; `Timestamp::MIN` before the first.
     async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError>;
 
-    /// Leaves a mark that the time bucket of a counter which holds `event` has to be looked at again. The mark stands in
-    /// the step of `time`.
+    /// Marks the time bucket of a counter that contains `event` for a recheck. The mark is in the step of `time`.
     async fn put_recheck_mark(
         &self,
         dataset: DatasetId,
@@ -65,19 +65,19 @@ pub trait FleetStore: Send + Sync + 'static {
         copies: ReadReplicas,
     ) -> Result<Option<Vec<Event>>, StoreError>;
 
-    /// Has the next scans of the log look again where it holds events, for those that came late.
+    /// Lets the next scans of the log rescan its time buckets, for events that came late.
     async fn rescan_late_events(&self, dataset: DatasetId) -> Result<(), StoreError>;
 
-    /// How far each touch shard is sealed, in their order; `None` for a shard of which nothing is.
+    /// The time up to which each touch shard is sealed, in their order; `None` for a shard without sealed buckets.
     async fn sealed_to(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError>;
 
-    /// Puts how far a touch shard is sealed; a lower time changes nothing.
+    /// Stores the time up to which a touch shard is sealed. A lower time changes nothing.
     async fn put_sealed(&self, dataset: DatasetId, shard: u32, to: Timestamp) -> Result<(), StoreError>;
 
-    /// Reads what is sealed of a counter.
+    /// Reads the sealed value of a counter.
     async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<VerifiedBase>, StoreError>;
 
-    /// Seals a counter anew, if what is sealed is still what is expected.
+    /// Replaces the sealed value of a counter, if it still equals the expected one.
     async fn seal(
         &self,
         dataset: DatasetId,

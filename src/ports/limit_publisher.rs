@@ -1,4 +1,4 @@
-//! How far a dataset is closed.
+//! The closed timestamp and the published limit of each dataset.
 
 use async_trait::async_trait;
 
@@ -6,15 +6,16 @@ use crate::domain::counter::DatasetId;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// Frontier and limit of each dataset. On one process the frontier is the limit; in a fleet membership stands between.
+/// The published limit of each dataset. In one process the limit follows its closed timestamp; in a fleet it follows those
+/// of all members.
 ///
 /// Laws:
-/// 1. `publish` answers a limit at or below what every live writer has closed, this one included.
-/// 2. A limit is durable before anybody is told of it, and never goes back, not even over a crash.
-/// 3. `limit` answers the last published limit, `Timestamp::MIN` before the first.
+/// 1. `publish` returns a limit at or below the closed timestamp of every live writer, this one included.
+/// 2. A limit is durable before it is visible, and never goes back, even across a crash.
+/// 3. `limit` returns the last published limit, `Timestamp::MIN` before the first.
 #[async_trait]
 pub trait LimitPublisher: Send + Sync + 'static {
-    /// Publishes what this writer has closed and answers the limit.
+    /// Publishes the closed timestamp of this writer. Returns the limit.
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError>;
 
     /// The last published limit.

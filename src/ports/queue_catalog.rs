@@ -8,7 +8,7 @@ use crate::domain::queue::setup::queue_spec::{CatalogQueue, QueueSpec};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// One change of a queue, for ever.
+/// One change of a queue, as its history keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueChange {
     /// The queue.
@@ -17,33 +17,33 @@ pub struct QueueChange {
     pub name: QueueName,
     /// The version that the change made.
     pub version: u64,
-    /// When.
+    /// The time of the change.
     pub time: Timestamp,
-    /// Who.
+    /// The author.
     pub actor: String,
-    /// Why.
+    /// The reason that the author gave.
     pub reason: String,
-    /// What changed, one line a setting.
+    /// The differences, a line for each setting.
     pub differences: Vec<String>,
     /// The settings after the change; none when it deleted the queue.
     pub spec: Option<QueueSpec>,
-    /// Of a deletion: what it was asked with and answered.
+    /// The record by which a repeated deletion is answered.
     pub deletion: Option<QueueDeletion>,
 }
 
-/// What a repeat of a deletion is answered by.
+/// The record by which a repeated deletion is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueDeletion {
-    /// The caller's name of the request, if it has one.
+    /// The request token of the caller, if there was one.
     pub token: Option<Box<str>>,
-    /// How many messages the queue held.
+    /// The number of messages at the deletion.
     pub messages: u64,
 }
 
 /// A change to commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueRecord {
-    /// The version the queue must have now; `None`: no live queue may have the name, and none ever had the number.
+    /// The version that the queue must have. `None`: no live queue may have the name, and no queue ever had the id.
     pub expected_version: Option<u64>,
     /// The queue after the change; none deletes it.
     pub queue: Option<CatalogQueue>,
@@ -51,21 +51,21 @@ pub struct QueueRecord {
     pub change: QueueChange,
 }
 
-/// A request that its caller may repeat, over a restart too.
+/// A request that its caller may repeat, even across a restart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueRequest {
     /// The queue.
     pub queue: QueueId,
-    /// The caller's name of the request, 1 to 64 bytes.
+    /// The request token of the caller, 1 to 64 bytes.
     pub token: Box<str>,
-    /// A hash of what was asked for: a repeat has the same.
+    /// A hash of the request. A repeat has the same hash.
     pub fingerprint: u64,
-    /// The sequence of each shard when it began: it touches nothing that came later. Of the redrive of one message the
-    /// sequence and the version of that one.
+    /// The sequence of each shard at the beginning: later messages are not touched. For the redrive of one message, its
+    /// sequence and version.
     pub through: Vec<u64>,
-    /// Of a discard: it touches what came to its end by then, by the time of queues.
+    /// For a discard: only messages that ended by this time, by the clock of queues.
     pub ended_by: Option<Timestamp>,
-    /// Until when it is kept, by the wall.
+    /// The wall time until which the request is kept.
     pub until: Timestamp,
 }
 
@@ -73,13 +73,14 @@ pub struct QueueRequest {
 ///
 /// Laws:
 /// 1. `commit` applies all of a record or nothing, durably, and only if the expectation holds; otherwise `Conflict`.
-/// 2. A number stands for one queue for ever: a commit that creates with a number that any queue ever had, or that
-///    changes a queue under another number than it has, is a `Conflict`.
-/// 3. `load` answers every live queue, by name, as its last commit left it.
-/// 4. `history` answers the changes of all queues that ever had the name, newest first; among changes of one time the
-///    higher version first.
-/// 5. `kept` answers what the last `keep` of the queue and token was given, durably, at least until its time is over.
-/// 6. `lease_key` answers the key that its first call was given, durably: a store has one key for ever.
+/// 2. An id names one queue and is never reused. A commit that creates a queue with a used id, or changes a queue under
+///    another id, is a `Conflict`.
+/// 3. `load` returns every live queue, by name, as its last commit left it.
+/// 4. `history` returns the changes of all queues that ever had the name, newest first. Among changes of one time the higher
+///    version comes first.
+/// 5. `saved_request` returns the request of the last `save_request` of the queue and token, durably, at least until the time
+///    of the request is over.
+/// 6. `lease_key` returns the key of its first call, durably: a store has one key for its lifetime.
 #[async_trait]
 pub trait QueueCatalog: Send + Sync + 'static {
     /// Reads every live queue.
@@ -88,14 +89,14 @@ pub trait QueueCatalog: Send + Sync + 'static {
     /// Commits a change.
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError>;
 
-    /// Keeps a request; those whose time is over at `now` give way to it. Where too many are kept whose time is not over,
-    /// another one is `Busy` and `NotApplied`.
+    /// Saves a request. Requests whose time is over at `now` may be evicted for it. If too many requests are still within
+    /// their time, it is refused with `Busy` and `NotApplied`.
     async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
 
     /// Reads a request.
     async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError>;
 
-    /// The key that seals the lease tokens of the store; this one, made by chance, if it has none yet.
+    /// The key that seals the lease tokens of the store. The given random key becomes it if the store has none yet.
     async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError>;
 
     /// Reads the history of a name: `limit` changes after the first `skip`.

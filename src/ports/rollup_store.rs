@@ -1,4 +1,4 @@
-//! Checkpoints and what is kept beside them.
+//! Checkpoints, bucket records, series steps and counter names.
 
 use async_trait::async_trait;
 
@@ -7,7 +7,7 @@ use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// What is kept of one counter, read at one moment.
+/// The stored state of one counter at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RollupRow {
     /// The newest checkpoint.
@@ -16,69 +16,69 @@ pub struct RollupRow {
     pub clear: Option<EventKey>,
     /// The time of the newest mutation; on engines with steps, the end of its step.
     pub last_write_time: Option<Timestamp>,
-    /// Whether the checkpoint was repaired and no roll has taken it up: a watermark then says nothing of what lies above
-    /// its `as_of`, because that was rolled up into the value before the repair.
+    /// Whether the checkpoint was repaired and not rolled since. A watermark then says nothing about events above its
+    /// `as_of`: they were rolled into the value before the repair.
     pub just_repaired: bool,
 }
 
 impl RollupRow {
-    /// The checkpoint to fold on, of a row that was read after a watermark: it holds all that was acknowledged up to it.
+    /// The checkpoint to fold on, for a row that was read after a watermark. It contains all events up to the watermark.
     pub fn base(&self, watermark: Timestamp) -> Checkpoint {
         let mut base = self.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
         base.as_of = base.as_of.max(self.effective_watermark(watermark));
         base
     }
 
-    /// What a watermark that was read before this row says of it.
+    /// The watermark as far as it holds for this row. The watermark was read before the row.
     pub fn effective_watermark(&self, watermark: Timestamp) -> Timestamp {
         if self.just_repaired { Timestamp::MIN } else { watermark }
     }
 }
 
-/// What one roll writes.
+/// The writes of one roll.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RollWrite {
     /// The counter.
     pub counter: Counter,
     /// Its new checkpoint.
     pub checkpoint: Checkpoint,
-    /// Buckets that the checkpoint no longer carries.
+    /// Records of buckets that left the checkpoint.
     pub finished_buckets: Vec<BucketRecord>,
-    /// Series steps that the checkpoint no longer carries.
+    /// Series steps that left the checkpoint.
     pub finished_steps: Vec<StepSum>,
 }
 
 /// Checkpoints, bucket records, series and names.
 ///
 /// Laws:
-/// 1. A checkpoint with a greater `as_of` wins, whatever the order of arrival; one with an equal or lower `as_of` changes
-///    nothing, nor do its finished records.
-/// 2. Finished buckets and steps are readable no later than the checkpoint that no longer carries them.
+/// 1. A checkpoint with a greater `as_of` wins, whatever the order of arrival. One with an equal or lower `as_of` changes
+///    nothing, and neither do its finished records.
+/// 2. Finished buckets and steps are readable no later than the checkpoint that they left.
 /// 3. `read` after an acknowledged append answers as law 1 of the event log says.
 /// 4. A put may be lost in a crash as long as no watermark was put after it; it is never torn.
-/// 5. `names` answers every counter of the namespace that has an acknowledged mutation or a checkpoint, in the order of
-///    names, each once, up to the limit. A counter that was only asked about, and so has voids alone, is not listed.
-/// 6. After `forget`, nothing of the namespace is answered any more, whatever arrives later. What writes under way at that
-///    time leave behind is removed by the next `forget`.
-/// 7. `namespaces` answers every namespace that anything is kept of beside events, forgotten or not, in the order of
-///    numbers, each once, up to the limit.
-/// 8. `series_resolutions` answers every resolution that finished steps are kept of, finest first.
-/// 9. What `rolled_to` answers was the `as_of` of a checkpoint that was stored or read by this process.
+/// 5. `names` returns every counter of the namespace with an acknowledged mutation or a checkpoint, in the order of names,
+///    each once, up to the limit. A counter that has only tombstones, from questions about tokens, is not listed.
+/// 6. After `forget`, no read returns anything of the namespace, whatever arrives later. The next `forget` removes the rows
+///    of writes that were in flight.
+/// 7. `namespaces` returns every namespace with stored rows other than events, forgotten or not, in the order of ids, each
+///    once, up to the limit.
+/// 8. `series_resolutions` returns every resolution with finished steps, finest first.
+/// 9. A result of `rolled_to` was the `as_of` of a checkpoint that this process stored or read.
 #[async_trait]
 pub trait RollupStore: Send + Sync + 'static {
-    /// Reads what is kept of a counter.
+    /// Reads the stored state of a counter.
     async fn read(&self, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError>;
 
-    /// How far this process knows a counter to be rolled up, without asking anybody; none if it does not know.
+    /// The time up to which this process knows a counter to be rolled up, without a request; none if it does not know.
     fn rolled_to(&self, _dataset: DatasetId, _counter: &Counter) -> Option<Timestamp> {
         None
     }
 
-    /// Writes rolls. All or nothing for each counter.
+    /// Writes rolls, atomically for each counter.
     async fn put(&self, dataset: DatasetId, writes: Vec<RollWrite>) -> Result<(), StoreError>;
 
-    /// Reads the records of finished buckets with `from <= start < to`, oldest first; those that repairs have changed instead
-    /// of those that rolls wrote.
+    /// Reads the records of finished buckets with `from <= start < to`, oldest first. The record of a repair replaces that of
+    /// a roll.
     async fn buckets(
         &self,
         dataset: DatasetId,
@@ -107,7 +107,7 @@ pub trait RollupStore: Send + Sync + 'static {
     /// Removes finished steps of a resolution that start before a time, at least in whole storage periods.
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError>;
 
-    /// Lists the resolutions, in seconds, that finished steps are kept of; none where steps expire by themselves.
+    /// Lists the resolutions, in seconds, with finished steps; none where steps expire by themselves.
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError>;
 
     /// Lists names with a prefix, above the given name.
@@ -119,9 +119,9 @@ pub trait RollupStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<CounterName>, StoreError>;
 
-    /// Lists the namespaces that anything is kept of, above the given number. Cost: O(limit).
+    /// Lists the namespaces with stored rows, above the given id. Cost: O(limit).
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError>;
 
-    /// Removes everything of a namespace; may be repeated. Events go with their slices.
+    /// Removes all rows of a namespace except events, which go with their slices. May be repeated.
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError>;
 }

@@ -1,4 +1,4 @@
-//! The durable index of touched counters, and how far it has been worked off.
+//! The durable index of touched counters, and the watermarks up to which it was processed.
 
 use async_trait::async_trait;
 
@@ -13,15 +13,15 @@ pub struct Touch {
     pub step: Timestamp,
     /// The counter.
     pub counter: Counter,
-    /// The time bucket that has to be compared with its record, for a recheck mark.
+    /// For a recheck mark: the time bucket to compare with its record.
     pub recheck: Option<Timestamp>,
 }
 
 /// Touches and watermarks. A dataset has 64 touch shards; a counter's shard is `Counter::touch_shard`.
 ///
 /// Laws:
-/// 1. A touch of an acknowledged event is answered for its shard and step until its slice is dropped.
-/// 2. `touched` answers each (step, counter, mark) once, steps in order, up to the limit; fewer only at the end of the range.
+/// 1. `touched` returns the touch of an acknowledged event for its shard and step until the slice is dropped.
+/// 2. `touched` returns each (step, counter, mark) once, steps in order, up to the limit; fewer only at the end of the range.
 /// 3. A watermark never goes back: putting a lower one changes nothing.
 /// 4. A watermark is durable no earlier than every checkpoint that was put before it.
 #[async_trait]
