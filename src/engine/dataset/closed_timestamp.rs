@@ -1,8 +1,8 @@
-//! Closed timestamps: below `closed` this writer admits nothing, so what lies there can be summed for good.
+//! Closed timestamps: this writer admits no event at or below `closed`, so the events up to there can be summed for good.
 //!
-//! The published system sums up to a guess (now minus the accept limit); a slow write behind the guess is lost. Here a
-//! writer holds what it has admitted until the outcome is known, and `closed` waits for the oldest hold. Comparing with
-//! `closed` and registering the hold are one step under one lock, so no event slips in below a limit that was told.
+//! The published system sums up to a guess (now minus the accept limit), and loses a slow write behind the guess. Here a
+//! writer holds admitted events until their outcome is known, and `closed` waits for the oldest hold. Comparing with
+//! `closed` and registering the hold are one step under one lock, so no event gets in below a published limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,22 +23,22 @@ pub struct ClosedTimestampTracker {
 struct ClosingState {
     closed: Timestamp,
     holds: BTreeMap<Timestamp, u32>,
-    /// The millisecond of the newest events of the server's own, and the next sequence number in it.
+    /// The millisecond of the newest server-made events, and the next sequence number in it.
     own_sequence: (i64, u32),
-    /// The life of this writer in its fleet; what an earlier one held is not waited for.
+    /// The incarnation of this writer in its fleet. Holds of earlier incarnations are ignored.
     incarnation: u64,
 }
 
-/// A note that admitted events may not be durable yet. `release` must be called once for it.
+/// A hold: admitted events may not be durable yet. `release` must be called once for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InFlightHold {
     /// The oldest of the events' times.
     pub time: Timestamp,
-    /// The life in which they were admitted.
+    /// The incarnation in which they were admitted.
     pub incarnation: u64,
 }
 
-/// Whether events were admitted.
+/// The result of an admission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventAdmission {
     /// The closed timestamp that the events were compared with.
@@ -47,7 +47,7 @@ pub struct EventAdmission {
     pub hold: Option<InFlightHold>,
 }
 
-/// Places for events of the server's own: one time, and sequence numbers in it that nobody else gets.
+/// Sequence numbers for server-made events: unique numbers within one millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservedSequences {
     /// The hold; its time, a whole millisecond, is that of the events.
@@ -57,13 +57,13 @@ pub struct ReservedSequences {
 }
 
 impl ClosedTimestampTracker {
-    /// Begins with nothing held; nothing at or below `closed` will be admitted.
+    /// Starts without holds. No event at or below `closed` will be admitted.
     pub fn new(accept_limit: Duration, closed: Timestamp) -> Self {
         let state = ClosingState { closed, holds: BTreeMap::new(), own_sequence: (i64::MIN, 0), incarnation: 0 };
         Self { accept_limit, state: Mutex::new(state) }
     }
 
-    /// Admits those times that lie above the closed timestamp, under one hold at the oldest of them.
+    /// Admits the times above the closed timestamp, under one hold at the oldest of them.
     pub fn admit(&self, times: impl IntoIterator<Item = Timestamp>, now: Timestamp) -> EventAdmission {
         let mut state = self.state.lock();
         let closed = state.advance(now, self.accept_limit);
@@ -71,11 +71,11 @@ impl ClosedTimestampTracker {
         EventAdmission { closed, hold: oldest.map(|time| state.hold(time)) }
     }
 
-    /// Makes places for `count` events of the server's own and holds their time: the first whole millisecond above both
-    /// the closed timestamp and one millisecond ago, and never before one that was handed out.
+    /// Reserves sequence numbers for `count` server-made events and holds their time: the first whole millisecond above both
+    /// the closed timestamp and one millisecond ago, and never before an earlier reservation.
     ///
-    /// Of two calls the later one gets greater places, also within a millisecond and when the clock goes back: a clear
-    /// wipes what was acknowledged before it began and nothing that begins after its answer.
+    /// Of two calls the later one gets greater numbers, even within a millisecond and when the clock goes back. So a clear
+    /// covers all events acknowledged before it began, and no event that begins after its response.
     pub fn admit_own(&self, now: Timestamp, count: u32) -> ReservedSequences {
         let mut state = self.state.lock();
         let closed = state.advance(now, self.accept_limit);
@@ -93,8 +93,7 @@ impl ClosedTimestampTracker {
         ReservedSequences { hold: state.hold(Timestamp::from_millis(millis)), first }
     }
 
-    /// Begins another life of this writer: it admits nothing at or below `closed`, and what it held before is not waited
-    /// for any more.
+    /// Begins another incarnation of this writer. It admits nothing at or below `closed`, and earlier holds are ignored.
     pub fn begin_incarnation(&self, life: u64, closed: Timestamp) {
         let mut state = self.state.lock();
         state.incarnation = life;
@@ -117,7 +116,7 @@ impl ClosedTimestampTracker {
         }
     }
 
-    /// The closed timestamp at this moment, computed anew. It never goes back.
+    /// Computes the present closed timestamp. It never goes back.
     pub fn closed(&self, now: Timestamp) -> Timestamp {
         self.state.lock().advance(now, self.accept_limit)
     }

@@ -1,4 +1,4 @@
-//! What a running server knows of each dataset: what it has closed, how far the limit is, which slices there are.
+//! The running state of each dataset on this server: closed timestamp, published limit, watermarks and slices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -24,24 +24,24 @@ use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
 pub struct DatasetState {
     /// Its settings.
     pub dataset: Arc<Dataset>,
-    /// What this writer has closed and holds.
+    /// The closed timestamp and the holds of this writer.
     pub closing: Arc<ClosedTimestampTracker>,
     /// Its slices.
     pub slices: SliceTable,
     /// Counters that wait for a roll, by touch shard.
     pub pending: PendingRolls,
-    /// Room for the items of batches and streams that were taken in.
+    /// The permits for accepted items of batches and streams.
     pub batch_permits: Arc<Semaphore>,
     watermarks: Vec<AtomicI64>,
     limit: Watermark,
     published: Mutex<PublishedLimit>,
     publish: Notify,
-    /// Whether the publishing loop rests, because nobody writes, reads or waits.
+    /// Whether the publishing loop is idle, because there are no writes, reads or waiters.
     publisher_idle: AtomicBool,
-    /// Up to where nothing was stale when its last rest ended.
+    /// The time up to which nothing was stale at the end of its last idle period.
     idle_until: AtomicI64,
     active: AtomicBool,
-    /// How far rankings were told to reach.
+    /// The highest `as_of` served by rankings.
     ranked_to: AtomicI64,
     seal_lag_micros: AtomicU64,
 }
@@ -54,7 +54,7 @@ impl DatasetState {
         if let Some(fleet) = fleet {
             fleet.join(id, Arc::clone(&closing)).await?;
         }
-        // The limit before the slices: all that lies at or below it is in slices that are listed now.
+        // The limit is read before the slices: all events at or below it are in the slices listed now.
         let limit = stores.progress.limit(id).await?;
         let slices = SliceTable::open(id, dataset.settings.slice_width(), stores.slices.as_ref()).await?;
         let stored = stores.touches.watermarks(id).await?;
@@ -80,17 +80,17 @@ impl DatasetState {
         })
     }
 
-    /// Its number.
+    /// Its id.
     pub fn id(&self) -> DatasetId {
         self.dataset.id
     }
 
-    /// The published limit: no acknowledged event at or below it can still appear.
+    /// The published limit: no further acknowledged event can appear at or below it.
     pub fn limit(&self) -> Timestamp {
         Timestamp::from_micros(self.limit.get())
     }
 
-    /// The watermark of a touch shard: every acknowledged event up to here is in its counter's checkpoint.
+    /// The watermark of a touch shard: every acknowledged event up to it is in the checkpoint of its counter.
     pub fn watermark(&self, shard: u32) -> Timestamp {
         Timestamp::from_micros(self.watermarks[shard as usize].load(Ordering::Acquire))
     }
@@ -100,18 +100,18 @@ impl DatasetState {
         self.watermarks[shard as usize].fetch_max(watermark.micros(), Ordering::AcqRel);
     }
 
-    /// Notes how far the sealing of this server's shards is behind what is due.
+    /// Sets the lag of the sealing of this server's shards.
     pub fn note_seal_lag(&self, lag: Duration) {
         self.seal_lag_micros.store(u64::try_from(lag.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How far the sealing of this server's shards is behind what is due.
+    /// The lag of the sealing of this server's shards.
     pub fn seal_lag(&self) -> Duration {
         Duration::from_micros(self.seal_lag_micros.load(Ordering::Relaxed))
     }
 
-    /// Publishes what is closed now, if it is above the limit. Called by one loop only. In a fleet it is what all members
-    /// have closed, published by one of them and read by the others.
+    /// Publishes the closed timestamp as the limit, if it lies above it. Only one loop calls this. In a fleet the limit covers
+    /// all members; one member publishes it and the others read it.
     pub async fn publish_limit(&self, core: &EngineCore) -> Result<Timestamp, StoreError> {
         let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
         match &core.fleet {
@@ -121,8 +121,8 @@ impl DatasetState {
         }
     }
 
-    /// Publishes what all members have closed, if that is this one's to do: it looks after the dataset, or whoever does has
-    /// not for a lease, because it does not reach the cluster of this dataset.
+    /// Publishes the limit of the fleet, if this member is responsible for the dataset. It also does so if the responsible
+    /// member has not published for a lease, because it cannot reach the cluster of the dataset.
     async fn publish_fleet_limit(
         &self,
         core: &EngineCore,
@@ -148,34 +148,34 @@ impl DatasetState {
         self.adopt_limit(limit, stores).await
     }
 
-    /// Reads the limit that is published at this moment, by whichever member.
+    /// Reads the present limit, whichever member published it.
     pub async fn stored_limit(&self, stores: &Stores) -> Result<Timestamp, StoreError> {
         let limit = stores.progress.limit(self.id()).await?;
         self.adopt_limit(limit, stores).await
     }
 
-    /// Takes in a limit that another member may have published.
+    /// Adopts a limit that another member may have published.
     async fn adopt_limit(&self, limit: Timestamp, stores: &Stores) -> Result<Timestamp, StoreError> {
         if limit > self.limit() {
-            // What was acknowledged up to it may lie in slices that other members have made.
+            // Events acknowledged up to it may lie in slices that other members have made.
             self.slices.follow(stores.slices.as_ref()).await?;
         }
         Ok(self.raise_limit(limit))
     }
 
-    /// Tells whoever waits for it.
+    /// Raises the limit and wakes its waiters.
     fn raise_limit(&self, limit: Timestamp) -> Timestamp {
         self.limit.raise(limit.micros());
         self.limit()
     }
 
-    /// Notes that the publishing loop rests: whatever it could publish at any moment, nobody misses.
+    /// Notes that the publishing loop is idle: no caller needs a newer limit.
     pub fn begin_idle(&self) {
         self.publisher_idle.store(true, Ordering::Release);
     }
 
-    /// Notes that the publishing loop works. A limit that is old because it rested is not held against it, nor that a new
-    /// dataset has none.
+    /// Notes that the publishing loop works again. The age of the limit from the idle period does not count as staleness,
+    /// and neither does the missing limit of a new dataset.
     pub fn end_idle(&self, now: Timestamp) {
         let begins = self.limit() == Timestamp::MIN && self.idle_until.load(Ordering::Acquire) == i64::MIN;
         if begins || self.publisher_idle.load(Ordering::Acquire) {
@@ -184,7 +184,7 @@ impl DatasetState {
         }
     }
 
-    /// How old at least is what readers on this server see of the dataset, whatever became of the loops that should move it.
+    /// The staleness of the dataset for readers on this server, even if the loops that move the limit have failed.
     pub fn staleness(&self, now: Timestamp) -> Duration {
         if self.publisher_idle.load(Ordering::Acquire) {
             return now.since(self.closing.closed(now));
@@ -199,31 +199,31 @@ impl DatasetState {
         self.publish.notify_one();
     }
 
-    /// Waits until somebody wants a newer limit.
+    /// Waits for a request of a newer limit.
     pub async fn limit_requested(&self) {
         self.publish.notified().await;
     }
 
-    /// Whether anything happened since the last call; then watermarks are worth writing.
+    /// Whether there was activity since the last call. Only then are watermarks worth writing.
     pub fn take_active(&self) -> bool {
         self.active.swap(false, Ordering::AcqRel)
     }
 
-    /// How far a ranking is told to reach: at least as far as one before it. What was rolled up to a time stays so, also
-    /// where a counter is to be rolled once more from before it.
+    /// The `as_of` of a ranking: never lower than that of an earlier one. A counter rolled up to a time stays so, even if it
+    /// is rolled again from an earlier time.
     pub fn raise_ranked_to(&self, to: Timestamp) -> Timestamp {
         Timestamp::from_micros(self.ranked_to.fetch_max(to.micros(), Ordering::AcqRel)).max(to)
     }
 
-    /// Lets `take_active` say so once more.
+    /// Marks activity for the next `take_active`.
     pub fn stay_active(&self) {
         self.active.store(true, Ordering::Release);
     }
 
-    /// The limit, after asking for a newer one and waiting within a budget if it is older than one could be.
+    /// The limit, after requesting a newer one and waiting within a budget if it is older than one could be.
     pub async fn fresh_limit(&self, clock: &dyn Clock, budget: Duration) -> Timestamp {
         let due = clock.now() - self.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL;
-        // Waiting helps only where a hold does not keep the limit back.
+        // Waiting helps only if no hold keeps the limit back.
         let closable = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
         if self.limit() >= due || closable <= self.limit() {
             return self.limit();
@@ -243,17 +243,17 @@ impl DatasetState {
     }
 }
 
-/// What a member knows of the limits that others publish.
+/// The limits of other members, as this member knows them.
 #[derive(Default)]
 struct PublishedLimit {
     /// The newest limit that was read or published by this member.
     limit: Option<Timestamp>,
-    /// When a limit was last read that this member had not published, by the running time of the process.
+    /// The time of the last read of a limit that another member published, by the running time of the process.
     foreign_read_at: Duration,
 }
 
 impl PublishedLimit {
-    /// Takes a limit in as it was read; answers whether no other member has published one for a lease.
+    /// Adopts a limit that was read. Returns whether no other member has published one for a lease.
     fn is_stalled(&mut self, limit: Timestamp, now: Duration) -> bool {
         if self.limit.is_none_or(|known| limit > known) {
             *self = Self { limit: Some(limit), foreign_read_at: now };
@@ -261,7 +261,7 @@ impl PublishedLimit {
         now.saturating_sub(self.foreign_read_at) >= MEMBER_LEASE
     }
 
-    /// Notes a limit that this member publishes, which tells nothing of the others.
+    /// Notes a limit that this member publishes. It says nothing about other members.
     fn note_own_limit(&mut self, limit: Timestamp) {
         self.limit = self.limit.max(Some(limit));
     }
@@ -274,7 +274,7 @@ pub struct Datasets {
 }
 
 impl Datasets {
-    /// The state of a dataset, opened if need be.
+    /// The state of a dataset, opened if necessary.
     pub async fn open(
         &self,
         dataset: &Arc<Dataset>,

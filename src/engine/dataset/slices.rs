@@ -1,10 +1,9 @@
 //! The slice rows of one dataset, as this server knows them, and the fold rules that they freeze.
 //!
-//! The rows this server knows touch without a gap, from the first ever written to two slices ahead; a roll over a range
-//! that they do not cover is refused, never treated as empty. The store may have a gap for as long as rows are made, or
-//! after a crash in the middle of that: such rows are filled up first and known second. A gap that a long standstill left,
-//! where nothing but voids is ever written any more, becomes one long slice: it can be answered for like any other and
-//! costs one row.
+//! The known rows have no gap, from the first row ever written to two slices ahead. A roll over a range that they do not
+//! cover is refused, never treated as empty. The store may have a gap while rows are made, or after a crash at that time:
+//! the gap is filled first, and the rows are known afterwards. A long standstill leaves a gap in which only tombstones are
+//! written. It becomes one long slice, which costs one row.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,18 +27,18 @@ pub struct SliceTable {
     dataset: DatasetId,
     width: Duration,
     rows: ArcSwap<Vec<TimeSlice>>,
-    /// One caller at a time makes rows, so that those of two callers leave no gap between them.
+    /// One caller at a time makes rows, so that the rows of two callers leave no gap.
     making: Arc<Semaphore>,
 }
 
-/// Rows that are to be made, with the turn to make them.
+/// Rows to be made, with the lock to make them.
 pub struct MissingSlices {
     requested: Range<Timestamp>,
     _turn: OwnedSemaphorePermit,
 }
 
 impl SliceTable {
-    /// Reads the rows of a dataset. None is known as long as they have a gap: `make` fills it.
+    /// Reads the rows of a dataset. While they have a gap, no row is known; `make` fills the gap.
     pub async fn open(dataset: DatasetId, width: Duration, store: &dyn TimeSlices) -> Result<Self, StoreError> {
         let rows = store.list(dataset).await?;
         let rows = if have_no_gap(&rows) { rows } else { Vec::new() };
@@ -51,13 +50,13 @@ impl SliceTable {
         self.rows.load_full()
     }
 
-    /// Reads the rows again, for those that other servers have made and the statuses that they have moved. A gap between
-    /// rows that are just being made is an error: nobody may take it for a time without events.
+    /// Reads the rows again, for new rows and statuses of other servers. A gap between rows in creation is an error, because
+    /// it must not look like a time without events.
     pub async fn refresh(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
         self.take_in(store.list(self.dataset).await?)
     }
 
-    /// The same for the rows that a limit which was just answered speaks of: the store has read them for it.
+    /// The same for the rows up to the newest limit, which the store has already read.
     pub async fn follow(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
         self.take_in(store.list_cached(self.dataset).await?)
     }
@@ -86,7 +85,7 @@ impl SliceTable {
         }
     }
 
-    /// The first time that a token can still be answered for: what is older was dropped, or is due to be.
+    /// The earliest time for which a token has a verdict. Older slices are dropped, or due to be.
     pub fn oldest_live(&self, now: Timestamp, delete_after: Duration) -> Timestamp {
         let rows = self.rows.load();
         let due = slice_start(now - delete_after, self.width);
@@ -95,22 +94,22 @@ impl SliceTable {
         due.min(live.unwrap_or(due)).max(dropped.unwrap_or(Timestamp::MIN))
     }
 
-    /// Whether the rows from `from` to two slices beyond `to` are to be made; waits for whoever makes rows at this moment.
+    /// The missing rows from `from` to two slices beyond `to`. Waits for another caller that makes rows.
     pub async fn missing(&self, from: Timestamp, to: Timestamp) -> Option<MissingSlices> {
         let asked = slice_start(from, self.width)..slice_start(to, self.width) + self.width * (1 + AHEAD);
         let turn = Arc::clone(&self.making).acquire_owned().await.expect("the semaphore is never closed");
         let rows = self.rows.load();
         let is_covered = rows.first().zip(rows.last()).is_some_and(|(first, last)| {
-            // What other servers made in between touches these.
+            // The rows of other servers in between are adjacent to these.
             first.start <= asked.start && asked.end <= last.end
         });
         if is_covered { None } else { Some(MissingSlices { requested: asked, _turn: turn }) }
     }
 
-    /// Makes missing rows, and those between them and the known ones: one by one, or as one long slice where there are too
-    /// many. Nothing is known of them before all are made. Cost: O(known rows), and a bounded number of new ones.
+    /// Makes missing rows, and those between them and the known rows: one by one, or as one long slice if there are too many.
+    /// They are known only after all are made. Cost: O(known rows), and a bounded number of new rows.
     ///
-    /// `versions` are frozen into each new row. What is cut off in the middle is made up for by the next call.
+    /// `versions` are frozen into each new row. The next call finishes an interrupted one.
     pub async fn make(
         &self,
         missing: MissingSlices,
@@ -119,7 +118,7 @@ impl SliceTable {
         store: &dyn TimeSlices,
     ) -> Result<(), StoreError> {
         let asked = &missing.requested;
-        // What other servers have made, so that what is made here does not overlap it, and what a crash left unfinished.
+        // Read again, so that new rows do not overlap those of other servers or of an interrupted call.
         let known = merged_rows(&self.rows.load(), store.list(self.dataset).await?);
         let (mut start, mut end) = (asked.start, asked.end);
         if let (Some(first), Some(last)) = (known.first(), known.last()) {
@@ -143,15 +142,15 @@ impl SliceTable {
         self.merge(rows)
     }
 
-    /// Where the first new slice of a gap ends. What was asked for and what lies before and behind it are filled apart, so
-    /// that the slices of the present are short however long the gap before them is.
+    /// The end of the first new slice of a gap. The requested range and the ranges before and after it are filled separately,
+    /// so that the present slices are short, however long the gap before them is.
     fn end_of_new(&self, gap: Range<Timestamp>, asked: &Range<Timestamp>) -> Timestamp {
         let piece_end =
             [asked.start, asked.end].into_iter().find(|edge| gap.start < *edge).unwrap_or(gap.end).min(gap.end);
         if piece_end.since(gap.start) > self.width * GAP_SLICES_MAX { piece_end } else { gap.start + self.width }
     }
 
-    /// Notes that a slice moved on in its life.
+    /// Notes the new status of a slice.
     pub fn note_status(&self, start: Timestamp, status: SliceStatus) {
         self.rows.rcu(|rows| {
             let mut rows = Vec::clone(rows);
@@ -167,7 +166,7 @@ impl SliceTable {
         TimeSlice { dataset: self.dataset, start: slice.start, end: slice.end, status, versions: versions.clone() }
     }
 
-    /// Takes rows in; their status may have moved on meanwhile. Refuses what would leave a gap.
+    /// Adds rows; their status may have changed meanwhile. Refuses rows that would leave a gap.
     fn merge(&self, new: Vec<TimeSlice>) -> Result<(), StoreError> {
         let mut leaves_a_gap = false;
         self.rows.rcu(|old| {

@@ -1,6 +1,6 @@
-//! A number that only grows, and those who wait for it.
+//! A number that only grows, and its waiters.
 //!
-//! Who waited first is woken first. (A `tokio::sync::watch` wakes in an order of its own chance, and with that a run of the
+//! Waiters are woken in the order of their arrival. (A `tokio::sync::watch` wakes in a random order, and a run of the
 //! simulation would no longer follow from its seed.)
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,17 +15,17 @@ pub struct Watermark {
 }
 
 impl Watermark {
-    /// Begins at a value.
+    /// Starts at a value.
     pub fn new(value: i64) -> Self {
         Self { value: AtomicI64::new(value), moved: Notify::new() }
     }
 
-    /// The value at this moment.
+    /// The present value.
     pub fn get(&self) -> i64 {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Raises the value and wakes whoever waits; a value that is not greater changes nothing.
+    /// Raises the value and wakes the waiters. A value that is not greater changes nothing.
     pub fn raise(&self, to: i64) {
         if self.value.fetch_max(to, Ordering::AcqRel) < to {
             self.moved.notify_waiters();
@@ -41,7 +41,7 @@ impl Watermark {
     /// Waits until the value is at least this.
     pub async fn reach(&self, least: i64) {
         loop {
-            // Listening before looking, so that no step between the two is missed.
+            // Subscribed before the check, so that no raise between the two is missed.
             let mut moved = std::pin::pin!(self.moved.notified());
             moved.as_mut().enable();
             if self.get() >= least {

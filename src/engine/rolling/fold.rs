@@ -1,7 +1,7 @@
-//! Folds over a counter's log, page by page, for rolls and for whoever needs the same without writing.
+//! Folds over the log of a counter, page by page, for rolls and for reads that need the same without writing.
 //!
-//! A fold begins where its checkpoint ends, so no event is folded twice. It lets others have their turn after each page,
-//! however fast the log answers: so a long fold stops nobody, and ends there when its caller goes away.
+//! A fold begins at the end of its checkpoint, so no event is folded twice. It yields to other tasks after each page, however
+//! fast the log is. So a long fold blocks no other task, and it ends at a page if its caller goes away.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, Event};
@@ -10,21 +10,20 @@ use crate::domain::rollup::{Checkpoint, EventFolder};
 use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::ports::{ScanOrder, ScanRange, StoreError};
 
-/// A fold that has taken the events of its range and is to be finished.
+/// A fold that has processed the events of its range and is not finished yet.
 pub struct FoldedLog<'a> {
     /// The fold.
     pub folder: EventFolder<'a>,
-    /// How many events it was given.
+    /// The number of folded events.
     pub events: u64,
     /// The time of the newest.
     pub newest: Option<Timestamp>,
-    /// Whether the range holds more events than were to be taken.
+    /// Whether the range contains more events than the maximum.
     pub more: bool,
 }
 
 impl EngineCore {
-    /// Folds what the log holds in (base.as_of, to], the first so many events at most. Cost: O(events that are taken), a page
-    /// at a time.
+    /// Folds the events of the log in (base.as_of, to], up to a maximum. Cost: O(folded events), a page at a time.
     pub async fn fold_pages<'a>(
         &self,
         scope: &'a NamespaceScope,
@@ -36,7 +35,7 @@ impl EngineCore {
         self.fold_pages_noting(scope, counter, base, (to, events_max), |_| {}).await
     }
 
-    /// The same, and notes each event that is taken, in the order of keys.
+    /// The same, and reports each folded event, in the order of keys.
     pub async fn fold_pages_noting<'a>(
         &self,
         scope: &'a NamespaceScope,
@@ -51,7 +50,7 @@ impl EngineCore {
         let mut folded =
             FoldedLog { folder: EventFolder::new(base, &scope.rules), events: 0, newest: None, more: false };
         loop {
-            // One more than is left tells whether there are more.
+            // One event beyond the maximum tells whether there are more.
             range.limit = left.saturating_add(1).min(FOLD_EVENTS_AT_ONCE_MAX);
             let mut page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
             let is_last = page.len() < range.limit;

@@ -1,7 +1,7 @@
-//! Which counters of a dataset wait for a roll, counted by touch shard and second of their oldest event.
+//! The counters of a dataset that wait for a roll, counted by touch shard and second of their oldest event.
 //!
-//! A watermark may follow the limit only as far as nobody waits for an older time. An event is counted here before its
-//! hold ends, so whoever reads the limit first and this second misses nothing.
+//! A watermark follows the limit only up to the oldest waiting event. An event is counted here before its hold ends, so a
+//! reader that reads the limit first and this second misses no event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct PendingRolls {
 #[derive(Debug, Default)]
 struct PendingShard {
     waiting: BTreeMap<Timestamp, u32>,
-    /// Steps from here on are not in any Set and have to be read from the touch index.
+    /// Steps from here on are in no Set and have to be read from the touch index.
     replay_from: Option<Timestamp>,
     /// Steps from here on are being read.
     replaying: Option<Timestamp>,
@@ -35,12 +35,12 @@ impl Default for PendingRolls {
 }
 
 impl PendingRolls {
-    /// A counter begins to wait for events from `oldest` on.
+    /// Notes that a counter waits for a roll of events from `oldest` on.
     pub fn begin(&self, shard: u32, oldest: Timestamp) {
         *self.shards[shard as usize].lock().waiting.entry(oldest.floor_to(SECOND)).or_insert(0) += 1;
     }
 
-    /// A counter no longer waits.
+    /// Notes that a counter no longer waits.
     pub fn end(&self, shard: u32, oldest: Timestamp) {
         let mut shard = self.shards[shard as usize].lock();
         let second = oldest.floor_to(SECOND);
@@ -53,27 +53,27 @@ impl PendingRolls {
         }
     }
 
-    /// A signal was lost: the touch index must be read again from this time on.
+    /// Notes a lost signal: the touch index must be read again from this time on.
     pub fn note_lost_signal(&self, shard: u32, oldest: Timestamp) {
         let mut shard = self.shards[shard as usize].lock();
         shard.replay_from = Some(shard.replay_from.map_or(oldest, |from| from.min(oldest)));
     }
 
-    /// Begins to read the touch index again, and says from where, if that is due. What is lost from now on is due anew.
+    /// Begins a replay of the touch index if one is due, and returns its start. Signals lost from now on need another one.
     pub fn begin_replay(&self, shard: u32) -> Option<Timestamp> {
         let mut shard = self.shards[shard as usize].lock();
-        // What an earlier replay did not bring to its end is due as well.
+        // An unfinished earlier replay is due as well.
         let due = shard.replay_from.take().into_iter().chain(shard.replaying).min();
         shard.replaying = due;
         due
     }
 
-    /// The touch index was read to its end.
+    /// Notes the end of a replay.
     pub fn end_replay(&self, shard: u32) {
         self.shards[shard as usize].lock().replaying = None;
     }
 
-    /// How far a watermark may go: everything up to here that was signalled before the call has been rolled.
+    /// The highest possible watermark: all events up to it that were signalled before this call are rolled.
     pub fn rolled_up_to(&self, shard: u32, limit: Timestamp) -> Timestamp {
         let shard = self.shards[shard as usize].lock();
         let waiting = shard.waiting.first_key_value().map(|(second, _)| second.just_before());
@@ -81,12 +81,12 @@ impl PendingRolls {
         limit.min(waiting.unwrap_or(Timestamp::MAX)).min(replay.unwrap_or(Timestamp::MAX))
     }
 
-    /// How many counters wait.
+    /// The number of waiting counters.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().waiting.values().map(|count| *count as usize).sum::<usize>()).sum()
     }
 
-    /// Whether nobody waits and nothing is to be read again.
+    /// Whether no counter waits and no replay is due.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| {
             let shard = shard.lock();

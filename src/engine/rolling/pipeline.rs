@@ -1,4 +1,4 @@
-//! The queues of a namespace and the loop that works off one of them.
+//! The rollup queues of a namespace, and the loop of one queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,13 @@ use crate::engine::rolling::queue::{
     ByCounter, OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
 };
 
-/// A failed roll is tried again after this long.
+/// The backoff of a failed roll.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The rollup queues of a namespace; none once it is deleted.
 pub struct NamespaceRollupQueues {
     namespace: NamespaceId,
-    /// The settings that the loops were told of.
+    /// The settings that the loops use.
     version: AtomicU64,
     dataset: Arc<DatasetState>,
     queues: ArcSwap<Vec<Arc<RollupQueue>>>,
@@ -38,7 +38,7 @@ impl NamespaceRollupQueues {
         Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
     }
 
-    /// Tells the loops that there are other settings, if there are.
+    /// Passes changed settings to the loops.
     pub fn note_version(&self, version: u64) {
         if self.version.swap(version, Ordering::AcqRel) != version {
             self.queues.load().iter().for_each(|queue| queue.note_change());
@@ -55,13 +55,13 @@ impl NamespaceRollupQueues {
         self.queues.load_full()
     }
 
-    /// Replaces the queues by another number of them; what waits in the old ones moves over as their loops end.
+    /// Replaces the queues by another number of queues. Waiting counters move over as the loops of the old queues end.
     pub fn resize(&self, num_queues: u32) {
         let old = self.queues.swap(Arc::new(make_queues(num_queues)));
         old.iter().for_each(|queue| queue.close());
     }
 
-    /// The namespace was deleted: nobody waits any more, and whoever is still writing has nobody to tell.
+    /// Ends the queues of a deleted namespace. Its waiting counters are dropped, and later signals are ignored.
     pub fn end(&self, bytes: &SetBytes) {
         for queue in self.queues.swap(Arc::default()).iter() {
             queue.close();
@@ -72,14 +72,14 @@ impl NamespaceRollupQueues {
         }
     }
 
-    /// What a counter waits for in this process; none if it does not wait.
+    /// The pending roll of a counter in this process; none if it does not wait.
     pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        // It may wait in a queue that was replaced and has not handed it over yet; then it is told a moment later.
+        // It may wait in a replaced queue that has not handed it over yet; then it is found a moment later.
         let queues = self.queues.load();
         (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
     }
 
-    /// Offers a counter to its queue; a signal that finds no room is made up for by the touch index.
+    /// Offers a counter to its queue. The touch index covers a signal for which the queue has no space.
     pub fn offer(
         &self,
         core: &EngineCore,
@@ -97,7 +97,7 @@ impl NamespaceRollupQueues {
             match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
                 OfferOutcome::Accepted => return,
                 OfferOutcome::Lost => return core.stats.signals_lost.increment(),
-                // The queue was replaced or ended a moment ago, and `queues` says so already.
+                // The queue was replaced or ended a moment ago, and `queues` already reflects that.
                 OfferOutcome::Closed => {}
             }
         }
@@ -117,7 +117,7 @@ fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
 
-/// When the turn of a queue was last, at or before now, if each of so many queues has one in every window.
+/// The start of the last turn of a queue, at or before now. Each queue has one turn in every window.
 fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Duration {
     let (window, place, places) = (window.as_nanos().max(1), u128::from(place), u128::from(places.max(1)));
     let since = (now.as_nanos() + window - window * place / places) % window;
@@ -132,9 +132,9 @@ pub struct RollupQueueLoop {
     queue: Arc<RollupQueue>,
     recirculating: ByCounter<Timestamp>,
     pacer: Pacer,
-    /// Which of how many queues it is. They take turns within a coalescing time, so that they do not roll all at once.
+    /// The index of the queue and the number of queues. Their turns are spread over a coalescing time.
     turn: (u32, u32),
-    /// Since when the Set fills; none while there is nothing to roll.
+    /// The time at which the Set began to fill; none while it is empty.
     filling: Option<FillWindow>,
 }
 
@@ -142,12 +142,12 @@ pub struct RollupQueueLoop {
 #[derive(Clone, Copy)]
 struct FillWindow {
     began: Duration,
-    /// The least time it takes, after a failure.
+    /// The shortest filling time, after a failure.
     least: Duration,
 }
 
 impl RollupQueueLoop {
-    /// Makes the loop of a queue, one of so many.
+    /// Makes the loop of a queue.
     pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
             core,
@@ -161,7 +161,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Moves what was drained to what is parked; a counter that waits already keeps its place and its need.
+    /// Parks the drained counters. A counter that is already parked keeps its position and its oldest event.
     fn park_drained(&mut self) {
         let pending = &self.dataset.pending;
         let mut all_parked = self.queue.parked();
@@ -181,7 +181,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Rolls those for whom the limit has passed a time of theirs. Answers whether a roll failed.
+    /// Rolls the parked counters whose events the limit has passed. Returns whether a roll failed.
     async fn roll_ready(&mut self, scope: &NamespaceScope, ready_at: impl Fn(&PendingRoll) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
@@ -222,7 +222,7 @@ impl RollupQueueLoop {
         failed
     }
 
-    /// Ends the wait of a counter, or begins the next one if newer events were signalled.
+    /// Ends the wait of a counter, or starts the next one if newer events were signalled.
     fn finish_roll(&mut self, scope: &NamespaceScope, counter: &Counter, as_of: Timestamp) {
         let mut parked = self.queue.parked();
         let Some(waiting) = parked.get_mut(counter) else { return };
@@ -259,7 +259,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Hands everything over to the queues that replaced this one.
+    /// Moves all counters to the queues that replaced this one.
     fn hand_over(&mut self, scope: &NamespaceScope) {
         self.park_drained();
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
@@ -269,7 +269,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// The namespace was deleted: nobody waits any more.
+    /// Drops the counters of a deleted namespace.
     fn abandon(&mut self) {
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
@@ -277,8 +277,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// The latest time that a counter waits for and that the limit reaches in the time left; for those who wait for later
-    /// ones, what can be closed at this moment.
+    /// The latest signalled time that the limit reaches in the time left. For later signals, the present closed timestamp.
     fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
         let now = self.core.now();
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
@@ -288,7 +287,7 @@ impl RollupQueueLoop {
     }
 
     async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
-        // The Set fills again from here on, while the rolls run: it is drained every coalescing time, not that much later.
+        // The Set fills again during the rolls, so it is drained every coalescing time.
         let drained = self.core.clock.elapsed();
         self.park_drained();
         let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;

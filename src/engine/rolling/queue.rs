@@ -13,10 +13,10 @@ use crate::domain::counter::Counter;
 use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
 use crate::engine::rolling::pending::PendingRolls;
 
-/// Counters by the hash that they carry: the same order of them in every process, so that a simulation repeats itself.
+/// Counters by their precomputed hash: the same order in every process, so that a simulation is reproducible.
 pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<PrecomputedHasher>>;
 
-/// Takes the hash that a counter brings as it is.
+/// Uses the precomputed hash of a counter.
 #[derive(Default)]
 pub struct PrecomputedHasher(u64);
 
@@ -36,25 +36,25 @@ impl Hasher for PrecomputedHasher {
     }
 }
 
-/// What a counter waits for.
+/// The pending roll of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PendingRoll {
     /// The oldest event that is not rolled up.
     pub oldest: Timestamp,
-    /// The limit has to reach this before a roll is worth a read.
+    /// The limit at which a roll is worth a read.
     pub min_limit: Timestamp,
     /// The newest event that was signalled.
     pub newest: Timestamp,
 }
 
-/// What became of a signal.
+/// The outcome of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OfferOutcome {
     /// The counter waits in the Set.
     Accepted,
-    /// There was no room; the touch index has to be read again.
+    /// The queue has no space; the touch index has to be read again.
     Lost,
-    /// The queue was replaced: offer it to its successor.
+    /// The queue was replaced; offer the counter to its successor.
     Closed,
 }
 
@@ -62,7 +62,7 @@ pub enum OfferOutcome {
 #[derive(Default)]
 pub struct RollupQueue {
     set: Mutex<RollupSet>,
-    /// Counters that were drained and still wait, for the loop of the queue. Locked before the Set where both are.
+    /// Drained counters that still wait. If both are locked, this one is locked before the Set.
     parked: Mutex<ByCounter<PendingRoll>>,
     wake: Notify,
     changed: Notify,
@@ -73,7 +73,7 @@ pub struct RollupQueue {
 struct RollupSet {
     waiting: ByCounter<PendingRoll>,
     bytes: usize,
-    /// Bytes of counters that were drained but still wait.
+    /// Bytes of drained counters that still wait.
     parked_bytes: usize,
     closed: bool,
 }
@@ -89,7 +89,7 @@ impl SetBytes {
     }
 }
 
-/// What a waiting counter costs in memory, about.
+/// The approximate memory of a waiting counter.
 pub fn cost_of(counter: &Counter) -> usize {
     counter.name().as_str().len() + 112
 }
@@ -137,7 +137,7 @@ impl RollupQueue {
         OfferOutcome::Accepted
     }
 
-    /// Takes the whole Set; its bytes count as parked until they are released.
+    /// Drains the Set. Its bytes count as parked until they are released.
     pub fn drain(&self) -> ByCounter<PendingRoll> {
         let mut set = self.set.lock();
         set.parked_bytes += set.bytes;
@@ -145,12 +145,12 @@ impl RollupQueue {
         mem::take(&mut set.waiting)
     }
 
-    /// Counters that were drained and still wait. Only the loop of the queue changes them.
+    /// Drained counters that still wait. Only the loop of the queue changes them.
     pub fn parked(&self) -> MutexGuard<'_, ByCounter<PendingRoll>> {
         self.parked.lock()
     }
 
-    /// What a counter waits for, in the Set or drained from it; none if it does not wait.
+    /// The pending roll of a counter, in the Set or drained from it; none if it does not wait.
     pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
         let parked = self.parked.lock();
         let in_set = self.set.lock().waiting.get(counter).copied();
@@ -175,14 +175,14 @@ impl RollupQueue {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// Takes no more counters; senders turn to the successor.
+    /// Closes the queue; senders turn to its successor.
     pub fn close(&self) {
         self.set.lock().closed = true;
         self.wake.notify_one();
         self.note_change();
     }
 
-    /// Notes that the settings changed, so that a pause is measured anew.
+    /// Notes changed settings, so that a pause is measured again.
     pub fn note_change(&self) {
         self.changed.notify_one();
     }
@@ -213,9 +213,9 @@ impl RollupQueue {
     }
 }
 
-/// What bounds an offer.
+/// The bounds of an offer.
 pub struct OfferLimits<'a> {
-    /// What this queue may hold.
+    /// The bytes of this queue.
     pub capacity_bytes: usize,
     /// The bytes of all Sets.
     pub all: &'a SetBytes,

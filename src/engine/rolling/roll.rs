@@ -21,13 +21,13 @@ struct PreparedRoll {
     read_duration: Duration,
 }
 
-/// How far a counter is rolled up, or that it is not.
+/// The time up to which a counter is rolled up, or an error.
 pub type RollResult = Result<Timestamp, StoreError>;
 
 impl EngineCore {
     /// Rolls counters of one namespace up to the limit, reading at most `permits` at once, and writes them together.
     ///
-    /// Answers how far each is rolled up, in the order of the counters, and pushes the durations of the reads.
+    /// Returns the time up to which each is rolled up, in the order of the counters, and appends the durations of the reads.
     pub async fn roll(
         &self,
         scope: &NamespaceScope,
@@ -69,14 +69,13 @@ impl EngineCore {
         limit: Timestamp,
     ) -> Result<Box<PreparedRoll>, StoreError> {
         let began = self.clock.elapsed();
-        // Watermark first and checkpoint second: everything acknowledged up to a watermark was in the checkpoint
-        // before the watermark moved.
+        // The watermark is read before the checkpoint: all events up to it were in the checkpoint before it moved.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let lease = scope.cache.lease(counter).await;
         let read_at = self.now();
         let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
-        // The first roll on a repaired value goes at least as far as any roll on the value before it, on which watermarks
-        // may have moved: those rolls knew their limits before the repair was written.
+        // The first roll on a repaired value reaches at least as far as every roll on the value before the repair, on which
+        // watermarks may have moved. Those rolls read their limits before the repair was written.
         let limit = if row.just_repaired { scope.dataset.stored_limit(&self.stores).await? } else { limit };
         let base = row.base(watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
@@ -84,7 +83,7 @@ impl EngineCore {
         Ok(Box::new(PreparedRoll { counter: counter.clone(), lease, row, read_at, write, read_duration: took }))
     }
 
-    /// Folds what the log holds in (base.as_of, limit]; none if it holds nothing there.
+    /// Folds the events of the log in (base.as_of, limit]; none if there are no events.
     async fn fold_log(
         &self,
         scope: &NamespaceScope,
@@ -128,7 +127,7 @@ impl EngineCore {
         let value = cached(&prepared.row, checkpoint, prepared.read_at);
         scope.cache.fill(&prepared.counter, value, prepared.lease).await;
         if scope.needs_as_of_floor {
-            // A reader may have filled in what it read before; whoever is woken must not be shown that.
+            // A reader may have filled the cache with an older value, which a woken watcher must not see.
             self.as_of_floor.note(&prepared.counter, checkpoint.as_of);
         }
         self.rankings.note(&prepared.counter, checkpoint);
@@ -137,7 +136,7 @@ impl EngineCore {
     }
 }
 
-/// The cache value of a checkpoint and what was read beside the one before it.
+/// The cache value of a checkpoint and of the row that was read with its predecessor.
 pub fn cached(row: &RollupRow, checkpoint: &Checkpoint, now: Timestamp) -> CachedCount {
     CachedCount {
         count: checkpoint.count,

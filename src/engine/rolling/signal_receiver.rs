@@ -1,7 +1,7 @@
-//! Takes in the rollup signals of other servers.
+//! Receives the rollup signals of other servers.
 //!
-//! They come over a network, late, twice or from a server that sees other members; none of them can make a count wrong, and
-//! none may hold a watermark back for longer than the limit needs to reach the present.
+//! Signals may arrive late, twice, or from a server with another view of the members. No signal can make a count wrong, and
+//! none may keep a watermark back for longer than the limit needs to reach the present.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ impl SignalReceiver {
         Self { core }
     }
 
-    /// Whether what came with signals is the secret of a member of the fleet.
+    /// Whether the secret of a call with signals is that of a member of the fleet.
     pub fn is_of_member(&self, shown: Option<&FleetSecret>) -> bool {
         let fleet = self.core.fleet.as_ref();
         shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.is_member_secret(shown)))
     }
 
-    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet; answers how many were taken. Those of namespaces that
-    /// are not known here, or that are rolled up so far already, are left out.
+    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet. Returns the number of accepted
+    /// counters. Counters of unknown namespaces, and counters already rolled up that far, are skipped.
     pub async fn take(&self, signals: Vec<CounterSignal>) -> Result<usize, StoreError> {
         if self.core.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
             return Ok(0);
@@ -46,7 +46,7 @@ impl SignalReceiver {
         Ok(taken)
     }
 
-    /// What of a signal is not rolled up yet, and no later than an event can be; the touches have the rest.
+    /// The part of a signal that is not rolled up yet and no later than an event can be. The touch index covers the rest.
     fn range(&self, scope: &NamespaceScope, signal: &CounterSignal) -> Option<(Timestamp, Timestamp)> {
         let rolled = scope.dataset.watermark(signal.counter.touch_shard());
         let oldest = signal.oldest.max(rolled.just_after()).max(scope.first_time());
