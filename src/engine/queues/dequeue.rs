@@ -1,8 +1,8 @@
-//! Giving messages to workers: over all shards best head first, and waiting inside the server.
+//! Dequeue: leases over all shards, best message first, with waiting inside the server.
 //!
-//! A shard is asked only if it may have something; so "empty" costs nothing. With several shards that have messages each
-//! is asked for its share, so the order over shards is near, and exact within each. A worker that goes away while it is
-//! answered loses no lease: those are released.
+//! A shard is asked only if it may have a message, so an empty result costs nothing. Of several shards with messages each is
+//! asked for its share: the order is exact within a shard and approximate across shards. Leases for a worker that goes away
+//! during its call are released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,28 +25,28 @@ use crate::engine::queues::unexpected;
 use crate::engine::queues::waiters::WaiterSlot;
 use crate::ports::{ShardCommand, StoredMessage};
 
-/// What a worker asks for.
+/// A dequeue request.
 #[derive(Clone, Debug, Default)]
 pub struct DequeueRequest {
-    /// How many messages at most, 1 to 100.
+    /// The most messages, 1 to 100.
     pub max: usize,
     /// The lease.
     pub lease: Option<Duration>,
-    /// How long to wait for the first message; more than `DEQUEUE_WAIT_MAX` counts as that.
+    /// The wait for the first message, at most `DEQUEUE_WAIT_MAX`.
     pub wait: Duration,
-    /// What the messages must have.
+    /// The filter.
     pub filter: Filter,
-    /// This message only, if it has what the filter asks for.
+    /// Only this message, if it matches the filter.
     pub message: Option<MessageRef>,
-    /// What to do while dequeues are blocked.
+    /// The behaviour while dequeues are blocked.
     pub blocked: WhenBlocked,
-    /// The call of a session that this is; a repeat of it is given the same leases.
+    /// The session call of this request. A repeat of it gets the same leases.
     pub session: Option<SentSessionCall>,
-    /// The wait ends with so many messages; 0 stands for 1. Leases run from when each was found.
+    /// The number of messages that ends the wait; 0 means 1. Each lease runs from the time at which it was given.
     pub min: usize,
 }
 
-/// What to do while dequeues are blocked.
+/// The behaviour while dequeues are blocked.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum WhenBlocked {
     /// Refuse.
@@ -61,7 +61,7 @@ pub enum WhenBlocked {
 pub struct LeasedMessage {
     /// The lease.
     pub lease: LeaseGrant,
-    /// Its token as the worker gets it.
+    /// The lease token of the worker.
     pub token: String,
     /// The message.
     pub message: StoredMessage,
@@ -69,40 +69,40 @@ pub struct LeasedMessage {
     pub at: Timestamp,
 }
 
-/// What a worker gets. Dropped without `take`, it releases its leases, unless a session has them: that may come back.
+/// A batch of leases. Dropped without `take`, it releases them, unless they belong to a session, which may come back.
 pub struct LeaseBatch {
     context: Arc<QueueContext>,
     queue: Arc<ServedQueue>,
-    /// Each with when the look began that found it, by elapsed time.
+    /// Each lease with the start of the look that found it, by elapsed time.
     leases: Vec<(LeasedMessage, Duration)>,
-    /// When the last look began.
+    /// The start of the last look.
     looked: Duration,
-    /// The session whose leases they are.
+    /// The session of the leases.
     session: Option<SessionId>,
     /// The shards that were asked.
     asked_shards: Vec<u32>,
-    /// Whether fewer than asked for are all there are.
+    /// Whether there are no more messages than these.
     pub completeness: Completeness,
 }
 
 impl LeaseBatch {
-    /// The queue, and its number.
+    /// The queue and its id.
     pub fn queue(&self) -> (QueueId, QueueName) {
         let record = self.queue.record.load();
         (record.id, record.spec.name.clone())
     }
 
-    /// Whether anything was found.
+    /// Whether there are leases.
     pub fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 
-    /// How long nothing changes by itself.
+    /// The time until the next change by time alone.
     pub fn next_event_in(&self) -> Option<Duration> {
         self.queue.next_event_in(self.context.clock.elapsed())
     }
 
-    /// Hands the leases over to whoever answers them, best priority first. Those of earlier looks have begun to run out.
+    /// Takes the leases for the response, best priority first. Leases of earlier looks have used up part of their time.
     pub fn take(mut self) -> Vec<LeasedMessage> {
         let now = self.looked;
         let mut leases = std::mem::take(&mut self.leases);
@@ -114,7 +114,7 @@ impl LeaseBatch {
         leases.into_iter().map(left).collect()
     }
 
-    /// Takes in what a shard has given.
+    /// Adds the leases of a shard.
     pub(super) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
         let now = self.looked;
         if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
@@ -128,7 +128,7 @@ impl LeaseBatch {
         self.leases.extend(given.map(|given| (given, now)));
     }
 
-    /// Whether no other message has room in the answer.
+    /// Whether the response has no space for another message.
     fn is_full(&self) -> bool {
         self.room() == 0
     }
@@ -151,7 +151,7 @@ impl Drop for LeaseBatch {
 }
 
 impl Queues {
-    /// Leases messages, waiting for the first if asked to.
+    /// Leases messages, and waits for the first on request.
     pub async fn dequeue(&self, name: &QueueName, ask: DequeueRequest) -> Result<LeaseBatch, QueueError> {
         if !(1..=DEQUEUE_MESSAGES_MAX).contains(&ask.max) {
             return Err(InvalidCommandPart::Count.into());
@@ -166,7 +166,7 @@ impl Queues {
                 return Ok(again);
             }
             if session.is_superseded {
-                // What it leased now could be confirmed by what the session says of its later calls, and be seen by nobody.
+                // A later call of the session could confirm a lease of this call without having seen it.
                 return Err(Refusal::SequenceTooOld.into());
             }
         }
@@ -177,7 +177,7 @@ impl Queues {
         self.dequeue_within(name, &queue, &ask, call).await
     }
 
-    /// Leases what there is, or what comes within the wait.
+    /// Leases the available messages, or those that arrive within the wait.
     async fn dequeue_within(
         &self,
         name: &QueueName,
@@ -189,7 +189,7 @@ impl Queues {
         let (mut rounds, mut told) = (0, false);
         let mut found = self.empty_batch(queue, call.map(|call| call.id));
         let mut place = None;
-        // Whether one look came to the end while the place was held, and nothing has woken it since.
+        // Whether a look reached the end while the slot was held, and nothing has woken it since.
         let mut seen_all = false;
         loop {
             let looked = place.as_ref().map(WaiterSlot::begin_look);
@@ -205,11 +205,11 @@ impl Queues {
             }
             seen_all |= looked.is_some() && found.completeness == Completeness::Complete;
             if seen_all && left.is_zero() && found.completeness == Completeness::Partial {
-                // The last look began a walk anew; what it has not come to was looked at before.
+                // The last look started a walk again; the part that it did not reach was examined before.
                 found.completeness = Completeness::Complete;
             }
             if found.completeness != Completeness::Complete && (rounds < DEQUEUE_ROUNDS_MAX || !left.is_zero()) {
-                // A bound left something over: nobody is told "empty" before all was looked at.
+                // A bound left messages over: the result is not "empty" before all were examined.
                 rounds += 1;
                 continue;
             }
@@ -217,7 +217,7 @@ impl Queues {
                 return Ok(found);
             }
             let (Some(place), Some(looked)) = (&place, looked) else {
-                // Whoever takes a place looks once more before resting; most find something at once and need none.
+                // The owner of a slot looks once more before it sleeps. Most requests find messages at once and need no slot.
                 place = Some(queue.waiters.enter(Arc::new(ask.filter.clone())));
                 continue;
             };
@@ -232,7 +232,7 @@ impl Queues {
         }
     }
 
-    /// Takes what there is, over all shards.
+    /// Leases the available messages of all shards.
     pub(super) async fn lease_from_shards(
         &self,
         queue: &Arc<ServedQueue>,
@@ -249,7 +249,7 @@ impl Queues {
         }
         let (mut exhausted, mut left_over) = (vec![false; queue.shards() as usize], false);
         if call.is_some() {
-            // A shard answers a call of a session once; asked again, it would answer the same.
+            // A shard answers a call of a session once; asked again, it would return the same.
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
@@ -295,7 +295,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Leases one message by name.
+    /// Leases one message by id or key.
     async fn dequeue_one(
         &self,
         queue: &Arc<ServedQueue>,
@@ -306,7 +306,7 @@ impl Queues {
         self.refuse_blocked(queue)?;
         let mut found = self.empty_batch(queue, call.map(|call| call.id));
         if !ask.filter.is_empty() {
-            // Metadata never changes, so what does not fit now never will.
+            // Metadata never changes, so a message that does not match now never will.
             let name = queue.record.load().spec.name.clone();
             let looked = self.get_message(&name, message.clone()).await?;
             if !ask.filter.matches(&looked.message.head.metadata) {

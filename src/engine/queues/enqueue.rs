@@ -1,4 +1,4 @@
-//! Taking messages in: name them, find their shard, send them there.
+//! Enqueue: choose the id and the shard of each message, and send it there.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
 /// A message as a caller sends it.
 #[derive(Clone, Debug, Default)]
 pub struct SentMessage {
-    /// Its name, if the caller made one.
+    /// The id, if the caller sent one.
     pub id: Option<MessageId>,
-    /// The time its name carries, if any.
+    /// The time in the id, if any.
     pub token_time: Option<Timestamp>,
     /// The payload.
     pub payload: Bytes,
@@ -37,13 +37,13 @@ pub struct SentMessage {
     pub metadata: Metadata,
     /// The invisibility.
     pub invisibility: Option<Duration>,
-    /// The lease it asks for.
+    /// The default lease.
     pub lease_duration: Option<Duration>,
-    /// How often it may be tried.
+    /// The maximum number of attempts.
     pub max_attempts: Option<u32>,
     /// The TTL.
     pub ttl: Option<Duration>,
-    /// What selects its shard.
+    /// The routing value, which selects the shard.
     pub shard_key: Option<Box<str>>,
     /// Its type.
     pub kind: Option<Box<str>>,
@@ -51,30 +51,30 @@ pub struct SentMessage {
     pub trace_context: Option<Box<str>>,
 }
 
-/// A message that is being taken in.
+/// A message during its enqueue.
 struct EnqueueId {
     id: MessageId,
-    /// Whether its caller made the name.
+    /// Whether the caller sent the id.
     idempotent: bool,
 }
 
-/// What came of an enqueue.
+/// The outcome of an enqueue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EnqueueOutcome {
-    /// The name.
+    /// The id.
     pub id: MessageId,
-    /// The place.
+    /// The message key.
     pub key: MessageKey,
-    /// The state right after the first call.
+    /// The state directly after the first call.
     pub state: MessageState,
-    /// Whether an earlier call took it in.
+    /// Whether an earlier call enqueued it.
     pub already_enqueued: bool,
     /// Whether a repeat would be recognised.
     pub idempotent: bool,
 }
 
 impl Queues {
-    /// Takes a message of a caller in; creates the queue if a template says so.
+    /// Enqueues a message. Creates the queue if a template matches.
     pub async fn enqueue(
         &self,
         caller: &CallerId,
@@ -93,7 +93,7 @@ impl Queues {
         self.enqueue_outcome(&queue, named, self.context.call(&queue, shard, command).await?)
     }
 
-    /// Takes messages in, each with its own answer.
+    /// Enqueues messages, each with its own outcome.
     pub async fn batch_enqueue(
         &self,
         caller: &CallerId,
@@ -131,7 +131,7 @@ impl Queues {
         Ok(names.into_iter().zip(answers).map(enqueued).collect())
     }
 
-    /// Refuses what a new queue would refuse, so that no message that is not taken in leaves a queue behind.
+    /// Checks a message against a new queue, so that a refused message leaves no new queue behind.
     fn check_on_empty_shard(&self, spec: &QueueSpec, sent: SentMessage, step: StepTime) -> Result<(), QueueError> {
         let (id, now) = (QueueId(0), step.now);
         let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now };
@@ -141,7 +141,7 @@ impl Queues {
         shard.apply(command, step).reply.map(drop).map_err(|refusal| refused(&queue, refusal, self.context.now()))
     }
 
-    /// The name of a message, and the command that takes it in with its shard.
+    /// The id of a message, and its enqueue command with the shard.
     fn enqueue_command(
         &self,
         queue: &ServedQueue,
@@ -193,7 +193,7 @@ impl Queues {
         }
     }
 
-    /// A name for a message that brings none: a UUIDv7.
+    /// An id for a message without one: a UUIDv7.
     fn server_made_id(&self) -> MessageId {
         let millis = u64::try_from(self.context.now().millis()).unwrap_or(0);
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.random()).into_uuid();
@@ -201,7 +201,7 @@ impl Queues {
     }
 }
 
-/// What a refused enqueue is told, with what its caller needs to know.
+/// The error of a refused enqueue, with the values that its caller needs.
 fn refused(queue: &ServedQueue, refusal: Refusal, server_time: Timestamp) -> QueueError {
     match refusal {
         Refusal::Invalid(InvalidCommandPart::TokenTime) => QueueError::FutureTime { server_time },
@@ -213,7 +213,7 @@ fn refused(queue: &ServedQueue, refusal: Refusal, server_time: Timestamp) -> Que
     }
 }
 
-/// A hash over everything a caller sent but the name, in which every part says where it ends.
+/// A hash over all parts of a message except its id. Every part includes its length.
 fn fingerprint_of(sent: &SentMessage) -> u64 {
     let mut hash = Xxh3::new();
     let mut part = |bytes: Option<&[u8]>| {

@@ -1,8 +1,7 @@
-//! A queue that is served: its settings of the moment, and what its shards have to offer.
+//! A queue that is served: its present settings, and the status of its shards.
 //!
-//! The views of the shards are exact as far as commands of this server go, because each answer brings one and no other
-//! server writes to this store; what time alone changes is known by the moment of the next event. So a look that finds
-//! nothing costs the store nothing.
+//! The status of a shard is exact for all commands, because each answer brings one and no other server writes to this store.
+//! Changes by time alone are known by the time of the next event. So a dequeue that finds nothing costs the store nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,18 +24,18 @@ use crate::ports::ShardStatus;
 
 /// A queue that is served.
 pub struct ServedQueue {
-    /// The queue as the catalog has it.
+    /// The entry of the queue in the catalog.
     pub record: ArcSwap<CatalogQueue>,
-    /// Who waits for its messages.
+    /// The dequeues that wait for its messages.
     pub waiters: Waiters,
-    /// What those who watch it read last.
+    /// The last depths that its watches read.
     pub depth_cache: DepthCache,
-    /// What happened to its messages; none before it is served.
+    /// The metrics of its messages; none before it is served.
     pub counts: OnceLock<Arc<QueueCounts>>,
     shards: Box<[ServedShard]>,
-    /// When a dequeue looked last, in microseconds of elapsed time above 0; 0 before the first.
+    /// The time of the last dequeue, in microseconds of elapsed time above 0; 0 before the first.
     last_dequeue_micros: AtomicU64,
-    /// The place of the caller whose first enqueue made it.
+    /// The quota permit of the caller whose first enqueue made it.
     _share: Option<QuotaPermit>,
 }
 
@@ -44,9 +43,9 @@ pub struct ServedQueue {
 pub struct ServedShard {
     /// Which.
     pub id: ShardId,
-    /// The way to it.
+    /// Its calls.
     pub calls: ShardCalls,
-    /// Where walks of filters stand.
+    /// The cursors of filter walks.
     pub filter_cursors: FilterCursors,
     last_view: Mutex<ReceivedView>,
 }
@@ -54,21 +53,21 @@ pub struct ServedShard {
 #[derive(Default)]
 struct ReceivedView {
     view: ShardStatus,
-    /// When the view came, by elapsed time.
+    /// The time of the status, by elapsed time.
     at: Duration,
-    /// When time alone changes something, by elapsed time.
+    /// The time of the next change by time alone, by elapsed time.
     next_event_at: Option<Duration>,
 }
 
-/// Where the walks of filters without an index stand in a shard: the next dequeue of the same filter goes on there, so
-/// that any number of messages is looked through in bounded steps. What is forgotten begins anew.
+/// The cursors of walks of filters without an index in a shard. The next dequeue of the same filter continues at the cursor,
+/// so any number of messages is searched in bounded steps. A walk whose cursor was dropped starts again.
 #[derive(Default)]
 pub struct FilterCursors {
     cursors: Mutex<VecDeque<(Filter, Cursor)>>,
 }
 
 impl FilterCursors {
-    /// Takes the place where a walk stands. O(walks).
+    /// Takes the cursor of a walk. O(walks).
     pub fn cursor(&self, filter: &Filter) -> Option<Cursor> {
         if filter.is_empty() {
             return None;
@@ -78,7 +77,7 @@ impl FilterCursors {
         cursors.remove(at).map(|(_, cursor)| cursor)
     }
 
-    /// Keeps the place where a walk stands now; the oldest walks are forgotten.
+    /// Stores the cursor of a walk. The oldest cursors are dropped.
     pub fn keep(&self, filter: Filter, cursor: Option<Cursor>) {
         let Some(cursor) = cursor else { return };
         let mut cursors = self.cursors.lock();
@@ -89,21 +88,21 @@ impl FilterCursors {
     }
 }
 
-/// What is in a queue.
+/// The backlog of a queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Backlog {
     /// Its name.
     pub queue: String,
     /// The messages of each state, in the order of `State::ALL`.
     pub messages: [u64; MessageState::ALL.len()],
-    /// How long the oldest of those that are ready has been so, to the second; nothing if there is none.
+    /// The age of the oldest ready message, to the second; zero if there is none.
     pub oldest: Duration,
     /// The dequeues that wait for its messages at this server.
     pub waiting: usize,
 }
 
 impl Backlog {
-    /// Takes in what is in another queue: all that both hold, and the greater age.
+    /// Adds the backlog of another queue: the sums of both, and the greater age.
     pub fn take_in(&mut self, other: &Self) {
         self.messages.iter_mut().zip(other.messages).for_each(|(all, one)| *all += one);
         self.oldest = self.oldest.max(other.oldest);
@@ -116,17 +115,17 @@ impl Backlog {
     }
 }
 
-/// What a shard may have for a dequeue.
+/// The possible offer of a shard to a dequeue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ShardOffer {
-    /// The priority of its best message; the greatest if only time may have made one.
+    /// The priority of its best message; the greatest priority if a message may have become ready by time.
     pub head: i64,
     /// The shard.
     pub shard: u32,
 }
 
 impl ServedQueue {
-    /// A queue whose shards have said nothing yet.
+    /// A queue whose shards have not reported a status yet.
     pub fn new(queue: CatalogQueue) -> Self {
         let shard = |number| ServedShard {
             id: ShardId { queue: queue.id, number },
@@ -145,28 +144,28 @@ impl ServedQueue {
         }
     }
 
-    /// The same of a queue that takes a place of a caller for as long as it is there.
+    /// The same, for a queue that occupies a quota permit of a caller while it exists.
     pub fn with_share(queue: CatalogQueue, share: Option<QuotaPermit>) -> Self {
         Self { _share: share, ..Self::new(queue) }
     }
 
-    /// The settings of the moment.
+    /// The present settings.
     pub fn spec(&self) -> QueueSpec {
         self.record.load().spec.clone()
     }
 
-    /// How many shards it has.
+    /// The number of shards.
     pub fn shards(&self) -> u32 {
         u32::try_from(self.shards.len()).unwrap_or(u32::MAX)
     }
 
-    /// Notes that a dequeue looks for messages.
+    /// Notes the time of a dequeue.
     pub fn record_dequeue(&self, now: Duration) {
         let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         self.last_dequeue_micros.fetch_max(micros.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// When a dequeue looked last, by elapsed time; none since the server started.
+    /// The time of the last dequeue, by elapsed time; none since the server started.
     pub fn last_dequeue(&self) -> Option<Duration> {
         self.last_dequeue_micros.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
     }
@@ -176,21 +175,21 @@ impl ServedQueue {
         &self.shards[number as usize]
     }
 
-    /// Takes in what a shard has to offer; answers when it has to be swept next, if the view was news.
+    /// Takes in the status of a shard. Returns the time of its next sweep, if the status was new.
     pub fn update_view(&self, shard: u32, view: ShardStatus, now: Duration) -> Option<Option<Duration>> {
         let mut seen = self.shard(shard).last_view.lock();
         if view.step <= seen.view.step && seen.view.step > 0 {
             return None;
         }
         let before = servable(&seen.view);
-        // What arrived may be another message where all else is the same, for those who look for certain ones.
+        // Another message may have arrived even if all numbers are equal, which matters to dequeues with a filter.
         let offers = |view: &ShardStatus| (view.ready(), view.arrived, view.head, view.blocked);
         let is_news = offers(&view) != offers(&seen.view);
         seen.next_event_at = view.next_event_in.map(|time| now + time);
         (seen.view, seen.at) = (view, now);
         let due = seen.next_event_at;
-        // A look that found nothing is no change: it would wake those who have just looked. Under the lock of the shard, so
-        // that the changes of one shard are told in their order.
+        // A dequeue that found nothing is no change: it would wake the dequeues that have just looked. This runs under the
+        // lock of the shard, so that changes of one shard are reported in order.
         if is_news {
             self.waiters.changed(servable(&view) - before);
         }
@@ -214,7 +213,7 @@ impl ServedQueue {
         offers
     }
 
-    /// When time alone changes something in a shard, as far as was seen.
+    /// The time of the next change of a shard by time alone, as last reported.
     pub fn next_event_at(&self, shard: u32) -> Option<Duration> {
         self.shard(shard).last_view.lock().next_event_at
     }
@@ -229,7 +228,7 @@ impl ServedQueue {
         self.record.load().spec.name.to_string()
     }
 
-    /// What waits in it, without its name. O(n shards).
+    /// Its backlog, without its name. O(n shards).
     pub fn backlog(&self, now: Duration) -> Backlog {
         let mut backlog = Backlog { waiting: self.waiters.len(), ..Backlog::default() };
         for live in &self.shards {
@@ -241,10 +240,10 @@ impl ServedQueue {
         backlog
     }
 
-    /// How many of these leases, by priority and shard, were given while another shard has a better message. O(n shards).
+    /// The number of these leases, by priority and shard, for which another shard had a better message. O(n shards).
     pub fn out_of_rank(&self, given: impl Iterator<Item = (i64, u32)>, now: Duration) -> u64 {
         let mut given = given.peekable();
-        // Looks that find nothing are many: each worker that waits takes one whenever something changes.
+        // Empty results are frequent: each waiting dequeue looks once after each change.
         if self.shards.len() == 1 || given.peek().is_none() {
             return 0;
         }
@@ -256,20 +255,20 @@ impl ServedQueue {
         given.filter(is_out).count() as u64
     }
 
-    /// The shards that time has changed already.
+    /// The shards with due transitions.
     pub fn overdue(&self, now: Duration) -> Vec<u32> {
         let is_due = |live: &&ServedShard| live.last_view.lock().next_event_at.is_some_and(|due| due <= now);
         self.shards.iter().filter(is_due).map(|live| live.id.number).collect()
     }
 
-    /// When time alone changes something next, from now.
+    /// The time until the next change by time alone.
     pub fn next_event_in(&self, now: Duration) -> Option<Duration> {
         let dues = self.shards.iter().filter_map(|live| live.last_view.lock().next_event_at);
         dues.min().map(|due| due.saturating_sub(now))
     }
 }
 
-/// How many messages of a shard can be had, at most.
+/// The most messages of a shard that a dequeue could lease.
 fn servable(view: &ShardStatus) -> i64 {
     let some = view.head.is_some() && !view.blocked;
     if some { i64::try_from(view.ready()).unwrap_or(i64::MAX) } else { 0 }

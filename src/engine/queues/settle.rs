@@ -1,4 +1,4 @@
-//! Ending and moving leases; changing messages that nobody has.
+//! Settling and extending leases; changing messages that are not leased.
 
 use std::time::Duration;
 
@@ -20,86 +20,86 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
 
-/// How a lease is to end.
+/// The settlement of a lease.
 #[derive(Clone, Debug)]
 pub struct SentSettlement {
     /// The lease, as text.
     pub token: String,
     /// How.
     pub verb: SettleAction,
-    /// With Fail: when to try again.
+    /// For Fail: the delay before the next attempt.
     pub delay: Option<Duration>,
-    /// With Fail: what happened.
+    /// For Fail: the error of the worker.
     pub error: Option<AttemptError>,
 }
 
-/// What is to become of a lease.
+/// An action on a lease.
 #[derive(Clone, Debug)]
 pub enum SentLeaseAction {
-    /// It ends.
+    /// Settle it.
     Settle(SentSettlement),
-    /// It goes on.
+    /// Extend it.
     Extend {
         /// The lease, as text.
         token: String,
-        /// From now; the queue's default lease if nothing is said.
+        /// The lease from now on; the default lease of the queue by default.
         lease: Option<Duration>,
     },
 }
 
-/// What became of a lease.
+/// The outcome of an action on a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseOutcome {
-    /// Where the message stands.
+    /// The state of the message.
     pub settlement: Settlement,
-    /// How long the lease goes on; none if it was settled.
+    /// The remaining lease; none if it was settled.
     pub extended: Option<LeaseExtension>,
 }
 
 impl LeaseOutcome {
-    /// Whether the lease goes on.
+    /// Whether the lease continues.
     pub fn goes_on(&self) -> bool {
         self.extended.is_some_and(|extended| !extended.expires_in.is_zero())
     }
 }
 
-/// How long a lease goes on.
+/// The extension of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseExtension {
-    /// From the answer on; 0 if it is over.
+    /// The remaining lease, from the response on; 0 if it is over.
     pub expires_in: Duration,
-    /// Whether somebody asked to cancel the message.
+    /// Whether a cancel of the message was requested.
     pub cancel_requested: bool,
 }
 
-/// A running message that somebody asked to cancel.
+/// A running message for which a cancel was requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CancelNotice {
     /// Its queue.
     pub queue: QueueName,
-    /// Its place.
+    /// Its key.
     pub key: MessageKey,
 }
 
-/// How a message is to change.
+/// The update of a message.
 #[derive(Clone, Debug, Default)]
 pub struct SentUpdate {
     /// The new priority.
     pub priority: Option<i64>,
-    /// From when on it may be served.
+    /// The time from which it may be served.
     pub visible_at: Option<Timestamp>,
-    /// The same from now.
+    /// The same as a delay from now.
     pub invisibility: Option<Duration>,
-    /// Whether a time that is not sooner leaves everything as it is.
+    /// Whether a later time leaves the message unchanged.
     pub only_if_sooner: bool,
-    /// The version it must have.
+    /// The expected version.
     pub expected_version: Option<u64>,
-    /// What a repeat is known by, 1 to 64 bytes.
+    /// The request token, 1 to 64 bytes, which identifies a repeat.
     pub token: Option<String>,
 }
 
 impl SentUpdate {
-    /// A hash of all of it but the token, in which every part says whether it is there. It is stored.
+    /// A hash of the update without the token. Every part includes whether it is set. The hash is stored.
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
         let mut part = |part: Option<i128>| {
@@ -124,7 +124,7 @@ impl Queues {
         self.settled_by(answer)
     }
 
-    /// Ends or extends leases, each with its own answer; those of a shard in one call of it.
+    /// Settles or extends leases, each with its own outcome. Those of a shard share one call.
     pub async fn settle_all(
         &self,
         name: &QueueName,
@@ -134,7 +134,7 @@ impl Queues {
         Ok(self.settle_each(name, sent).await)
     }
 
-    /// The same, where a queue that is not there is the answer to each.
+    /// The same; if the queue does not exist, each outcome says so.
     pub async fn settle_each(
         &self,
         name: &QueueName,
@@ -185,13 +185,13 @@ impl Queues {
         let Ok(Reply::Extended { expires_in, cancel_requested }) = answer.reply else {
             return Ok(LeaseOutcome { settlement: self.settled_by(answer)?, extended: None });
         };
-        // An extension is a row of its message, the end of the lease too; the last one says where it stands.
+        // An extension is a transition of its message, and so is the end of a lease; the last one has the state.
         let row = answer.transitions.last().and_then(|row| Some(Settlement { state: row.to?, version: row.version }));
         let settlement = row.ok_or_else(|| unexpected("extend", &Reply::Extended { expires_in, cancel_requested }))?;
         Ok(LeaseOutcome { settlement, extended: Some(LeaseExtension { expires_in, cancel_requested }) })
     }
 
-    /// Moves the end of a lease to so long from now; the queue's default lease if nothing is said.
+    /// Extends a lease from now on; by the default lease of the queue by default.
     pub async fn extend(
         &self,
         name: &QueueName,
@@ -222,7 +222,7 @@ impl Queues {
         Ok((token.key.shard, ShardCommand::of(Command::Extend { token, lease })))
     }
 
-    /// Changes a message that nobody has.
+    /// Updates a message that is not leased.
     pub async fn update_message(
         &self,
         name: &QueueName,
@@ -254,7 +254,7 @@ impl Queues {
         })
     }
 
-    /// Cancels a message, or asks its worker to.
+    /// Cancels a message, or requests it from its worker.
     pub async fn cancel_message(
         &self,
         name: &QueueName,
@@ -269,7 +269,7 @@ impl Queues {
         self.change_message(name, message.clone(), Command::CancelMessage { message, reason }).await
     }
 
-    /// Gives an exclusivity value a limit of its own; none takes it back.
+    /// Sets the limit of an exclusivity value; none restores the default.
     pub async fn set_value_limit(
         &self,
         name: &QueueName,
@@ -286,7 +286,7 @@ impl Queues {
         }
     }
 
-    /// Gives one errored message its attempts back.
+    /// Redrives one errored message with fresh attempts.
     pub(super) async fn redrive_one(&self, name: &QueueName, message: MessageRef) -> Result<Settlement, QueueError> {
         self.change_message(name, message.clone(), Command::Redrive { message }).await
     }
@@ -305,7 +305,7 @@ impl Queues {
             .iter()
             .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(MessageState::Running))
         {
-            // Nobody may be there to hear it.
+            // There may be no receiver.
             let _ = self.context.cancel_notices.send(CancelNotice { queue: name.clone(), key: row.key });
         }
         match answer.reply? {
@@ -314,7 +314,7 @@ impl Queues {
         }
     }
 
-    /// Reads a lease token; one of another queue is refused, one of a shard that never was is lost.
+    /// Parses a lease token. A token of another queue is refused; one of an unknown shard counts as a lost lease.
     fn lease_token(&self, queue: &ServedQueue, text: &str) -> Result<LeaseToken, QueueError> {
         let token = LeaseToken::parse(text, queue.record.load().id.0, &self.context.lease_key)
             .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;

@@ -1,10 +1,10 @@
-//! The way to a shard: calls that come while others are out are put together into one call of the store.
+//! The calls of a shard: calls that arrive while others are in flight share the next call of the store.
 //!
-//! One store call of a shard is out at a time, and a second one when commands pile up; whoever comes meanwhile waits and
-//! travels with the next: settlements and heartbeats first, because work that is done should not be done again, enqueues
-//! last, because they only add to what others wait for. Of every lane that is not empty an eighth goes with each store call,
-//! so that none starves; a call that is larger waits until so many eighths are saved for it. The store calls run in tasks of the driver, so a caller that goes away changes nothing: leases that nobody takes any more are released,
-//! but for those of a session, which may ask for them again.
+//! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
+//! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
+//! only add to the backlog. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
+//! A larger call waits until its lane has saved enough eighths. The store calls run in tasks of the driver, so they continue
+//! if a caller goes away. Leases without a reader are released, except those of a session, which may ask for them again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -33,7 +33,7 @@ pub struct ShardCalls {
 #[derive(Default)]
 struct PendingCalls {
     lanes: [UrgencyLane; Urgency::COUNT],
-    /// How many commands the calls that wait bring.
+    /// The number of commands of the waiting calls.
     commands: usize,
     in_flight: usize,
 }
@@ -42,9 +42,9 @@ struct PendingCalls {
 #[derive(Default)]
 struct UrgencyLane {
     calls: VecDeque<PendingCall>,
-    /// How many commands they bring.
+    /// The number of their commands.
     commands: usize,
-    /// The shares of earlier store calls that are saved for a large call.
+    /// The saved shares of earlier store calls, for a large call.
     saved: usize,
 }
 
@@ -54,14 +54,14 @@ impl UrgencyLane {
         self.calls.push_back(call);
     }
 
-    /// What is left to it of the next store call. A share in which its first call does not fit is saved, not used.
+    /// Its share of the next store call. A share that is too small for its first call is saved.
     fn claim(&self) -> usize {
         let share = LANE_SHARE + self.saved;
         let fits = self.calls.front().is_some_and(|call| call.commands.len() <= share);
         if fits { self.commands.min(share) } else { 0 }
     }
 
-    /// Takes whole calls of so many commands at most; answers how many commands these bring.
+    /// Takes whole calls up to a number of commands. Returns their number of commands.
     fn take(&mut self, most: usize, taken: &mut Vec<PendingCall>) -> usize {
         let mut commands = 0;
         while let Some(next) = self.calls.front()
@@ -74,29 +74,29 @@ impl UrgencyLane {
         commands
     }
 
-    /// Saves its share of a store call that goes without it.
+    /// Saves its share of a store call without a call of this lane.
     fn save_unused_share(&mut self, took: usize) {
         let saves = took == 0 && !self.calls.is_empty();
         self.saved = if saves { (self.saved + LANE_SHARE).min(SHARD_COMMANDS_MAX - LANE_SHARE) } else { 0 };
     }
 }
 
-/// What a lane may take of each store call.
+/// The share of a lane of each store call.
 const LANE_SHARE: usize = SHARD_COMMANDS_MAX / COMMIT_LANE_PART;
 
-/// The answer to one command.
+/// The result of one command.
 pub type CommandResult = Result<ShardAnswer, StoreError>;
 
-/// Commands that come together and are answered together.
+/// Commands that arrive together and are answered together.
 struct PendingCall {
     commands: Vec<ShardCommand>,
-    /// Whether what nobody reads is given back: a session may ask for it again.
+    /// Whether unread leases are released: not those of a session, which may ask for them again.
     releases: bool,
     answer: oneshot::Sender<Vec<CommandResult>>,
 }
 
 impl PendingCalls {
-    /// Whole calls, as many as one store call may bring; always one if there is one.
+    /// Whole calls, as many as one store call takes; at least one if there is one.
     fn take(&mut self) -> Vec<PendingCall> {
         let mut taken = Vec::with_capacity(self.lanes.iter().map(|lane| lane.calls.len()).sum());
         let mut left = SHARD_COMMANDS_MAX;
@@ -112,7 +112,7 @@ impl PendingCalls {
 }
 
 impl ShardCalls {
-    /// Takes a call in; says whether a new store call has to be started for it.
+    /// Adds a call. Returns whether a new store call has to be started for it.
     fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
         let mut waiting = self.state.lock();
@@ -127,14 +127,14 @@ impl ShardCalls {
         });
         waiting.commands += commands.len();
         waiting.lanes[urgency as usize].push(PendingCall { commands, releases, answer });
-        // While few wait, larger and fewer store calls cost everybody less than an earlier one gains.
+        // While few calls wait, fewer and larger store calls save more than an earlier one would gain.
         let is_piled = waiting.commands >= SHARD_COMMANDS_PILED && waiting.in_flight < SHARD_CALLS_OUT_MAX;
         let starts = waiting.in_flight == 0 || is_piled;
         waiting.in_flight += usize::from(starts);
         Ok((receiver, starts))
     }
 
-    /// The next calls; with none the runner is done.
+    /// The next calls; if there are none, the runner ends.
     fn next(&self) -> Option<Vec<PendingCall>> {
         let mut waiting = self.state.lock();
         let taken = waiting.take();
@@ -161,8 +161,8 @@ impl QueueContext {
             .map_err(|error| self.translate_store_error(queue, error))
     }
 
-    /// Applies commands of one kind, each to its shard, and answers each in its place; one that was refused before stays
-    /// refused. Those of a shard keep their order and travel together.
+    /// Applies commands of one kind, each to its shard. Each result is at the index of its command; a command that was refused
+    /// before keeps its error. The commands of a shard keep their order and share a call.
     pub async fn call_each(
         self: &Arc<Self>,
         queue: &Arc<ServedQueue>,
@@ -189,7 +189,7 @@ impl QueueContext {
         }
         for (places, receiver) in started {
             let Ok(receiver) = receiver else {
-                // Too many wait.
+                // Too many calls wait.
                 places.into_iter().for_each(|place| answers[place] = Some(Err(QueueError::RetryLater)));
                 continue;
             };
@@ -216,21 +216,21 @@ impl QueueContext {
         Ok(receiver)
     }
 
-    /// Sends what waits for the shard to the store until nothing waits any more. A panic ends one store call and no more:
-    /// its callers are told that nobody knows what it did, and the next call goes out.
+    /// Sends the waiting calls of the shard to the store until none is left. A panic ends only one store call: its callers get
+    /// an unknown outcome, and the next call is sent.
     async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
         let live = queue.shard(shard);
         while let Some(calls) = live.calls.next() {
-            // Nothing of ours is behind a lock that a panic would leave half changed; the store judges its own state.
+            // No lock of this module could be left half changed by a panic; the store checks its own state.
             if AssertUnwindSafe(self.send(queue, shard, calls)).catch_unwind().await.is_err() {
-                // The panic hook has logged what it was.
+                // The panic hook has logged the panic.
                 self.stats.queue_panics.increment();
                 tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
             }
         }
     }
 
-    /// Makes one store call and answers those who wait for it; whom it does not answer hears that it was cut off.
+    /// Makes one store call and answers its callers. Callers without an answer get an interruption.
     async fn send(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32, calls: Vec<PendingCall>) {
         let live = queue.shard(shard);
         let mut commands = Vec::new();
@@ -254,14 +254,14 @@ impl QueueContext {
         }
     }
 
-    /// The answer to a command whose call was cut off, by the end of the server or by a panic: it may have been applied.
+    /// The result of a command whose call was interrupted by the end of the server or by a panic: it may have been applied.
     fn interrupted_error(&self) -> StoreError {
         let is_over = self.drain.is_cancelled();
         let kind = if is_over { StoreErrorKind::Closed } else { StoreErrorKind::Unavailable };
         StoreError::unknown(kind, "apply to queue")
     }
 
-    /// Gives back the leases of answers that nobody reads any more.
+    /// Releases the leases of results without a reader.
     fn release<'a>(self: &Arc<Self>, queue: &Arc<ServedQueue>, unread: impl Iterator<Item = &'a ShardAnswer>) {
         for answer in unread {
             if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
@@ -270,7 +270,7 @@ impl QueueContext {
         }
     }
 
-    /// Releases leases without waiting; what cannot be released ends by itself.
+    /// Releases leases without waiting. A lease that cannot be released expires.
     pub fn release_all(
         self: &Arc<Self>,
         queue: &Arc<ServedQueue>,
@@ -278,7 +278,7 @@ impl QueueContext {
     ) {
         for token in tokens {
             let release = Command::Settle { token, verb: SettleAction::Release, failure: FailureReport::default() };
-            // With too many calls waiting the lease ends by itself, a little later.
+            // If too many calls wait, the lease expires a little later.
             let _ = self.submit(queue, token.key.shard, vec![ShardCommand::of(release)]);
         }
     }
@@ -309,7 +309,7 @@ mod tests {
         calls.push(commands).expect("there is room").1
     }
 
-    /// How many commands each of the next calls brings.
+    /// The numbers of commands of the next calls.
     fn next(calls: &ShardCalls) -> Vec<usize> {
         calls.next().into_iter().flatten().map(|call| call.commands.len()).collect()
     }

@@ -1,9 +1,9 @@
-//! Workers that wait for messages of a queue, and who of them is woken.
+//! Dequeues that wait for messages of a queue, and the choice of those to wake.
 //!
-//! As many are woken as there are messages to be had, less those that were woken already and have not looked yet; the
-//! newest first, because its connection is the one most surely alive. A woken worker that finds nothing waits again and
-//! hands its wake-up on to one that has not looked since the last change. Invariant: while a message is servable and
-//! nobody looks for it, no worker that has not looked since the last change is left asleep.
+//! One dequeue is woken for each available message, less those that were woken and have not looked yet. The newest goes
+//! first, because its connection is most likely alive. A woken dequeue that finds nothing waits again, and passes its wake-up
+//! to one that has not looked since the last change. Invariant: while a message is available and no dequeue looks for it,
+//! no dequeue that has not looked since the last change stays asleep.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::message::Metadata;
 
-/// The workers that wait for one queue.
+/// The dequeues that wait for one queue.
 #[derive(Default)]
 pub struct Waiters {
     state: Mutex<WaiterState>,
@@ -21,27 +21,27 @@ pub struct Waiters {
 
 #[derive(Default)]
 struct WaiterState {
-    /// In the order of their coming.
+    /// In the order of their arrival.
     asleep: Vec<SleepingWaiter>,
     next: u64,
-    /// How many were woken and have not said yet what they found.
+    /// The number of woken dequeues that have not looked yet.
     awake: i64,
     /// Counts the changes.
     change: u64,
-    /// Messages to be had.
+    /// Available messages.
     servable: i64,
 }
 
 struct SleepingWaiter {
     number: u64,
-    /// The change after which it looked last.
+    /// The change before its last look.
     change_at_last_look: u64,
     wake: Arc<Notify>,
-    /// What its messages must have.
+    /// Its filter.
     filter: Arc<Filter>,
 }
 
-/// A place among the waiters; leaving it hands a wake-up that was not used on.
+/// A slot among the waiters. Dropping it passes an unused wake-up on.
 pub struct WaiterSlot<'a> {
     waiters: &'a Waiters,
     number: u64,
@@ -50,17 +50,17 @@ pub struct WaiterSlot<'a> {
 }
 
 impl Waiters {
-    /// How many wait.
+    /// The number of waiters.
     pub fn len(&self) -> usize {
         self.state.lock().asleep.len()
     }
 
-    /// How many wait for messages with this metadata. O(n).
+    /// The number of waiters whose filter matches this metadata. O(n).
     pub fn matching(&self, metadata: &Metadata) -> usize {
         self.state.lock().asleep.iter().filter(|sleeper| sleeper.filter.matches(metadata)).count()
     }
 
-    /// Tells by how much the number of messages to be had has changed; 0 where others than before may be had. O(woken).
+    /// Notes by how much the number of available messages has changed; 0 if other messages may be available. O(woken).
     pub fn changed(&self, by: i64) {
         let mut state = self.state.lock();
         state.change += 1;
@@ -68,7 +68,7 @@ impl Waiters {
         state.wake();
     }
 
-    /// Wakes everybody, for what is not about messages.
+    /// Wakes all waiters, for a change that is not about messages.
     pub fn wake_all(&self) {
         let mut state = self.state.lock();
         state.change += 1;
@@ -77,7 +77,7 @@ impl Waiters {
         all.iter().for_each(|sleeper| sleeper.wake.notify_one());
     }
 
-    /// Takes a place, for messages that meet the filter. Whoever takes one looks for messages after it, and only then rests.
+    /// Takes a slot for messages that match the filter. Its owner looks for messages after taking it, and only then sleeps.
     pub fn enter(&self, filter: Arc<Filter>) -> WaiterSlot<'_> {
         let mut state = self.state.lock();
         let number = state.next;
@@ -107,12 +107,12 @@ impl WaiterState {
 }
 
 impl WaiterSlot<'_> {
-    /// Begins a look for messages; what changes from now on wakes the place after its rest.
+    /// Begins a look for messages. Changes from now on wake the slot after it sleeps.
     pub fn begin_look(&self) -> u64 {
         self.waiters.state.lock().change
     }
 
-    /// Rests after a look that found nothing; a wake-up that brought it goes to another.
+    /// Sleeps after a look that found nothing. A wake-up that caused the look passes to another waiter.
     pub fn sleep_after_look(&self, looked: u64) {
         let mut state = self.waiters.state.lock();
         match state.asleep.iter().position(|sleeper| sleeper.number == self.number) {
