@@ -1,4 +1,4 @@
-//! What all use cases of queues share: the stores, the queues that are served, the alarms of their shards.
+//! The shared state of all queue use cases: the stores, the served queues, and the sweep alarms of their shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::engine::queues::settle::CancelNotice;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
-/// The bytes that stand for a session where it is shown.
+/// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;
 
 /// Shared by all use cases and loops of queues.
@@ -38,9 +38,9 @@ pub struct QueueContext {
     pub stores: QueueStores,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Random bytes, for numbers of queues and ids of messages.
+    /// Random bytes, for ids of queues and messages.
     pub entropy: Arc<dyn Entropy>,
-    /// Runs what goes on after a caller has gone.
+    /// Runs tasks that outlive their caller.
     pub driver: Driver,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
@@ -48,29 +48,29 @@ pub struct QueueContext {
     pub lease_key: LeaseKey,
     /// Purges, redrives and discards.
     pub operations: Operations,
-    /// When shards have to be swept.
+    /// The sweep alarms of shards.
     pub alarms: SweepAlarms,
-    /// What is known of sessions over all shards.
+    /// The sessions over all shards.
     pub sessions: SessionRegistry,
-    /// The queues that first enqueues made, by the callers that sent these.
+    /// The queues made by templates, counted by the caller of their first enqueue.
     pub made_by_template: CallerQuota,
-    /// The watches of queues that are open.
+    /// The open watches of queues.
     pub watches: CallerQuota,
-    /// The work streams that are open.
+    /// The open work streams.
     pub streams: CallerQuota,
-    /// Cancelled when no lease is given any more.
+    /// Cancelled when no more leases are given.
     pub drain: CancellationToken,
-    /// Running messages that somebody asked to cancel.
+    /// Running messages for which a cancel was requested.
     pub cancel_notices: broadcast::Sender<CancelNotice>,
-    /// One change of the catalog at a time.
+    /// The lock of catalog changes: one at a time.
     pub change_permit: Semaphore,
     /// The queues and templates that are served.
     pub directory: QueueDirectory,
-    /// What was read last of all queues together.
+    /// The last overview of all queues.
     pub overview: OverviewCache,
 }
 
-/// When shards have to be swept, by elapsed time.
+/// The sweep times of shards, by elapsed time.
 #[derive(Default)]
 pub struct SweepAlarms {
     state: Mutex<AlarmIndex>,
@@ -100,7 +100,7 @@ impl SweepAlarms {
         }
     }
 
-    /// Takes the shards whose alarm has gone off, at most so many; and when the next goes off.
+    /// Takes up to a number of shards whose alarm is due, with the time of the next alarm.
     pub fn take(&self, now: Duration, most: usize) -> (Vec<ShardId>, Option<Duration>) {
         let mut set = self.state.lock();
         let mut due = Vec::new();
@@ -115,14 +115,14 @@ impl SweepAlarms {
         (due, set.order.first().map(|(at, _)| *at))
     }
 
-    /// Waits until an alarm was set that goes off before all others.
+    /// Waits until an alarm is set that is due before all others.
     pub async fn earlier_alarm(&self) {
         self.earlier_alarm.notified().await;
     }
 }
 
 impl QueueContext {
-    /// Puts the shared parts together; no queue is served yet.
+    /// Combines the shared parts. No queue is served yet.
     pub fn new(
         stores: QueueStores,
         lease_key: LeaseKey,
@@ -157,7 +157,7 @@ impl QueueContext {
         self.clock.now()
     }
 
-    /// What stands for a session where others than its worker read: the id itself lets anyone end it.
+    /// The alias of a session for readers other than its worker. The id itself would let them end the session.
     pub fn session_alias(&self, session: SessionId) -> String {
         let seal = self.lease_key.seal(&[b"session".as_slice(), &session.0.to_be_bytes()].concat());
         seal[..SESSION_SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -170,17 +170,17 @@ impl QueueContext {
         random
     }
 
-    /// Serves a queue from now on.
+    /// Begins to serve a queue.
     pub fn put(&self, queue: &Arc<ServedQueue>) {
         let record = queue.record.load();
-        // From the start, so that a first failure is a rise. Templates hold no messages.
+        // Set from the start, so that the first failure counts as a rise. Templates hold no messages.
         if record.spec.template_for.is_none() {
             queue.counts.get_or_init(|| self.stats.by_queue.of(record.spec.name.as_str()));
         }
         self.directory.put(queue);
     }
 
-    /// Serves a queue no more.
+    /// Stops serving a queue.
     pub fn remove(&self, queue: &ServedQueue) {
         self.directory.remove(queue);
         self.stats.by_queue.forget(queue.record.load().spec.name.as_str());
@@ -195,7 +195,7 @@ impl QueueContext {
         self.directory.find(name)
     }
 
-    /// Finds a queue by its number.
+    /// Finds a queue by its id.
     pub fn by_id(&self, id: QueueId) -> Option<Arc<ServedQueue>> {
         self.directory.by_id(id)
     }
@@ -209,7 +209,7 @@ impl QueueContext {
         refuse_template(found)
     }
 
-    /// The same, where the queue must have this number if one is said.
+    /// The same; a given id must be that of the queue.
     pub fn queue_of(&self, name: &QueueName, id: Option<QueueId>) -> Result<Arc<ServedQueue>, QueueError> {
         let found = self.queue(name)?;
         check_id(&found.record.load(), id)?;
@@ -226,12 +226,12 @@ impl QueueContext {
         self.directory.template_of(name).map(|queue| queue.record.load_full())
     }
 
-    /// How many queues and templates there are.
+    /// The number of queues and templates.
     pub fn len(&self) -> usize {
         self.directory.len()
     }
 
-    /// Takes in what the answers to one call say of their shard.
+    /// Processes the results of one call of a shard.
     pub fn record_answers<'a>(&self, queue: &ServedQueue, shard: u32, answers: impl Iterator<Item = &'a ShardAnswer>) {
         let (mut promoted, mut view) = (0, None);
         for answer in answers {
@@ -243,7 +243,7 @@ impl QueueContext {
             view = Some(answer.view);
         }
         if promoted > 0 {
-            // The first of them was due then; the others were later, so this is the most.
+            // The first of them was due at that time and the others later, so this is the greatest lag.
             let now = self.clock.elapsed();
             let lag = now.saturating_sub(queue.next_event_at(shard).unwrap_or(now));
             self.stats.messages_promoted.add(promoted);
@@ -259,7 +259,7 @@ impl QueueContext {
         }
     }
 
-    /// A store that knows a queue no more says so with a conflict.
+    /// Translates a conflict, which a store returns for a queue that it no longer has.
     pub fn translate_store_error(&self, queue: &ServedQueue, error: StoreError) -> QueueError {
         match error.kind {
             StoreErrorKind::Conflict => not_found(&queue.record.load().spec.name),
@@ -282,7 +282,7 @@ pub fn refuse_template(found: Arc<ServedQueue>) -> Result<Arc<ServedQueue>, Queu
     Ok(found)
 }
 
-/// Refuses a queue that was made under its name after the one that is meant.
+/// Refuses a queue that was made under the name after the requested one.
 pub fn check_id(found: &CatalogQueue, meant: Option<QueueId>) -> Result<(), QueueError> {
     match meant {
         Some(id) if id != found.id => Err(QueueError::OtherQueue { name: found.spec.name.to_string(), id }),
@@ -290,7 +290,7 @@ pub fn check_id(found: &CatalogQueue, meant: Option<QueueId>) -> Result<(), Queu
     }
 }
 
-/// Refuses a name that no queue has.
+/// The error for a name without a queue.
 pub fn not_found(name: &QueueName) -> QueueError {
     QueueError::QueueNotFound { name: name.to_string(), made_by: None }
 }

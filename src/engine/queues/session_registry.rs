@@ -1,10 +1,10 @@
-//! Which sessions this server knows: their labels, how long they live, where they may hold leases.
+//! The sessions of this server: their labels, leases and shards.
 //!
-//! A shard knows only the sessions that have had leases in it, and each by itself; what holds over all of them is here. A
-//! session is *alive* until its last call + its lease, and while a call of it waits or a stream of it is open. Its number
-//! carries a hash of its label in the upper half and the time it was opened in the lower one, so that a server that
-//! starts learns from the shards which sessions a label has and which of them is the newest; a session that held nothing is
-//! forgotten then.
+//! A shard knows only the sessions that have had leases in it. The state of a session over all shards is here. A session is
+//! *alive* until its last call plus its lease, and while a call of it waits or a stream of it is open. The upper half of
+//! its id is a hash of its label, the lower half the time at which it was opened. So a server that starts learns from the
+//! shards which sessions a label has, and which of them is the newest. A session without leases is forgotten at that
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,22 +39,22 @@ impl Default for SessionRegistry {
 #[derive(Default)]
 struct SessionTable {
     sessions: BTreeMap<SessionId, SessionEntry>,
-    /// When each session is looked at to be forgotten: never later than it may be.
+    /// The time at which each session is checked for removal: never later than its end.
     looks: BTreeSet<(Duration, SessionId)>,
-    /// All in the order in which they came to be known, by a number that tells nothing of their ids.
+    /// All sessions in the order of their arrival, by a number that reveals nothing of their ids.
     in_order: BTreeMap<u64, SessionId>,
     next: u64,
 }
 
-/// A session that lives, as it is listed. Times are elapsed times.
+/// A live session in a list. Times are elapsed times.
 pub struct ListedSession {
-    /// Its number.
+    /// Its id.
     pub id: SessionId,
-    /// Its label; empty if it has none or is not known.
+    /// Its label; empty if it has none or the label is unknown.
     pub label: Box<str>,
-    /// How long it lives after each of its calls.
+    /// The lease of the session: its life after each call.
     pub lease: Duration,
-    /// When it was heard last; the present while a call of it waits or a stream of it is open.
+    /// The time of its last call; the present while a call of it waits or a stream of it is open.
     pub last_heard_at: Duration,
     /// The shards in which it may hold leases.
     pub shards: Vec<ShardId>,
@@ -63,55 +63,55 @@ pub struct ListedSession {
 struct SessionEntry {
     label: Box<str>,
     lease: Duration,
-    /// When it was heard last.
+    /// The time of its last call.
     last_heard_at: Duration,
-    /// When its last lease ends, as far as is known.
+    /// The end of its last message lease, as far as known.
     leased_until: Duration,
-    /// The highest number of its calls.
+    /// The highest sequence of its calls.
     newest: u64,
-    /// Calls that wait, and streams that are open.
+    /// Waiting calls and open streams.
     in_use: usize,
     shards: BTreeSet<ShardId>,
-    /// Its place in the order of all.
+    /// Its position in the order of all sessions.
     number: u64,
     ended: Option<Ending>,
     /// Cancelled once it has ended.
     end_token: CancellationToken,
-    /// The place it takes; none for one that was found at the start when there was no place.
+    /// Its quota permit; none for a session that was found at startup when the quota was used up.
     _share: Option<QuotaPermit>,
 }
 
-/// What a call of a session may go on with.
+/// The state in which a call of a session was admitted.
 #[derive(Clone, Debug)]
 pub struct AdmittedCall {
-    /// How long the session lives after each of its calls.
+    /// The lease of the session.
     pub lease: Duration,
-    /// Whether an earlier try of the call may have been heard.
+    /// Whether an earlier attempt of the call may have arrived.
     pub may_be_repeat: bool,
-    /// Whether a later call was heard before: then this one is answered as it was, or not at all.
+    /// Whether a later call arrived before: then this call gets its earlier result or none.
     pub is_superseded: bool,
     /// Cancelled once the session has ended.
     pub end_token: CancellationToken,
 }
 
-/// The number of a session with this label that is opened now. Numbers of one label grow with time; chance tells those of
-/// one millisecond apart.
+/// The id of a session with this label that is opened now. Ids of one label grow with time; random bits separate those of
+/// one millisecond.
 pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
-    // Labels have odd hashes and what has none an even number, so that none is taken for a label.
+    // Labels have odd hashes, and sessions without a label an even number, so that the two never collide.
     let of_label = if label.is_empty() { random.rotate_left(32) & !1 } else { xxh3_64(label.as_bytes()) | 1 };
     let of_time = (millis << 20) | (random & 0xf_ffff);
     SessionId((u128::from(of_label) << 64) | u128::from(of_time))
 }
 
 impl SessionId {
-    /// When it was opened, by the server's clock to the millisecond.
+    /// The time at which it was opened, by the server's clock to the millisecond.
     pub fn opened(self) -> Timestamp {
         let of_time = (self.0 & u128::from(u64::MAX)) >> 20;
         Timestamp::from_millis(i64::try_from(of_time).unwrap_or(i64::MAX))
     }
 }
 
-/// The least number above all that a label may have, and the least that it has; none without a label.
+/// The range of ids of a label: the lowest id above it, and its lowest id; none without a label.
 fn label_range(id: SessionId) -> Option<std::ops::RangeInclusive<SessionId>> {
     let label = id.0 >> 64;
     let lower_half = u128::from(u64::MAX);
@@ -119,18 +119,18 @@ fn label_range(id: SessionId) -> Option<std::ops::RangeInclusive<SessionId>> {
 }
 
 impl SessionRegistry {
-    /// How many sessions are known.
+    /// The number of known sessions.
     pub fn len(&self) -> usize {
         self.table.lock().sessions.len()
     }
 
-    /// How many sessions live. O(n).
+    /// The number of live sessions. O(n).
     pub fn open_count(&self, now: Duration) -> usize {
         self.table.lock().sessions.values().filter(|known| known.lives(now)).count()
     }
 
-    /// The least time by which a new session of this label has a greater number than all that are known, whatever the clock
-    /// did: the greatest is the newest after a restart. O(log n).
+    /// The lowest time for which a new session of this label gets a greater id than all known ones, whatever the clock did.
+    /// After a restart the session with the greatest id is the newest. O(log n).
     pub fn next_millis(&self, label: &str) -> u64 {
         let Some(numbers) = label_range(number_of(label, 0, 0)) else { return 0 };
         let known = self.table.lock();
@@ -138,8 +138,8 @@ impl SessionRegistry {
         newest.map_or(0, |(id, _)| (id.0 as u64 >> 20) + 1)
     }
 
-    /// Takes a session of a caller in and ends those that had its label; answers these, to be ended where they hold leases
-    /// too. Refused if there is no room, or none for this caller. O(log n + sessions of the label).
+    /// Adds a session of a caller and ends the sessions that had its label. Returns those, to be ended in their shards as
+    /// well. Refused if the quota of all or of this caller is used up. O(log n + sessions of the label).
     pub fn open(
         &self,
         id: SessionId,
@@ -156,12 +156,12 @@ impl SessionRegistry {
         Ok(replaced)
     }
 
-    /// Takes in what a shard knew of a session when the server started; it counts as heard.
+    /// Adds a session that a shard knew at startup. It counts as just called.
     pub fn restore(&self, shard: ShardId, id: SessionId, session: &SessionRecord, now: Duration) {
         let Some(lease) = session.lease else { return };
         let mut known = self.table.lock();
         if !known.sessions.contains_key(&id) {
-            // What the shards knew is known again, whatever the bound; it was within the bound before.
+            // Sessions of the shards are added regardless of the bound; they were within it before.
             known.insert(id, SessionEntry::new("", lease, now, self.shares.take(&CallerId::nobody()).ok()));
         }
         let Some(entry) = known.sessions.get_mut(&id) else { return };
@@ -173,7 +173,7 @@ impl SessionRegistry {
         entry.shards.insert(shard);
     }
 
-    /// After all shards have told what they knew: ends the sessions whose label a newer one has, and answers them.
+    /// After all shards have reported: ends the sessions whose label a newer session has, and returns them.
     pub fn end_replaced_sessions(&self) -> Vec<SessionWithShards> {
         let mut known = self.table.lock();
         let ids: Vec<SessionId> = known.sessions.keys().copied().collect();
@@ -183,17 +183,17 @@ impl SessionRegistry {
         (0..ids.len()).filter(|at| is_newest(*at)).flat_map(|at| known.replace(ids[at])).collect()
     }
 
-    /// Hears a session.
+    /// Renews a session.
     pub fn renew(&self, id: SessionId, now: Duration) -> Result<Duration, Refusal> {
         Ok(self.table.lock().alive(id, now)?.lease)
     }
 
-    /// The highest number of its calls, as far as is known.
+    /// The highest sequence of its calls, as far as known.
     pub fn newest_call(&self, id: SessionId) -> u64 {
         self.table.lock().sessions.get(&id).map_or(0, |entry| entry.newest)
     }
 
-    /// Hears a call, and lets the session live until `let_go`.
+    /// Admits a call, and keeps the session alive until `release_call`.
     pub fn admit(&self, id: SessionId, sequence: u64, attempt: u32, now: Duration) -> Result<AdmittedCall, Refusal> {
         let mut known = self.table.lock();
         let entry = known.alive(id, now)?;
@@ -208,7 +208,7 @@ impl SessionRegistry {
         })
     }
 
-    /// Ends what `admit` began.
+    /// Ends a call that `admit` admitted.
     pub fn release_call(&self, id: SessionId, now: Duration) {
         if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
             entry.in_use = entry.in_use.saturating_sub(1);
@@ -216,7 +216,7 @@ impl SessionRegistry {
         }
     }
 
-    /// A number for a call that the server makes for the session: higher than all before.
+    /// A sequence for a call that the server makes for the session: higher than all before.
     pub fn next_call(&self, id: SessionId) -> u64 {
         let mut known = self.table.lock();
         known.sessions.get_mut(&id).map_or(1, |entry| {
@@ -225,8 +225,8 @@ impl SessionRegistry {
         })
     }
 
-    /// Notes that a session that has not ended may hold leases in a shard from now on; says whether there is room for the
-    /// note.
+    /// Notes that a live session may hold leases in a shard from now on. Returns whether the list of its shards has space
+    /// for it.
     pub fn add_shard(&self, id: SessionId, shard: ShardId) -> Result<bool, Refusal> {
         let mut known = self.table.lock();
         let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
@@ -240,14 +240,14 @@ impl SessionRegistry {
         Ok(has_room)
     }
 
-    /// Notes until when a lease of a session lasts by itself.
+    /// Notes the end of a message lease of a session.
     pub fn leased(&self, id: SessionId, until: Duration) {
         if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
             entry.leased_until = entry.leased_until.max(until);
         }
     }
 
-    /// Notes that a session holds nothing in a shard.
+    /// Notes that a session holds no leases in a shard.
     pub fn remove_shard(&self, id: SessionId, shard: ShardId) {
         if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
             entry.shards.remove(&shard);
@@ -259,14 +259,14 @@ impl SessionRegistry {
         self.table.lock().sessions.get(&id).map(|entry| entry.shards.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Ends a session unless it has ended; answers how it ended, if it is known at all.
+    /// Ends a session unless it has ended. Returns how it ended, if it is known.
     pub fn end(&self, id: SessionId, how: Ending) -> Option<Ending> {
         let mut known = self.table.lock();
         known.sessions.get_mut(&id).map(|entry| entry.end(how))
     }
 
-    /// The sessions that live after a place in the list, of one queue those that may hold leases there: at most so many, and
-    /// where to go on. O(sessions looked at), of which there are 10,000 at most.
+    /// The live sessions after a position in the list, for one queue those that may hold leases there: up to a maximum, with
+    /// the next position. O(examined sessions), at most 10,000.
     pub fn list(
         &self,
         after: u64,
@@ -293,7 +293,7 @@ impl SessionRegistry {
         (listed, None)
     }
 
-    /// The label of a session, for people; empty if it has none, or was opened before the server started.
+    /// The label of a session for display; empty if it has none, or was opened before the server started.
     pub fn label(&self, id: SessionId) -> Box<str> {
         self.table.lock().sessions.get(&id).map(|entry| entry.label.clone()).unwrap_or_default()
     }
@@ -308,7 +308,7 @@ impl SessionTable {
         self.sessions.insert(id, entry);
     }
 
-    /// A session that has not ended; it is heard.
+    /// A session that has not ended, renewed.
     fn alive(&mut self, id: SessionId, now: Duration) -> Result<&mut SessionEntry, Refusal> {
         let entry = self.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
         if entry.in_use == 0 && now > entry.last_heard_at + entry.lease {
@@ -323,7 +323,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends the other sessions of a label; answers those that may hold leases.
+    /// Ends the other sessions of a label. Returns those that may hold leases.
     fn replace(&mut self, by: SessionId) -> Vec<SessionWithShards> {
         let Some(label) = label_range(by) else { return Vec::new() };
         let others = self.sessions.range_mut(label).filter(|(id, _)| **id != by);
@@ -334,7 +334,7 @@ impl SessionTable {
         ended.filter(|(_, shards)| !shards.is_empty()).collect()
     }
 
-    /// Forgets the sessions whose time is over.
+    /// Removes the sessions whose time is over.
     fn forget(&mut self, now: Duration) {
         while let Some(&(at, id)) = self.looks.first()
             && at <= now
@@ -369,18 +369,18 @@ impl SessionEntry {
         }
     }
 
-    /// Whether it has not ended, nor been silent for too long.
+    /// Whether it has neither ended nor been silent for too long.
     fn lives(&self, now: Duration) -> bool {
         self.ended.is_none() && (self.in_use > 0 || now <= self.last_heard_at + self.lease)
     }
 
-    /// Ends it unless it has ended; answers how.
+    /// Ends it unless it has ended. Returns how it ended.
     fn end(&mut self, how: Ending) -> Ending {
         self.end_token.cancel();
         *self.ended.get_or_insert(how)
     }
 
-    /// Until when the shards may know it.
+    /// The time until which the shards may know it.
     fn kept_until(&self) -> Duration {
         (self.last_heard_at + self.lease).max(self.leased_until) + SESSION_KEPT
     }

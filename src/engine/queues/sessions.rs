@@ -1,8 +1,8 @@
-//! Sessions: one heartbeat for all leases of a worker, dequeues that may be repeated, and an end that returns everything.
+//! Sessions: one heartbeat for all leases of a worker, repeatable dequeues, and an end that releases all leases.
 //!
-//! A repeated dequeue first asks every shard of its queue for what an earlier try was given; only if none was given
-//! anything does it lease. The leases of a session stay when its caller goes away, because the caller may come back for
-//! them; what is never asked for again ends by its own duration.
+//! A repeated dequeue first asks every shard of its queue for the leases of an earlier attempt. Only if there are none does
+//! it lease. The leases of a session stay when its caller goes away, because the caller may come back for them. Leases that
+//! are never asked for again expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,18 +31,18 @@ use crate::ports::{ShardCommand, StoreError};
 /// A session that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedSession {
-    /// Its number.
+    /// Its id.
     pub id: SessionId,
-    /// How long it lives after each of its calls.
+    /// The lease of the session.
     pub lease: Duration,
 }
 
-/// What a heartbeat is answered.
+/// The result of a heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeartbeatOutcome {
-    /// How long the session lives from now.
+    /// The remaining lease of the session.
     pub expires_in: Duration,
-    /// The leases, as text, whose messages somebody wants canceled.
+    /// The leases, as text, whose messages should be canceled.
     pub cancel_requests: Vec<String>,
 }
 
@@ -51,15 +51,15 @@ pub struct HeartbeatOutcome {
 pub struct SentSessionCall {
     /// The session.
     pub id: SessionId,
-    /// The number of the call, from 1.
+    /// The sequence of the call, from 1.
     pub sequence: u64,
-    /// How often it was sent, from 1.
+    /// The attempt of the call, from 1.
     pub attempt: u32,
-    /// The last call whose answer the session has.
+    /// The last call whose response the session has received.
     pub received_up_to: Option<u64>,
 }
 
-/// A call under way; its session lives until it is dropped.
+/// A call in flight. Its session stays alive until this is dropped.
 pub(super) struct ActiveSessionCall {
     context: Arc<QueueContext>,
     pub call: SessionCall,
@@ -104,11 +104,11 @@ impl Queues {
         Ok(OpenedSession { id, lease })
     }
 
-    /// Lets a session live on, and confirms what it has received.
+    /// Renews a session, and confirms the responses that it has received.
     pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<HeartbeatOutcome, QueueError> {
         let lease = self.context.sessions.renew(id, self.context.clock.elapsed())?;
-        // Nobody has received the answer of a call that was not made. Refusing would be wrong: a server that has started
-        // since knows of a call only if it was given something.
+        // The session cannot have received the response of a call that was never made. Refusing would be wrong: a server
+        // that started since then knows a call only if it gave leases.
         let received_up_to = received_up_to.map(|call| call.min(self.context.sessions.newest_call(id)));
         let shards = self.context.sessions.shards(id);
         let beats = stream::iter(shards).map(|shard| self.heartbeat_shard(id, shard, received_up_to));
@@ -120,7 +120,7 @@ impl Queues {
         Ok(beat)
     }
 
-    /// Ends a session and releases its leases; answers how many. A repeat releases none.
+    /// Ends a session and releases its leases. Returns their number. A repeat releases none.
     pub async fn close_session(&self, id: SessionId) -> Result<usize, QueueError> {
         match self.context.sessions.end(id, Ending::Closed) {
             None => return Err(Refusal::SessionNotFound.into()),
@@ -132,7 +132,7 @@ impl Queues {
         self.finish(async move { queues.end_in(id, shards, Ending::Closed).await }).await
     }
 
-    /// Lets a shard know that a session lives; answers the leases there that are to be canceled.
+    /// Renews a session in a shard. Returns its leases there that should be canceled.
     async fn heartbeat_shard(
         &self,
         id: SessionId,
@@ -149,13 +149,13 @@ impl Queues {
                 Ok(cancel_requested.iter().map(|token| token.to_text(shard.queue.0, &self.context.lease_key)).collect())
             }
             Ok(other) => Err(unexpected("heartbeat", &other)),
-            // It held nothing there for so long that the shard has forgotten it.
+            // It had no leases there for so long that the shard has forgotten it.
             Err(Refusal::SessionNotFound) => Ok(Vec::new()),
             Err(refusal) => Err(self.record_refusal(id, refusal)),
         }
     }
 
-    /// Ends a session in shards; answers how many leases that ended. What a bound leaves over ends by sweeps.
+    /// Ends a session in shards. Returns the number of ended leases. Sweeps end the leases beyond a bound.
     async fn end_in(&self, id: SessionId, shards: Vec<ShardId>, how: Ending) -> Result<usize, QueueError> {
         let ends = stream::iter(shards).map(|shard| self.end_in_one(id, shard, how));
         let answers: Vec<_> = ends.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
@@ -182,7 +182,7 @@ impl Queues {
         Ok(ended)
     }
 
-    /// Learns from the shards of a store that was opened which sessions there are.
+    /// Reads the sessions from the shards of a store that was just opened.
     pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
         let now = self.context.clock.elapsed();
         for queue in self.context.all() {
@@ -208,7 +208,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Lets a call of a session begin.
+    /// Admits a call of a session.
     pub(super) fn admit(&self, asked: SentSessionCall) -> Result<ActiveSessionCall, QueueError> {
         let SentSessionCall { id, sequence, attempt, received_up_to } = asked;
         if sequence == 0 {
@@ -226,7 +226,7 @@ impl Queues {
         Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded: is_behind })
     }
 
-    /// What an earlier try of a call was given and still holds; none if it was given nothing. Every shard is asked.
+    /// The leases that an earlier attempt of a call got and still holds; none if it got none. Every shard is asked.
     pub(super) async fn recall(
         &self,
         queue: &Arc<ServedQueue>,
@@ -252,8 +252,8 @@ impl Queues {
         Ok(was_answered.then_some(found))
     }
 
-    /// Brings what a call says of its session to the shards that it did not ask. Nobody waits: what is lost is said again by
-    /// the next call or heartbeat.
+    /// Sends the state of the session to the shards that a call did not ask, without waiting. The next call or heartbeat
+    /// repeats a lost one.
     pub(super) fn heartbeat_other_shards(&self, queue: &ServedQueue, call: &SessionCall, asked: &[u32]) {
         let is_told = |shard: &ShardId| {
             queue.shards() > shard.number && queue.shard(shard.number).id == *shard && asked.contains(&shard.number)
@@ -262,13 +262,13 @@ impl Queues {
         for shard in others {
             if let Some(queue) = self.context.by_id(shard.queue) {
                 let command = Command::Heartbeat { session: call.id, received_up_to: call.received_up_to };
-                // As said above.
+                // See above.
                 let _ = self.context.submit(&queue, shard.number, vec![ShardCommand::of(command)]);
             }
         }
     }
 
-    /// Notes how a shard refused a call of a session: what has ended in one place has ended everywhere.
+    /// Notes how a shard refused a call of a session: a session that ended in one shard has ended everywhere.
     pub(super) fn record_refusal(&self, id: SessionId, refusal: Refusal) -> QueueError {
         if let Refusal::SessionEnded(how) = &refusal {
             self.context.sessions.end(id, *how);
