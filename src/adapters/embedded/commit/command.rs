@@ -1,4 +1,4 @@
-//! What callers ask of the committer. Each command carries the way to its caller; it is answered once.
+//! The commands of the committer. Each command contains the sender of its reply and is answered once.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -14,10 +14,10 @@ use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, Names
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
 
-/// The way to the caller. A caller that went away is no error.
+/// The sender of a reply. A caller that has gone is no error.
 pub type ReplySender<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// The way to the caller of an append, who gets an answer for each event.
+/// The sender of the replies of an append, one for each event.
 pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
 
 /// One request.
@@ -34,9 +34,9 @@ pub enum StoreCommand {
     Watermarks(DatasetId, Vec<(u32, Timestamp)>, ReplySender<()>),
     /// Creates the row of a slice.
     CreateSlice(TimeSlice, ReplySender<TimeSlice>),
-    /// Moves a slice on, but not to its end.
+    /// Advances the status of a slice, except to dropped.
     SetStatus(DatasetId, Timestamp, SliceStatus, ReplySender<()>),
-    /// Drops a slice and deletes what it holds.
+    /// Drops a slice and deletes its content.
     DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
@@ -44,11 +44,11 @@ pub enum StoreCommand {
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
     Forget(NamespaceId, ReplySender<()>),
-    /// Removes rows of a forgotten namespace, at most so many; answers whether there may be more.
+    /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.
     PurgeRows(NamespaceId, usize, ReplySender<bool>),
-    /// Fixes the present state for a backup.
+    /// Takes a snapshot for a backup.
     Snapshot(ReplySender<BackupSnapshot>),
-    /// Whatever is asked of queues.
+    /// A command of queues.
     Queue(QueueStoreCommand),
 }
 
@@ -58,9 +58,9 @@ pub struct AppendCommand {
     pub dataset: DatasetId,
     /// The events, encoded by the caller.
     pub events: Vec<EncodedEvent>,
-    /// What the writer keeps alive until the outcome is decided.
+    /// The guard of the writer, kept until the outcome is decided.
     pub guard: AppendGuard,
-    /// The way to the caller.
+    /// The sender of the replies.
     pub answer: AppendReplySender,
 }
 
@@ -72,7 +72,7 @@ pub struct SettleCommand {
     pub counter: Counter,
     /// The key.
     pub key: EventKey,
-    /// The way to the caller.
+    /// The sender of the reply.
     pub answer: ReplySender<VerdictOutcome>,
 }
 
@@ -97,7 +97,7 @@ impl EncodedEvent {
         Self { counter, event, key, value }
     }
 
-    /// About what the event takes while it waits, the writer's note of it included.
+    /// The approximate bytes of the waiting event, including the guard of the writer.
     pub fn bytes(&self) -> usize {
         let id = match &self.event.key.id {
             EventId::Uuid(_) => 0,
@@ -108,38 +108,38 @@ impl EncodedEvent {
     }
 }
 
-/// How a command may be turned away.
+/// The class by which a command may be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdmissionClass {
-    /// Takes in new events: the first to be turned away.
+    /// Brings new events: the first to be refused.
     Intake,
-    /// Works off what was taken in, or keeps the store in order.
+    /// Processes existing events, or maintains the store.
     Upkeep,
 }
 
-/// What goes before what: a settlement frees what others wait for, an enqueue only adds to it.
+/// The order of urgency: a settlement frees what others wait for, an enqueue only adds to the backlog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum CommitLane {
     /// Settlements, extensions and heartbeats of queues.
     Settlements,
-    /// Dequeues and sweeps, what is asked of counters but batches of adds, and what changes the shape of the store.
+    /// Dequeues and sweeps, commands of counters except batches of adds, and changes of the structure of the store.
     General,
-    /// Batches of adds. What one client streams is no reason for a single add to wait.
+    /// Batches of adds. The stream of one client must not delay a single add of another.
     Batches,
-    /// Enqueues, reads, and what walks over a queue.
+    /// Enqueues, reads, and scans of a queue.
     Bulk,
 }
 
 impl CommitLane {
-    /// How many there are.
+    /// The number of lanes.
     pub const COUNT: usize = 4;
 }
 
-/// The bytes of commands, by how these may be turned away.
+/// The bytes of commands, by their class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CommandBytes {
-    /// Of commands that take in new events.
+    /// Of commands with new events.
     pub intake: usize,
     /// Of all others.
     pub upkeep: usize,
@@ -159,11 +159,11 @@ impl AddAssign for CommandBytes {
     }
 }
 
-/// What a waiting command takes beside its events.
+/// The bytes of a waiting command besides its events.
 const COMMAND_BYTES: usize = 256;
 
 impl StoreCommand {
-    /// How it may be turned away.
+    /// Its class.
     pub fn class(&self) -> AdmissionClass {
         match self {
             Self::Append(_) | Self::Settle(_) => AdmissionClass::Intake,
@@ -182,14 +182,14 @@ impl StoreCommand {
         }
     }
 
-    /// What it goes before.
+    /// Its lane.
     pub fn lane(&self) -> CommitLane {
         match self {
             Self::Queue(ask) => ask.lane(),
-            // What overtakes a batch changes nothing for it: its hold keeps the limit back, its slices are there before it
-            // is sent, and of an event and a void with one key the first to come stands.
+            // Overtaking does not affect a batch: its hold keeps the limit back and its slices exist before it is sent. Of an
+            // event and a tombstone with one key, the first to arrive wins.
             Self::Append(append) if append.events.len() > 1 => CommitLane::Batches,
-            // One lane, so that the order of what is left is that of arrival.
+            // One lane, so that the remaining commands keep the order of arrival.
             Self::Append(_)
             | Self::Settle(_)
             | Self::Publish(..)
@@ -206,7 +206,7 @@ impl StoreCommand {
         }
     }
 
-    /// How many events or commands of shards it brings.
+    /// The number of its events or shard commands.
     pub fn items(&self) -> usize {
         match self {
             Self::Append(append) => append.events.len(),
@@ -226,7 +226,7 @@ impl StoreCommand {
         }
     }
 
-    /// About what it takes while it waits, in the column of its class.
+    /// Its approximate bytes while it waits, in the column of its class.
     pub fn bytes(&self) -> CommandBytes {
         let more = match self {
             Self::Append(append) => append.events.iter().map(EncodedEvent::bytes).sum(),
@@ -253,7 +253,7 @@ impl StoreCommand {
 
     /// Answers with a failure.
     pub fn fail(self, error: impl Fn(&'static str) -> StoreError) {
-        // A caller that stopped waiting has nobody to tell.
+        // The caller may have stopped waiting.
         match self {
             Self::Append(append) => {
                 let failed = append.events.iter().map(|_| Err(error("append"))).collect();
@@ -276,7 +276,7 @@ impl StoreCommand {
     }
 }
 
-/// About what a roll takes while it waits: the checkpoint with all its sources, and the records it finishes.
+/// The approximate bytes of a waiting roll: the checkpoint with all its sources, and its finished records.
 fn bytes_of_roll(write: &RollWrite) -> usize {
     let sources = write.checkpoint.sources.keys().map(|name| name.len() + size_of::<(Box<str>, SourceTotal)>());
     size_of::<RollWrite>()

@@ -1,14 +1,14 @@
-//! The queue in front of the committer: bounded in bytes, taken a group at a time.
+//! The queue in front of the committer: bounded in bytes, and drained a batch at a time.
 //!
-//! It has four lanes, see `Lane`, and takes as much as one commit holds: of an urgent lane first, so that what arrives in it
-//! is in the next group however much waits in the others; but of every lane that is not empty at least an eighth, so that
-//! none starves. Within a lane the order is that of arrival.
+//! It has four lanes, see `CommitLane`. A batch contains as much as one commit takes. Urgent lanes go first, so that their
+//! commands are in the next batch, whatever waits in other lanes. Every lane that is not empty gets at least an eighth, so
+//! that no lane starves. Within a lane the order is that of arrival.
 //!
-//! Intake and upkeep have a bound each, so neither keeps the other out. A command that is larger than its bound gets in
-//! when no other of its class is there; so the bound holds up to one command, and no command is turned away for ever.
+//! New events and maintenance have separate bounds, so neither blocks the other. A command that is larger than its bound is
+//! accepted when no other of its class waits. So the bound holds up to one command, and no command is refused for ever.
 //!
-//! Each commit costs the same work however few adds it holds, and takes a core that whoever sends adds needs. So the taker
-//! waits a moment for as many adds as lately came in such a moment; see `Gathering`.
+//! A commit costs the same work however few adds it contains, and competes with callers for CPU. So the committer waits a
+//! moment for as many adds as recently arrived in such a moment; see `AddBatchTarget`.
 
 use std::collections::VecDeque;
 
@@ -21,14 +21,14 @@ use crate::domain::limits::{
 };
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// Commands that wait, and the bytes of those that wait or are being worked on.
+/// The waiting commands, and the bytes of commands that wait or are in progress.
 #[derive(Default)]
 pub struct CommitInbox {
     state: Mutex<CommitInboxState>,
     wake: Condvar,
 }
 
-/// Room that is set aside for a command which is not ready yet.
+/// Capacity that is reserved for a command which is not ready yet.
 #[must_use = "the room is given back when the command is lined up"]
 pub struct ReservedCapacity(CommandBytes);
 
@@ -39,21 +39,21 @@ struct CommitInboxState {
     /// Of commands that are not ready yet; they count as if they waited.
     reserved: CommandBytes,
     closed: bool,
-    /// How many commands the taker waits for; 0 while it does not wait.
+    /// The number of commands for which the committer waits; 0 while it does not wait.
     wake_at_count: usize,
-    /// Whether something waits that is no add, so that nothing is gathered any more.
+    /// Whether a command other than an add waits, which ends the wait for more adds.
     batching_disabled: bool,
     add_batch_target: AddBatchTarget,
 }
 
-/// The commands of one lane, each with its cost, and their cost together.
+/// The commands of one lane, each with its cost, and the sum of their costs.
 #[derive(Default)]
 struct LaneQueue {
     commands: VecDeque<(StoreCommand, usize)>,
     cost: usize,
 }
 
-/// What fills a commit: so many events, or their part of its bytes.
+/// The cost of a full commit: a number of events, or their share of its bytes.
 const BATCH_COST_CAP: usize = COMMIT_EVENTS_MAX;
 
 fn cost_of(items: usize, weight: CommandBytes) -> usize {
@@ -66,7 +66,7 @@ impl LaneQueue {
         self.commands.push_back((command, cost));
     }
 
-    /// Takes commands up to this cost, and always one if there is one; answers what they cost.
+    /// Takes commands up to this cost, at least one if there is one. Returns their cost.
     fn take(&mut self, most: usize, commands: &mut Vec<StoreCommand>) -> usize {
         let mut taken = 0;
         while let Some((_, cost)) = self.commands.front()
@@ -80,10 +80,10 @@ impl LaneQueue {
     }
 }
 
-/// How many adds are worth waiting for: as many as came in time again and again. One more is tried after
-/// `TRIES_BEFORE_MORE` successes; what does not come in time is not waited for again. A caller on its own never waits for
-/// others but once in so many commits, and callers who wait for their answers before they send more are rarely waited
-/// for beyond their number.
+/// The number of adds worth waiting for: the number that arrived in time repeatedly. One more is tried after
+/// `SUCCESSES_BEFORE_GROWTH` successes. Adds that do not arrive in time are no longer expected. A single caller waits for
+/// others only once in many commits. Callers that wait for their responses before they send more are rarely waited for
+/// beyond their number.
 #[derive(Debug)]
 struct AddBatchTarget {
     target: usize,
@@ -99,7 +99,7 @@ impl Default for AddBatchTarget {
 }
 
 impl AddBatchTarget {
-    /// Takes in that so many came, in time or not.
+    /// Records the number of adds that arrived, in time or not.
     fn record(&mut self, came: usize, in_time: bool) {
         if !in_time {
             (self.target, self.successes) = (came.max(1), 0);
@@ -113,7 +113,7 @@ impl AddBatchTarget {
 }
 
 impl CommitInbox {
-    /// Lines a command up; one that is turned away is answered at once.
+    /// Adds a command. A refused command is answered at once.
     pub fn push(&self, command: StoreCommand) {
         let weight = command.bytes();
         let state = self.state.lock();
@@ -128,7 +128,7 @@ impl CommitInbox {
         command.fail(|op| StoreError::not_applied(refusal, op));
     }
 
-    /// Lines up a command that has its room.
+    /// Adds a command with reserved capacity.
     pub fn push_reserved(&self, command: StoreCommand, reserved: ReservedCapacity) {
         let ReservedCapacity(weight) = reserved;
         let mut state = self.state.lock();
@@ -152,7 +152,7 @@ impl CommitInbox {
         }
     }
 
-    /// Sets room aside for a command that is not ready to be lined up yet.
+    /// Reserves capacity for a command that is not ready yet.
     pub fn reserve(&self, command: &StoreCommand) -> Result<ReservedCapacity, StoreErrorKind> {
         let weight = command.bytes();
         let mut state = self.state.lock();
@@ -166,7 +166,7 @@ impl CommitInbox {
         Ok(ReservedCapacity(weight))
     }
 
-    /// Waits for commands and takes a group of them; answers `false` once the queue is closed and empty.
+    /// Waits for commands and takes a batch of them. Returns `false` once the inbox is closed and empty.
     pub fn take(&self, commands: &mut Vec<StoreCommand>) -> bool {
         let mut state = self.state.lock();
         if state.add_batch_target.target > 1 {
@@ -182,12 +182,12 @@ impl CommitInbox {
             self.wake.wait(&mut state);
         }
         state.take_batch(commands);
-        // What is left has waited enough.
+        // The remaining commands have waited long enough.
         (state.wake_at_count, state.batching_disabled) = (0, state.len() > 0);
         true
     }
 
-    /// Waits a moment for as many adds as lately came in such a moment.
+    /// Waits a moment for as many adds as recently arrived in such a moment.
     fn wait_for_adds(&self, state: &mut MutexGuard<'_, CommitInboxState>) {
         let target = state.add_batch_target.target;
         let enough = |state: &CommitInboxState| state.len() >= target || state.batching_disabled || state.closed;
@@ -197,13 +197,13 @@ impl CommitInbox {
             in_time = !self.wake.wait_for(state, COMMIT_GATHER_MAX).timed_out();
         }
         let came = state.len();
-        // Where something else was in a hurry, fewer say nothing.
+        // If another command was urgent, a small number of adds says nothing.
         if came >= target || !in_time {
             state.add_batch_target.record(came, in_time);
         }
     }
 
-    /// Notes that commands of so many bytes were worked off.
+    /// Releases the bytes of finished commands.
     pub fn release(&self, weight: CommandBytes) {
         let mut state = self.state.lock();
         let held = &mut state.weight;
@@ -212,19 +212,19 @@ impl CommitInbox {
         held.upkeep = held.upkeep.saturating_sub(weight.upkeep);
     }
 
-    /// Turns every further command away.
+    /// Refuses every further command.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.wake.notify_one();
     }
 
-    /// The bytes that wait or are being worked on.
+    /// The bytes of commands that wait or are in progress.
     pub fn bytes(&self) -> usize {
         let state = self.state.lock();
         state.weight.intake + state.weight.upkeep + state.reserved.intake + state.reserved.upkeep
     }
 
-    /// Whether commands wait or are being worked on.
+    /// Whether commands wait or are in progress.
     pub fn is_busy(&self) -> bool {
         let weight = self.state.lock().weight;
         weight.intake + weight.upkeep > 0
@@ -232,12 +232,12 @@ impl CommitInbox {
 }
 
 impl CommitInboxState {
-    /// How many commands wait.
+    /// The number of waiting commands.
     fn len(&self) -> usize {
         self.lanes.iter().map(|lane| lane.commands.len()).sum()
     }
 
-    /// Takes what fills a commit: of each lane what is left of it, less the parts of the lanes behind.
+    /// Takes a full commit: of each lane its remaining share, less the shares of the lanes behind it.
     fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
         let part = BATCH_COST_CAP / COMMIT_LANE_PART;
         let mut left = BATCH_COST_CAP;

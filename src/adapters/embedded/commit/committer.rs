@@ -1,8 +1,8 @@
 //! The committer: one thread, the only writer of the store.
 //!
-//! It takes all commands that wait, checks and stages them into one batch, commits it with one sync, takes the rows into
-//! memory, and answers. Whatever is answered is durable and readable. A commit that fails ends it: nobody knows what the
-//! disk holds then, and the process is expected to end.
+//! It takes the waiting commands, checks and stages them into one batch, and commits the batch with one sync. Then it puts
+//! the rows into memory and answers. An acknowledged command is durable and readable. A failed commit ends the thread: the
+//! content of the disk is then unknown, and the process should end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,17 +26,17 @@ mod slices;
 mod stage;
 mod structure;
 
-/// The thread's own state.
+/// The state of the thread.
 pub struct Committer {
     core: Arc<StoreCore>,
     writer: Writer,
     space: DiskSpaceMonitor,
     tail_bytes_max: usize,
-    /// The next shard to sweep, and how many are due.
+    /// The next shard to sweep, and the number of due shards.
     sweep: (usize, usize),
     /// The shards of all queues.
     queues: queues::CommitterQueues,
-    /// What failed writes hold. It is never dropped: an event that may be on disk must not lose its hold.
+    /// The guards of failed writes. They are never dropped: an event that may be on disk must not lose its hold.
     retained_guards: Vec<AppendGuard>,
 }
 
@@ -44,7 +44,7 @@ pub struct Committer {
 const TAIL_RETENTION: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Committer {
-    /// Starts the thread. It ends when the queue is closed, after the last command.
+    /// Starts the thread. It ends after the last command once the inbox is closed.
     pub fn start(
         core: Arc<StoreCore>,
         writer: Writer,
@@ -91,7 +91,7 @@ impl Committer {
         }
     }
 
-    /// Stages a command, or does it at once where it stands alone.
+    /// Stages a command, or runs it at once if it needs a commit of its own.
     fn stage_or_run(&mut self, group: &mut CommitGroup, command: StoreCommand) {
         group.bytes_waited += command.bytes();
         if self.core.failure().is_some() {
@@ -130,9 +130,9 @@ impl Committer {
         let frees = matches!(
             command,
             StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::PurgeRows(..)
-                // Takes no room.
+                // Takes no disk space.
                 | StoreCommand::Snapshot(_)
-                // Commands of queues are judged one by one.
+                // Commands of queues are checked one by one.
                 | StoreCommand::Queue(_)
         );
         if !self.core.is_full() || frees {
@@ -141,7 +141,7 @@ impl Committer {
         command.class() == AdmissionClass::Upkeep && self.space.level() > DiskSpaceLevel::Exhausted
     }
 
-    /// Commits what is staged, takes it into memory and answers.
+    /// Commits the staged batch, puts it into memory and answers.
     fn flush(&mut self, group: &mut CommitGroup) {
         let whole = std::mem::replace(group, CommitGroup::new(&self.writer, 0));
         let CommitGroup { mut batch, mut sync, commands: work, bytes_waited, queues, .. } = whole;
@@ -183,7 +183,7 @@ impl Committer {
         }
     }
 
-    /// Takes committed rows into memory.
+    /// Puts committed rows into memory.
     fn publish(&mut self, work: StagedCommand) -> group::CommittedReply {
         let memory = &self.core.counters;
         match &work {
@@ -206,7 +206,7 @@ impl Committer {
                     memory.publish_checkpoint(*dataset, counter, bytes, checkpoint);
                 }
             }
-            // The cores know it already; nobody else sees them.
+            // The shards in memory know it already, and only this thread sees them.
             StagedCommand::Queue(_) => {}
             StagedCommand::Slice { row, .. } => self.core.slices.upsert_row(row),
             StagedCommand::Watermarks { dataset, moved, .. } => {
@@ -239,7 +239,7 @@ impl Committer {
         self.sweep = (next, owed - now);
     }
 
-    /// How far events may leave memory: well below the limit, up to it when memory is short.
+    /// The time up to which events may leave memory: well below the limit, or the limit if memory is short.
     fn floors(&self) -> Vec<(DatasetId, Timestamp)> {
         let is_short = self.core.counters.tail_bytes() > self.tail_bytes_max;
         let kept = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };
@@ -247,7 +247,7 @@ impl Committer {
         limits.map(|(dataset, limit)| (dataset, if limit == Timestamp::MIN { limit } else { limit - kept })).collect()
     }
 
-    /// Turns away what was lined up before the queue closed.
+    /// Refuses the commands that were waiting when the inbox closed.
     fn reject_remaining(&self) {
         self.core.inbox.close();
         let mut commands = Vec::new();

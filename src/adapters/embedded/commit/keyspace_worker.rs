@@ -1,11 +1,11 @@
-//! Where the keyspaces of slices are made and deleted: a thread beside the committer.
+//! The thread that makes and deletes the keyspaces of slices, next to the committer.
 //!
 //! A new keyspace takes about ten syncs. The first event of each slice needs three of them, and with hundreds of datasets
 //! of short slices that is all that a disk can do. So an append waits for the keyspaces of its slices before it goes to
 //! the committer, which then has only rows to write, and appends elsewhere do not wait for these. Those of a dropped slice
 //! are deleted here for the same reason.
 //!
-//! The store library takes no commit while it makes or deletes a keyspace. So the thread rests after each one while
+//! The store library accepts no commit while it makes or deletes a keyspace. So the thread pauses after each one while
 //! commits wait.
 
 use std::collections::VecDeque;
@@ -28,11 +28,11 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// How long commits have the store to themselves after a keyspace: longer than most commits take.
+/// The pause after a keyspace, in which only commits use the store. It is longer than most commits.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the thread has to do: as many jobs as slices at most. The commands that wait for it hold room in the committer's
-/// queue.
+/// The jobs of the thread: at most one for each slice. The commands that wait for a job occupy capacity of the commit
+/// inbox.
 #[derive(Default)]
 pub struct KeyspaceJobs {
     state: Mutex<KeyspaceJobsState>,
@@ -42,9 +42,9 @@ pub struct KeyspaceJobs {
 
 #[derive(Default)]
 struct KeyspaceJobsState {
-    /// The slices to make keyspaces for, in the order in which they were wanted.
+    /// The slices that need keyspaces, in the order of their requests.
     to_make: VecDeque<SliceKey>,
-    /// The commands that wait for a slice, by their numbers, also while its keyspaces are made.
+    /// The commands that wait for a slice, by their numbers, including the time while its keyspaces are made.
     waiters: HashMap<SliceKey, Vec<u64>>,
     commands: HashMap<u64, DelayedCommand>,
     next_number: u64,
@@ -59,11 +59,11 @@ type SliceKey = (DatasetId, Timestamp);
 struct DelayedCommand {
     command: StoreCommand,
     reserved: ReservedCapacity,
-    /// Of so many slices.
+    /// The number of slices that it waits for.
     slices_missing: usize,
 }
 
-/// The keyspaces of a slice that was dropped.
+/// The keyspaces of a dropped slice.
 struct KeyspaceDeletion {
     keyspaces: Vec<Keyspace>,
     answer: ReplySender<()>,
@@ -75,8 +75,8 @@ enum KeyspaceJob {
 }
 
 impl KeyspaceJobs {
-    /// Lines a command up once the keyspaces of slices were made, whether or not its caller still waits. Where they could
-    /// not be made, the committer tries it once more, and tells why it fails.
+    /// Adds a command to the commit inbox once the keyspaces of its slices are made, even if its caller has gone. If they
+    /// could not be made, the committer tries again and reports the error.
     pub fn enqueue_after_make(
         &self,
         queue: &CommitInbox,
@@ -105,12 +105,12 @@ impl KeyspaceJobs {
         self.job_added.notify_one();
     }
 
-    /// Deletes the keyspaces of a dropped slice, and answers then. What a closed store leaves is deleted when it opens.
+    /// Deletes the keyspaces of a dropped slice, then replies. The next opening deletes the remains of a closed store.
     pub fn delete(&self, keyspaces: Vec<Keyspace>, answer: ReplySender<()>) {
         let mut state = self.state.lock();
         if state.is_closed {
             drop(state);
-            // A caller that stopped waiting has nobody to tell.
+            // The caller may have stopped waiting.
             let _ = answer.send(Err(StoreError::unknown(StoreErrorKind::Closed, "drop slice")));
             return;
         }
@@ -119,7 +119,7 @@ impl KeyspaceJobs {
         self.job_added.notify_one();
     }
 
-    /// Does nothing any more: the thread ends, and what waits is lined up as it is.
+    /// Ends the thread. Waiting commands go to the commit inbox as they are.
     pub fn close(&self, queue: &CommitInbox) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -142,7 +142,7 @@ impl KeyspaceJobs {
             if state.is_closed {
                 return None;
             }
-            // Nobody hurries for what was dropped, but its room is wanted.
+            // Deletion of dropped slices is not urgent, but frees disk space.
             if let Some(dropped) = state.dropped.pop_front() {
                 return Some(KeyspaceJob::Delete(dropped));
             }
@@ -161,7 +161,7 @@ impl KeyspaceJobs {
         }
     }
 
-    /// Lines up what waited for this slice as the last one; what came while it was made too.
+    /// Adds the commands that waited only for this slice to the commit inbox, including those that arrived meanwhile.
     fn finish_make(&self, queue: &CommitInbox, slice: SliceKey) {
         let mut ready = Vec::new();
         let mut state = self.state.lock();
@@ -204,7 +204,7 @@ fn run(core: &StoreCore) {
                 core.keyspace_jobs.finish_make(&core.inbox, slice);
             }
             KeyspaceJob::Delete(KeyspaceDeletion { keyspaces, answer }) => {
-                // A caller that stopped waiting has nobody to tell.
+                // The caller may have stopped waiting.
                 let _ = answer.send(delete(core, keyspaces, "drop slice", rest));
             }
         }
@@ -219,7 +219,7 @@ fn make(core: &StoreCore, (dataset, start): SliceKey, rest: impl Fn()) {
     }
     match core.read(OP, |library| Ok(SliceKeyspaces::make(library, dataset, start, &rest))) {
         Ok(Ok(spaces)) => {
-            // The slice was dropped meanwhile.
+            // The slice was dropped in the meantime.
             if let Some(left) = core.slices.attach_keyspaces(dataset, start, spaces)
                 && let Err(error) = delete(core, left.into_list(), OP, rest)
             {

@@ -1,9 +1,9 @@
-//! Commits: numbered batches, synced or not, and the mark behind them.
+//! Commits: numbered batches, with or without a sync, and the file of the last acknowledged commit.
 //!
-//! Every batch carries one row with its number and the number up to which all was synced when it was made. Both make
-//! damage visible that the library does not look for: a missing journal is a gap in the numbers, a batch cut away below
-//! `synced` or below the mark was acknowledged. And the first or second batch of every journal lists the newest row of
-//! each keyspace before that journal: tables that do not reach so far need a journal that is lost.
+//! Every batch contains one row with its number and the number of the last synced commit. They reveal damage that the store
+//! library does not look for. A missing journal is a gap in the numbers. A missing batch below `synced`, or below the
+//! acknowledged commit, was acknowledged. The first or second batch of every journal lists the newest row of each keyspace
+//! before that journal: tables that do not reach that row need a journal that is lost.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,21 +19,21 @@ use crate::adapters::embedded::disk::library::{self, Library};
 use crate::adapters::embedded::disk::memtable_reclaimer::MemtableReclaimer;
 use crate::adapters::embedded::disk::meta;
 
-/// The row that every batch carries.
+/// The row that every batch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitRow {
     /// The number of the commit.
     pub number: u64,
-    /// Every commit up to here was synced before.
+    /// Every commit up to this number was synced before.
     pub synced: u64,
 }
 
-/// Whether a commit waits for the disk.
+/// Whether a commit syncs to disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
-    /// It does.
+    /// It syncs.
     Yes,
-    /// It does not; it is durable with the next one that does.
+    /// It does not sync; it becomes durable with the next commit that does.
     No,
 }
 
@@ -53,10 +53,10 @@ pub struct Writer {
     synced: u64,
     /// The sequence number of the newest row of each keyspace.
     newest_rows: BTreeMap<u64, u64>,
-    /// What the last commit replaced in `newest_rows`.
+    /// The entries of `newest_rows` that the last commit replaced.
     replaced_rows: Vec<(u64, Option<u64>)>,
     journals: JournalWatcher,
-    /// The zeros ahead of the newest journal, where they can be had.
+    /// The prefilled zeros after the newest journal, if the file system allows them.
     prefill: Option<JournalPrefill>,
     retired: MemtableReclaimer,
 }
@@ -70,7 +70,7 @@ pub struct NewestRows {
     pub rows: Vec<(u64, u64)>,
 }
 
-/// Notices when the store library begins a new journal.
+/// Detects that the store library has begun a new journal.
 struct JournalWatcher {
     folder: PathBuf,
     next: u64,
@@ -124,24 +124,24 @@ impl CommitBatch {
         self.rows.is_empty()
     }
 
-    /// About what the batch takes in the journal.
+    /// The approximate bytes of the batch in the journal.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     fn track_keyspace(&mut self, keyspace: &Keyspace) {
-        // Most rows go where the last one went.
+        // Most rows go to the same keyspace as the row before.
         if !self.keyspaces.iter().rev().any(|noted| noted.id() == keyspace.id()) {
             self.keyspaces.push(keyspace.clone());
         }
     }
 }
 
-/// What the journal writes before each row.
+/// The bytes that the journal adds to each row.
 const ROW_HEAD_BYTES: usize = 21;
 
 impl Writer {
-    /// Goes on after the last commit of a store that was opened.
+    /// Continues after the last commit of a store that was opened.
     pub fn new(
         dir: &Path,
         library: Arc<Library>,
@@ -174,13 +174,13 @@ impl Writer {
         &self.library
     }
 
-    /// An empty batch for about so many rows.
+    /// An empty batch with capacity for a number of rows.
     pub fn batch(&self, rows: usize) -> CommitBatch {
         let rows = OwnedWriteBatch::with_capacity(self.library.db.clone(), rows + 2);
         CommitBatch { rows, keyspaces: Vec::with_capacity(8), bytes: 0 }
     }
 
-    /// Commits a batch. After an error nobody knows what the disk holds, and nothing may be committed any more.
+    /// Commits a batch. After an error the content of the disk is unknown, and no further commit is allowed.
     pub fn commit(&mut self, mut batch: CommitBatch, sync: SyncMode) -> Result<(), fjall::Error> {
         let row = CommitRow { number: self.number + 1, synced: self.synced };
         let meta = self.library.meta.clone();
@@ -206,7 +206,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps zeros ahead of the journal. Without them commits are slower and nothing else.
+    /// Prefills zeros after the journal. They only make commits faster.
     fn extend_prefill(&mut self, bytes: usize) {
         if let Some(Err(error)) = self.prefill.as_mut().map(|ahead| ahead.extend_after(bytes)) {
             tracing::debug!(%error, "no zeros ahead of this journal");
@@ -214,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// Notes the sequence number of the last commit. Every batch has a row in `meta`, so its newest row has it.
+    /// Records the sequence number of the last commit. Every batch has a row in `meta`, whose newest row has that number.
     fn note_newest(&mut self, keyspaces: Vec<Keyspace>) {
         let tree = &self.library.meta.tree;
         let seqno = tree.get_highest_memtable_seqno().or_else(|| tree.get_highest_seqno());
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Makes everything durable, the mark included.
+    /// Makes everything durable, including the acknowledged commit.
     pub fn finish(&mut self) -> Result<(), fjall::Error> {
         self.library.db.persist(PersistMode::SyncAll)?;
         self.acknowledged.write(self.number)?;

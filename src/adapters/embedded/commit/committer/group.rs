@@ -1,4 +1,4 @@
-//! What is committed together: one batch, and for each command what to publish and to answer once it is committed.
+//! A commit group: one batch, and the reply and the changes in memory of each command.
 
 use hashbrown::{HashMap, HashSet, HashTable};
 
@@ -16,17 +16,17 @@ use crate::ports::{AppendGuard, AppendOutcome, StoreError, StoreErrorKind, Verdi
 pub struct CommitGroup {
     /// The rows.
     pub batch: CommitBatch,
-    /// Whether anybody waits for the disk.
+    /// Whether a command waits for the disk.
     pub sync: SyncMode,
     /// The commands, in the order of their arrival.
     pub commands: Vec<StagedCommand>,
     /// The bytes of the commands while they waited.
     pub bytes_waited: CommandBytes,
-    /// How many events are staged.
+    /// The number of staged events.
     pub events: usize,
-    /// Where the staged events stand in `work`: (command, event).
+    /// The positions of the staged events: (command, event).
     pub staged: HashTable<(u32, u32)>,
-    /// How far the staged checkpoints go.
+    /// The `as_of` of the staged checkpoints.
     pub as_of: HashMap<(DatasetId, Counter), Timestamp>,
     /// The staged clears.
     pub clears: HashMap<(DatasetId, Counter), EventKey>,
@@ -38,7 +38,7 @@ pub struct CommitGroup {
     pub slices: HashMap<(DatasetId, Timestamp), TimeSlice>,
     /// The slice that the last event went to.
     pub last_slice: Option<WritableSlice>,
-    /// What changed in shards of queues.
+    /// The changes of queue shards.
     pub queues: StagedShards,
 }
 
@@ -52,7 +52,7 @@ pub enum StagedCommand {
         held: AppendGuard,
         answer: AppendReplySender,
     },
-    /// A settlement, with the void that it inserts, if it does.
+    /// A settlement, with the tombstone that it inserts, if any.
     Settle {
         dataset: DatasetId,
         void: Vec<EncodedEvent>,
@@ -63,23 +63,23 @@ pub enum StagedCommand {
     Publish { dataset: DatasetId, to: Timestamp, answer: ReplySender<Timestamp> },
     /// Checkpoints that win.
     Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: ReplySender<()> },
-    /// Whatever was asked of queues.
+    /// Commands of queues.
     Queue(PendingQueueReply),
     /// Watermarks.
     Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: ReplySender<()> },
-    /// A slice that was made or moved on, as it is then.
+    /// A slice after its creation or change of status.
     Slice { row: TimeSlice, answer: SliceReplySender },
 }
 
-/// The way to the caller of a change of a slice.
+/// The sender of the reply to a change of a slice.
 pub enum SliceReplySender {
-    /// It was to be made.
+    /// Its creation.
     Created(ReplySender<TimeSlice>),
-    /// It was to move on.
+    /// Its change of status.
     Moved(ReplySender<()>),
 }
 
-/// An answer whose effects are durable and readable.
+/// A reply whose effects are durable and readable.
 pub enum CommittedReply {
     Append(AppendReplySender, Vec<Result<AppendOutcome, StoreError>>),
     Settle(ReplySender<VerdictOutcome>, Result<VerdictOutcome, StoreError>),
@@ -90,7 +90,7 @@ pub enum CommittedReply {
 }
 
 impl CommitGroup {
-    /// An empty group for about so many commands.
+    /// An empty group with capacity for a number of commands.
     pub fn new(writer: &Writer, commands: usize) -> Self {
         Self {
             batch: writer.batch(commands),
@@ -114,7 +114,7 @@ impl CommitGroup {
         self.events >= COMMIT_EVENTS_MAX || self.batch.bytes() + self.queues.bytes() >= COMMIT_BYTES_MAX
     }
 
-    /// The event that was staged under a key in this group; `events` are those of the command at work.
+    /// The event staged under a key in this group; `events` are those of the current command.
     pub fn staged_event(
         &self,
         events: &[EncodedEvent],
@@ -126,7 +126,7 @@ impl CommitGroup {
             Some(
                 StagedCommand::Append { dataset, events, .. } | StagedCommand::Settle { dataset, void: events, .. },
             ) => (*dataset, &events[*event as usize]),
-            // The command at work is not in the list yet.
+            // The current command is not in the list yet.
             Some(_) | None => (dataset, &events[*event as usize]),
         };
         let is = |position: &(u32, u32)| {
@@ -136,7 +136,7 @@ impl CommitGroup {
         self.staged.find(hash_of(counter, key), is).map(|position| at(position).1.event.clone())
     }
 
-    /// Notes that an event of the command at work is staged.
+    /// Records an event of the current command as staged.
     pub fn note_staged(&mut self, events: &[EncodedEvent], index: usize) {
         let command = self.commands.len() as u32;
         let work = &self.commands;
@@ -144,7 +144,7 @@ impl CommitGroup {
             Some(StagedCommand::Append { events, .. } | StagedCommand::Settle { void: events, .. }) => {
                 hash_of_event(&events[*event as usize])
             }
-            // The command at work is not in the list yet.
+            // The current command is not in the list yet.
             Some(_) | None => hash_of_event(&events[*event as usize]),
         };
         self.staged.insert_unique(hash_of_event(&events[index]), (command, index as u32), hash_at);
@@ -171,7 +171,7 @@ fn hash_of(counter: &Counter, key: &EventKey) -> u64 {
 }
 
 impl StagedCommand {
-    /// The answer, once all is durable and readable. Ends the hold of an append.
+    /// The reply, once everything is durable and readable. Ends the hold of an append.
     pub fn into_reply(self) -> CommittedReply {
         match self {
             Self::Append { outcomes, held, answer, .. } => {
@@ -188,10 +188,10 @@ impl StagedCommand {
         }
     }
 
-    /// Answers that nobody knows what happened; hands back what must stay held.
+    /// Replies with an unknown outcome. Returns the guards that must be kept.
     pub fn fail(self) -> Option<AppendGuard> {
         let unknown = |op| StoreError::unknown(StoreErrorKind::Unavailable, op);
-        // A caller that stopped waiting has nobody to tell.
+        // The caller may have stopped waiting.
         match self {
             Self::Append { outcomes, held, answer, .. } => {
                 let failed = outcomes.into_iter().map(|outcome| match outcome {
@@ -218,7 +218,7 @@ impl StagedCommand {
 }
 
 impl CommittedReply {
-    /// Sends the answer. A caller that stopped waiting has nobody to tell.
+    /// Sends the reply. The caller may have stopped waiting.
     pub fn send(self) {
         match self {
             Self::Append(answer, outcomes) => drop(answer.send(outcomes)),

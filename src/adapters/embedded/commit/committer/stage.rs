@@ -1,4 +1,4 @@
-//! How commands become rows: checked against memory, disk and what is staged before them, in the order of arrival.
+//! Staging of commands as rows: checked against memory, disk and earlier staged rows, in the order of arrival.
 
 use super::group::{CommitGroup, StagedCommand};
 use super::{Committer, SyncMode};
@@ -77,7 +77,7 @@ impl Committer {
         let step = event.key.time.floor_to(STEP);
         let (touch, name) =
             if is_noted { (false, NameListing::Yes) } else { self.note_use(dataset, counter, Some(step))? };
-        // From here on nothing fails, so that a refused event leaves no row behind.
+        // No step after this fails, so a refused event leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
         if touch {
             group.batch.put(&spaces.touches, key::of_touch(counter, step), LISTED);
@@ -109,7 +109,7 @@ impl Committer {
         group.commands.push(StagedCommand::Settle { dataset, void, settled, answer });
     }
 
-    /// Stages a void unless an event stands at its key; answers that event.
+    /// Stages a tombstone unless its key has an event. Returns that event.
     fn stage_void(
         &mut self,
         group: &mut CommitGroup,
@@ -123,14 +123,14 @@ impl Committer {
         }
         let spaces = self.keyspaces_of(group, place)?;
         let is_new_name = self.is_new_name(group, dataset, counter)?;
-        // From here on nothing fails, so that a refused verdict leaves no row behind.
+        // No step after this fails, so a refused verdict leaves no row behind.
         group.batch.put(&spaces.events, key.clone(), value.clone());
         if is_new_name {
-            // The counter stays unlisted, but must not be taken for one without any row.
+            // The counter stays unlisted, but must not look like a counter without rows.
             group.batch.put(&self.writer.library().names, key::of_counter(counter), VOIDS_ONLY);
         }
         if event.key.time > self.core.meta_state.limit(dataset) {
-            // A store that opens finds the events above the limit by the touches, and a void has none.
+            // A startup finds the events above the limit by the touches, and a tombstone has none.
             group.batch.put(&spaces.touches, key::of_void(counter, event.key.time), LISTED);
         }
         group.sync = SyncMode::Yes;
@@ -166,8 +166,8 @@ impl Committer {
         Ok(spaces)
     }
 
-    /// The event that stands at the key of one of a command's events: staged, in memory or on disk. If there is none, also
-    /// whether memory knows that a new event there needs neither a touch of its step nor a listed name.
+    /// The event at the key of one of a command's events: staged, in memory or on disk. If there is none, also whether memory
+    /// knows that a new event needs neither a touch of its step nor a listed name.
     fn event_at(
         &self,
         group: &CommitGroup,
@@ -180,7 +180,7 @@ impl Committer {
         if let Some(staged) = group.staged_event(events, dataset, counter, key) {
             return Ok((Some(staged), false));
         }
-        // One look at memory for nearly every event: its table is large, and each look waits for it.
+        // One lookup in memory for nearly every event, because the table is large and each lookup is slow.
         let (knowledge, is_noted) = self.core.counters.find_for_insert(dataset, counter, key, key.time.floor_to(STEP));
         let held = match knowledge {
             EventLookup::Present(event) => Some(event),
@@ -191,7 +191,7 @@ impl Committer {
         Ok((held, is_noted))
     }
 
-    /// Notes that a counter gets a row: whether its touch of the step may be missing, and whether its name was listed.
+    /// Notes a row of a counter: whether its touch of the step may be missing, and whether its name was listed.
     fn note_use(
         &self,
         dataset: DatasetId,
@@ -207,7 +207,7 @@ impl Committer {
 
     /// Whether a counter has no row in the list of names.
     fn is_new_name(&self, group: &CommitGroup, dataset: DatasetId, counter: &Counter) -> Result<bool, StageError> {
-        // Memory may have forgotten a name before it is committed.
+        // Memory may have evicted a name before it is committed.
         if group.names.contains(counter) || self.core.counters.name_listing(dataset, counter) == NameListing::Yes {
             return Ok(false);
         }
@@ -227,7 +227,7 @@ impl Committer {
         }
     }
 
-    /// Stages the name of a counter as one to list.
+    /// Stages the name of a counter for the list.
     fn stage_name(&self, group: &mut CommitGroup, counter: &Counter) {
         group.batch.put(&self.writer.library().names, key::of_counter(counter), LISTED);
         group.names.insert(counter.clone());
@@ -284,7 +284,7 @@ impl Committer {
         group.commands.push(StagedCommand::Watermarks { dataset, moved, answer });
     }
 
-    /// Stages rolls. What cannot be staged fails the whole call; what was staged before it stands.
+    /// Stages rolls. One that cannot be staged fails the whole call; the rolls staged before it remain.
     pub(super) fn stage_roll(
         &mut self,
         group: &mut CommitGroup,
@@ -304,7 +304,7 @@ impl Committer {
         let answer = match failed {
             None => answer,
             Some(error) => {
-                // A caller that stopped waiting has nobody to tell.
+                // The caller may have stopped waiting.
                 let _ = answer.send(Err(error));
                 tokio::sync::oneshot::channel().0
             }
@@ -327,7 +327,7 @@ impl Committer {
             return Ok(None);
         }
         for bucket in finished_buckets {
-            // The records of a dropped slice are gone with it.
+            // The records of a dropped slice are deleted with it.
             let Ok(place) = self.slice_for(group, dataset, bucket.start) else { continue };
             let spaces = self.keyspaces_of(group, place)?;
             group.batch.put(&spaces.buckets, key::of_time(&counter, bucket.start), encode_bucket(&bucket));
@@ -345,7 +345,7 @@ impl Committer {
         Ok(Some((counter, bytes, checkpoint)))
     }
 
-    /// How far the newest checkpoint of a counter goes: staged, in memory or on disk.
+    /// The `as_of` of the newest checkpoint of a counter: staged, in memory or on disk.
     fn checkpoint_as_of(
         &self,
         group: &CommitGroup,

@@ -1,5 +1,5 @@
-//! What changes the shape of the store: the catalog, series, namespaces and slices that go. Rare, and each a commit of its
-//! own, so that the next command sees it done.
+//! Changes of the structure of the store: catalog, series, deleted namespaces and dropped slices. They are rare, and each is a
+//! commit of its own, so that the next command sees it.
 
 use fjall::Keyspace;
 
@@ -20,7 +20,7 @@ use crate::domain::rollup::SliceStatus;
 use crate::ports::{NamespaceRecord, ScanOrder, StoreError, StoreErrorKind};
 
 impl Committer {
-    /// Does a command that stands alone.
+    /// Runs a command with a commit of its own.
     pub(super) fn run_alone(&mut self, command: StoreCommand) {
         match command {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
@@ -44,13 +44,13 @@ impl Committer {
         }
     }
 
-    /// The state between two commits, with whatever keyspaces there are; those that are dropped later stay readable.
+    /// The snapshot between two commits, with all its keyspaces. Keyspaces that are dropped later stay readable in it.
     fn snapshot(&self) -> Result<BackupSnapshot, StoreError> {
         let frozen = BackupSnapshot::take(self.writer.library(), self.writer.number());
         frozen.map_err(|error| ReadError::from(error).into_store_error("back up"))
     }
 
-    /// Drops a slice for good. The answer comes when its keyspaces were deleted, which is done elsewhere.
+    /// Drops a slice for good. The reply comes once another thread has deleted its keyspaces.
     fn drop_slice(&mut self, dataset: DatasetId, start: Timestamp, answer: ReplySender<()>) {
         match self.commit_slice_drop(dataset, start) {
             Ok(Some(keyspaces)) => self.core.keyspace_jobs.delete(keyspaces, answer),
@@ -59,7 +59,7 @@ impl Committer {
         }
     }
 
-    /// Drops a slice; hands out its keyspaces, if it has any.
+    /// Drops a slice. Returns its keyspaces, if it has any.
     fn commit_slice_drop(&mut self, dataset: DatasetId, start: Timestamp) -> Result<Option<Vec<Keyspace>>, StoreError> {
         const OP: &str = "drop slice";
         let Some(mut slice) = self.core.slices.row(dataset, start) else {
@@ -94,7 +94,7 @@ impl Committer {
         if old.is_empty() { Ok(()) } else { self.delete(old, "trim series") }
     }
 
-    /// Deletes keyspaces; what remains of them after a crash is deleted when the store opens.
+    /// Deletes keyspaces. After a crash the next opening deletes the remains.
     pub(super) fn delete(&mut self, keyspaces: Vec<Keyspace>, op: &'static str) -> Result<(), StoreError> {
         self.writer.forget(&keyspaces);
         let deleted = self.writer.library().delete(keyspaces, || {});
@@ -110,7 +110,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Removes rows of a forgotten namespace, at most so many. Answers whether there may be more.
+    /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.
     fn purge_rows(&mut self, namespace: NamespaceId, rows_max: usize) -> Result<bool, StoreError> {
         const OP: &str = "forget";
         let mut batch = self.writer.batch(rows_max);
@@ -123,7 +123,7 @@ impl Committer {
                 removed += 1;
             }
             if removed > before {
-                // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+                // Removals disappear from disk in time, which must not make the newest row of a keyspace older.
                 batch.put(&keyspace, key::TIDIED, &b""[..]);
             }
         }
@@ -133,8 +133,8 @@ impl Committer {
         Ok(removed == rows_max)
     }
 
-    /// Where the rows of a namespace are, beside its events. Names come last: as long as one is there, a tidying that was
-    /// cut off is found again.
+    /// The keyspaces with rows of a namespace, except its events. Names come last: as long as one exists, an interrupted
+    /// removal is found again.
     fn rows_of(&self, namespace: NamespaceId) -> Vec<(Keyspace, KeyRange)> {
         let library = self.writer.library();
         let mut places = Vec::new();
@@ -159,6 +159,6 @@ impl Committer {
 }
 
 fn reply<T>(answer: ReplySender<T>, result: Result<T, StoreError>) {
-    // A caller that stopped waiting has nobody to tell.
+    // The caller may have stopped waiting.
     let _ = answer.send(result);
 }
