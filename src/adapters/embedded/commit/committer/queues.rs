@@ -1,4 +1,4 @@
-//! How commands of queues are applied and staged, and what changes the shape of the queues: new ones, dropped ones, the
+//! Applying and staging commands of queues, and changes of the structure of the queues: new queues, dropped queues, the
 //! catalog.
 
 use super::group::{CommitGroup, StagedCommand};
@@ -31,21 +31,21 @@ use crate::ports::{
     StoredMessage,
 };
 
-/// The committer's own of queues.
+/// The queue state of the committer.
 pub struct CommitterQueues {
     pub(super) table: ShardTable,
     pub(super) spaces: Option<QueueKeyspaces>,
     pub(super) listeners: ListenerSet,
-    /// The latest moment of any command.
+    /// The latest time of any command.
     moment: Option<Moment>,
-    /// Whether kept answers may have outlived every window.
+    /// Whether dedupe records may be older than every window.
     trim_due: bool,
 }
 
 const APPLY: &str = "apply to queue";
 
 impl CommitterQueues {
-    /// Goes on with what was found.
+    /// Continues with the recovered queues.
     pub fn new(recovered: RecoveredQueues) -> Self {
         let RecoveredQueues { spaces, table, moment } = recovered;
         Self { table, spaces, listeners: ListenerSet::default(), moment, trim_due: true }
@@ -59,7 +59,7 @@ impl CommitterQueues {
 }
 
 impl Committer {
-    /// Stages what is asked of queues, or does it at once where it stands alone.
+    /// Stages a command of queues, or runs it at once if it needs a commit of its own.
     pub(super) fn stage_queue(&mut self, group: &mut CommitGroup, ask: QueueStoreCommand) {
         match ask {
             QueueStoreCommand::Apply(apply) => self.stage_apply(group, apply),
@@ -70,7 +70,7 @@ impl Committer {
                         let seen = Box::new(kept.read(&read, at));
                         group.commands.push(StagedCommand::Queue(PendingQueueReply::Read(answer, seen)));
                     }
-                    // A caller that stopped waiting has nobody to tell.
+                    // The caller may have stopped waiting.
                     None => drop(answer.send(Err(no_such_shard("read queue")))),
                 }
             }
@@ -130,7 +130,7 @@ impl Committer {
         {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
-        // From here on nothing fails, so that a refused command leaves nothing behind.
+        // No step after this fails, so a refused command leaves nothing behind.
         let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let is_last = matches!(sent.command, QueueCommand::Delete);
@@ -160,7 +160,7 @@ impl Committer {
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
     }
 
-    /// Where the answer to an enqueue is kept, if its token carries a time that the core takes.
+    /// The keyspace of the dedupe record of an enqueue, if its token has a time that the shard accepts.
     fn dedupe_keyspace(
         &mut self,
         shard: ShardId,
@@ -178,13 +178,13 @@ impl Committer {
         Ok(Some(keyspace))
     }
 
-    /// The room there is for commands of queues.
+    /// The disk space level for commands of queues.
     fn disk_space_level(&self) -> DiskSpaceLevel {
         if self.core.is_full() { self.space.level() } else { DiskSpaceLevel::Plenty }
     }
 
     fn run_queue_alone(&mut self, ask: QueueStoreCommand) {
-        // A caller that stopped waiting has nobody to tell.
+        // The caller may have stopped waiting.
         match ask {
             QueueStoreCommand::Create(queue, shards, settings, answer) => {
                 drop(answer.send(self.create_queue(queue, shards, &settings)));
@@ -284,7 +284,7 @@ impl Committer {
         Ok(())
     }
 
-    /// What takes messages out goes on without room, so its request is kept from the reserve.
+    /// Commands that take messages out continue without disk space, so their request is saved in the reserve.
     fn save_request(&mut self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
         const OP: &str = "keep request";
         let gone = self.core.queues.catalog.evicted_for(&request, now);
@@ -312,7 +312,7 @@ impl Committer {
         Ok(made)
     }
 
-    /// Judges the age of tokens by wall time again, in one commit with what is refused for it.
+    /// Judges the age of tokens by wall time again, in one commit with the refusals that follow from it.
     fn reset_queue_clock(&mut self, moment: Moment) -> Result<Option<Timestamp>, StoreError> {
         const OP: &str = "reset queue clock";
         let refused_before =
@@ -334,7 +334,7 @@ impl Committer {
         Ok(Some(from))
     }
 
-    /// Removes some of what dropped queues have left, and comes back for the rest. A failure is final, and noted.
+    /// Removes some remains of dropped queues; later calls remove the rest. A failure is final and recorded.
     fn purge_dropped_queues(&mut self) {
         let (Some(spaces), Some((shard, sequences, entries))) =
             (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
@@ -352,7 +352,7 @@ impl Committer {
         for entry in entries.drain(some..) {
             batch.remove(&spaces.outbox, key::of_outbox(*shard, entry.commit, entry.rows));
         }
-        // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+        // Removals disappear from disk in time, which must not make the newest row of a keyspace older.
         for keyspace in [&spaces.heads, &spaces.bodies, &spaces.outbox] {
             batch.put(keyspace, TIDIED, &b""[..]);
         }
@@ -364,7 +364,7 @@ impl Committer {
         }
     }
 
-    /// Drops kept answers that no window reaches any more.
+    /// Drops dedupe records older than every window.
     pub(super) fn trim_answers(&mut self) {
         const OP: &str = "drop answers";
         let trim = std::mem::take(&mut self.queues.trim_due);
@@ -374,7 +374,7 @@ impl Committer {
         if outlived.is_empty() {
             return;
         }
-        // Their tokens are too old by this moment, which the next start must not be without.
+        // Their tokens are too old from this time on, and the next startup must know that.
         let mut batch = self.writer.batch(1);
         batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
         if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
@@ -382,7 +382,7 @@ impl Committer {
         }
     }
 
-    /// Takes in listeners that the committer does not know yet.
+    /// Adds new listeners.
     pub(super) fn admit_listeners(&mut self) {
         let new = std::mem::take(&mut *self.core.queues.new_listeners.lock());
         if !new.is_empty() {
@@ -391,8 +391,8 @@ impl Committer {
     }
 }
 
-/// What room a command needs. What operators do about a shard as a whole is small and rare, and a server that starts
-/// does it again; it must not be kept from starting.
+/// The disk space that a command needs. Commands of operators on a whole shard are small and rare, and a startup repeats
+/// them. They must not keep the server from starting.
 fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
     let of_whole_shard = matches!(
         command,
