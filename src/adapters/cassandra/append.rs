@@ -1,9 +1,9 @@
-//! Appends: touch, row, clear register, in this order; repeated until the outcome is known.
+//! Appends: touch, row, clear register, in this order; retried until the outcome is known.
 //!
-//! A write belongs to a task of its own, never to the caller who waits. The caller is told "unknown" after
-//! `CASSANDRA_ANSWER_WITHIN`; the task goes on, and with it the hold that keeps closed timestamps below the event, until the
-//! row is durable or `HOLD_GIVEN_UP_AFTER` is over. Then limits may pass a row that still appears: it was acknowledged to
-//! nobody, and a verdict that finds it has its bucket compared.
+//! A write runs in a task of its own, independent of its caller. The caller gets an unknown outcome after
+//! `CASSANDRA_ANSWER_WITHIN`. The task continues, and with it the hold that keeps closed timestamps below the event, until
+//! the row is durable or `HOLD_GIVEN_UP_AFTER` has passed. Then limits may pass a row that still appears later. Such a row
+//! was never acknowledged, and a verdict that finds it lets its bucket be compared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ use crate::ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreErr
 
 const OP: &str = "append";
 
-/// What is known of a token that this process has written.
+/// A token that this process has written recently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RecentWrite {
     change: Change,
@@ -81,23 +81,23 @@ pub struct EventRow {
     pub timestamp: i64,
 }
 
-/// An event with the place it goes to.
+/// An event with its partition.
 struct PartitionedEvent {
     partition: Partition,
     slice: Arc<CqlSlice>,
-    /// Where its answer stands in the call's.
+    /// The index of its result in the call.
     result_index: usize,
     new: NewEvent,
-    /// Whether the same change under its token is on its way, in this call or in another one.
+    /// Whether the same change under its token is in flight, in this call or in another one.
     is_pending: bool,
 }
 
-/// What this process knows of a token.
+/// The state of a token in this process.
 enum AppendTokenState {
     New,
     /// The same change, not durable yet.
     Pending,
-    /// A durable change, or another one that is on its way.
+    /// A durable change, or a different one in flight.
     Recorded(Change),
 }
 
@@ -106,24 +106,24 @@ struct PartitionBatch {
     slice: Arc<CqlSlice>,
     partition: Partition,
     events: Vec<NewEvent>,
-    /// Where their answers stand in the call's.
+    /// The indexes of their results in the call.
     result_indexes: Vec<usize>,
-    /// The same of those that repeat one of the events.
+    /// The same for repeats of these events.
     duplicates: Vec<(usize, Change)>,
-    /// Whether the rows were sent, so that they may be there.
+    /// Whether the rows were sent, so that they may exist.
     sent: bool,
 }
 
-/// What became of a group so far.
+/// The state of the write of a partition batch.
 enum BatchWriteStatus {
     Durable,
     Refused(RequestFailure),
-    /// It may be there, and is sent again.
+    /// It may exist, and is retried.
     Unresolved(RequestFailure),
 }
 
 impl Appender {
-    /// Nothing is in flight yet.
+    /// No append is in flight yet.
     pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>, touching: Arc<TouchWriter>) -> Self {
         Self {
             requests,
@@ -136,7 +136,7 @@ impl Appender {
         }
     }
 
-    /// Appends events in a task of their own, which begins at the first poll.
+    /// Appends events in a task of their own, which starts at the first poll.
     pub async fn append(
         self: &Arc<Self>,
         dataset: DatasetId,
@@ -163,7 +163,7 @@ impl Appender {
         answers.await.unwrap_or_else(|_| (0..count).map(|_| closed()).collect())
     }
 
-    /// Takes room for events that are held; none if there is too little.
+    /// Reserves capacity for events in flight; none if too little is left.
     fn reserve(&self, events: &[NewEvent]) -> Option<usize> {
         let bytes: usize = events.iter().map(event_bytes).sum();
         let held = self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -174,14 +174,14 @@ impl Appender {
         Some(bytes)
     }
 
-    /// Stops repeating and waits for the tasks; what is open stays unknown.
+    /// Stops retries and waits for the tasks. Unresolved outcomes stay unknown.
     pub async fn close(&self) {
         self.stop.cancel();
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Notes that a void stands at a key.
+    /// Notes that a key has a tombstone.
     pub fn note_tombstone(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) {
         let token = (dataset, counter.clone(), key.clone());
         self.recent.insert(token, RecentWrite { change: Change::Void, durable: true });
@@ -204,10 +204,10 @@ impl Appender {
             }
         }
         let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
-        // Nobody may be waiting any more.
+        // The caller may have stopped waiting.
         let _ = told.send(answers.into_iter().map(|answer| answer.unwrap_or_else(closed)).collect());
         if !open.is_empty() {
-            // Boxed, like every write: it is rare, and most tasks are spared its room.
+            // Boxed, like every retry: it is rare, and most tasks need no space for it.
             Box::pin(self.write_all(open, began + HOLD_GIVEN_UP_AFTER)).await;
         }
     }
@@ -235,7 +235,7 @@ impl Appender {
         }
     }
 
-    /// Finds the partition of each event; answers at once what no slice takes and what is known already.
+    /// Finds the partition of each event. Events without a slice and known tokens are answered at once.
     async fn assign_partitions(
         &self,
         dataset: DatasetId,
@@ -272,7 +272,7 @@ impl Appender {
         Ok((slice, partition))
     }
 
-    /// What is known of the token of an event, which is on its way from now on.
+    /// The state of the token of an event. The event counts as in flight from now on.
     fn token_state(&self, dataset: DatasetId, new: &NewEvent) -> AppendTokenState {
         let token = (dataset, new.counter.clone(), new.event.key.clone());
         let own = RecentWrite { change: new.event.change, durable: false };
@@ -301,7 +301,7 @@ impl Appender {
                 Err(fault) => fault,
             };
             if group.slice.is_dropped() {
-                // Its rows are gone with it, whatever was written.
+                // The rows of a dropped slice are deleted with it.
                 let gone = RequestFailure {
                     kind: StoreErrorKind::Conflict,
                     ..RequestFailure::not_sent("the slice was dropped")
@@ -327,7 +327,7 @@ impl Appender {
         }
     }
 
-    /// Touch first, so that no row is ever there without one; then the rows; a clear shows before it is acknowledged.
+    /// The touch is first, so that no row exists without one; then the rows. A clear is visible before it is acknowledged.
     async fn attempt(&self, group: &mut PartitionBatch, rows: &PartitionRows) -> Result<(), RequestFailure> {
         let (dataset, counter) = (group.partition.dataset, &group.partition.counter);
         let unsent = group.sent;
@@ -440,7 +440,7 @@ pub fn row_of(new: &NewEvent) -> EventRow {
     }
 }
 
-/// What a held event counts for.
+/// The bytes that an event in flight counts for.
 fn event_bytes(new: &NewEvent) -> usize {
     const OVERHEAD_BYTES: usize = 256;
     OVERHEAD_BYTES

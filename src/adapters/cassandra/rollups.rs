@@ -1,8 +1,8 @@
 //! Checkpoints, bucket records, series and names.
 //!
-//! A checkpoint is one cell whose timestamp is its as_of, so of two rolls that race the later one stays, whatever the order
-//! of arrival. What a roll finishes is written before the checkpoint that no longer carries it; left over from a roll that
-//! failed in between, it is what the next roll writes again.
+//! A checkpoint is one cell whose timestamp is its `as_of`. So of two concurrent rolls the later one stays, whatever the order
+//! of arrival. Finished records are written before the checkpoint that no longer contains them. If a roll fails in between,
+//! the next roll writes the same records again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::domain::limits::{
 use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum, VerifiedBase};
 use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
 
-/// Checkpoints and what is kept beside them.
+/// Checkpoints, bucket records, series and names.
 pub struct Rollups {
     requests: Arc<RequestRunner>,
     slices: Arc<CqlSlices>,
@@ -48,7 +48,7 @@ type CheckpointVersion = (u64, Timestamp);
 type StoredRollupRow = (Option<i64>, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>, Option<Vec<u8>>);
 
 impl Rollups {
-    /// Reads which resolutions of series there are.
+    /// Reads the resolutions of series.
     pub async fn open(
         requests: Arc<RequestRunner>,
         slices: Arc<CqlSlices>,
@@ -114,7 +114,7 @@ impl Rollups {
         self.requests.write(OP, self.requests.statement("set_live"), values).await
     }
 
-    /// Warns of partitions that grow too large; a roll never fails for that.
+    /// Warns of partitions that grow too large. A roll never fails because of them.
     async fn look_for_wide(&self, dataset: DatasetId, write: &RollWrite) {
         for bucket in oversized_buckets(write) {
             let Ok(Some(slice)) = self.slices.slice_at(dataset, bucket.start).await else { continue };
@@ -132,7 +132,7 @@ impl Rollups {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         const OP: &str = "put bucket record";
-        // The records of a dropped slice are gone with it; before the first slice there is nothing to record.
+        // The records of a dropped slice are deleted with it; before the first slice there is nothing to record.
         let Some(slice) = self.slices.slice_at(dataset, bucket.start).await? else { return Ok(()) };
         if slice.is_dropped() {
             return Ok(());
@@ -192,7 +192,7 @@ impl Rollups {
         rows.into_iter().map(name).collect()
     }
 
-    /// Removes what is kept of a counter, in every dataset.
+    /// Removes the rows of a counter, in every dataset.
     async fn forget_counter(&self, datasets: &[DatasetId], counter: Counter) -> Result<(), StoreError> {
         const OP: &str = "forget counter";
         let (ns, name) = stored_counter(&counter);
@@ -214,7 +214,7 @@ impl Rollups {
         self.requests.write(OP, self.requests.statement("delete_name"), (ns, shard, name)).await
     }
 
-    /// Reads what is sealed of a counter.
+    /// Reads the sealed value of a counter.
     pub async fn sealed(&self, dataset: DatasetId, counter: &Counter) -> Result<Option<VerifiedBase>, StoreError> {
         const OP: &str = "read sealed value";
         let (ns, name) = stored_counter(counter);
@@ -268,7 +268,7 @@ fn version_of(row: &RollupRow) -> CheckpointVersion {
     let checkpoint = row.checkpoint.as_ref().filter(|_| !row.just_repaired);
     match (checkpoint, &row.checkpoint) {
         (Some(checkpoint), _) => (checkpoint.repairs, checkpoint.as_of),
-        // No roll has taken it up yet: any of its number is new.
+        // No roll has used it yet: any checkpoint of its number is new.
         (None, Some(sealed)) => (sealed.repairs, Timestamp::MIN),
         (None, None) => (0, Timestamp::MIN),
     }
@@ -356,7 +356,7 @@ impl RollupStore for Rollups {
                 found.push(codec::decode_bucket(&bytes).map_err(|damaged| damaged.into_store_error(OP))?);
             }
         }
-        // Records that repairs have changed count instead of those that the rolls wrote.
+        // A record changed by a repair replaces that of the roll.
         let repaired = self.sealed(dataset, counter).await?.map(|sealed| sealed.repaired).unwrap_or_default();
         for record in repaired.into_iter().filter(|record| record.start >= from && record.start < to) {
             match found.binary_search_by_key(&record.start, |found| found.start) {
@@ -412,7 +412,7 @@ impl RollupStore for Rollups {
             return Ok(Vec::new());
         }
         let from = above.map_or(prefix, |above| above.as_str().max(prefix));
-        // One more, because the name it begins with may be the one that was asked to be left out.
+        // One more, because the first name may be the excluded one.
         let most = limit.saturating_add(1);
         let reading = (0..TOUCH_SHARDS).map(|shard| self.names_of_shard(namespace, shard, from, most));
         let read: Vec<Vec<CounterName>> =

@@ -1,4 +1,4 @@
-//! Reads of the log: over the slices of a range, over the time buckets that hold anything, over their event buckets.
+//! Reads of the log: over the slices of a range, over their time buckets with rows, over their event buckets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct LogReader {
 struct CounterListing {
     dataset: DatasetId,
     start: Timestamp,
-    /// All of them above this one are in the list, up to its end.
+    /// The list contains all counters above this one, up to its end.
     above: Option<Counter>,
     counters: Arc<Vec<Counter>>,
     is_last: bool,
@@ -45,11 +45,11 @@ struct PartitionReadMode {
     level: ReadConsistency,
 }
 
-/// Both ends of a range as places in the order of keys, each excluded: (time, id).
+/// Both ends of a range as positions in the order of keys, each excluded: (time, id).
 type KeyBounds = ((i64, Vec<u8>), (i64, Vec<u8>));
 
 impl LogReader {
-    /// Reads by the book of slices.
+    /// Reads with the known slices.
     pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
         Self { requests, slices, listing: Mutex::new(None) }
     }
@@ -174,7 +174,7 @@ impl LogReader {
         Ok(events)
     }
 
-    /// Reads all events of a time bucket, whatever is known of steps. None if its slice is not there any more.
+    /// Reads all events of a time bucket, regardless of the known steps. None if its slice no longer exists.
     pub async fn read_time_bucket(
         &self,
         dataset: DatasetId,
@@ -262,7 +262,7 @@ impl LogReader {
         let mut rows = Vec::new();
         let (mut from, mut key) = beyond.map_or((None, None), |(counter, key)| (Some(counter), Some(key)));
         while rows.len() < limit {
-            // The counter that the last page ended in may have more; after it come those above.
+            // The counter at the end of the last page may have more rows; after it come the counters above.
             let counter = match (from.clone(), key.is_some()) {
                 (Some(counter), true) => counter,
                 (above, _) => match self.next_counter(dataset, slice, above).await? {

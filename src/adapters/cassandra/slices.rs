@@ -1,9 +1,9 @@
-//! Time slices: their rows, their tables, and which steps of them hold anything.
+//! Time slices: their rows, their tables, and their steps with rows.
 //!
-//! A slice is three tables, made before anybody hears of the slice and dropped whole. The book of a dataset's slices is
-//! kept in memory and read again with every limit, before anybody hears of that: so whatever was acknowledged up to a known
-//! limit, by whichever server, lies in slices and steps that are known. A status moves forward in the book first and in the
-//! store second, so a reader that meets a dropped table finds the slice marked as dropped and leaves its rows out.
+//! A slice is three tables, made before the slice becomes visible and dropped as a whole. The slices of a dataset are kept in
+//! memory and read again with every limit, before the limit becomes visible. So all events acknowledged up to a known limit,
+//! by any server, lie in known slices and steps. A status moves forward in memory first and in the store second. So a reader
+//! that meets a dropped table finds the slice marked as dropped, and skips its rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use crate::domain::namespace::{HotCounters, NamespaceSpec, SeriesSettings, TimeP
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
-/// What the settings of a namespace say about its rows.
+/// The settings of a namespace that concern its rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RowSettings {
     /// How events are partitioned.
     pub partition: TimePartition,
     /// The counters with event buckets of their own.
     pub hot_counters: HotCounters,
-    /// The series that are kept.
+    /// The stored series.
     pub series: Vec<SeriesSettings>,
 }
 
@@ -52,7 +52,7 @@ impl From<NamespaceSpec> for RowSettings {
     }
 }
 
-/// Where the settings of a namespace's versions are found.
+/// The source of the settings of namespace versions.
 #[async_trait]
 pub trait SettingsSource: Send + Sync + 'static {
     /// The settings of one version of a namespace, which never change.
@@ -64,11 +64,11 @@ pub struct CqlSlice {
     row: TimeSlice,
     status: Mutex<SliceStatus>,
     tables: OnceCell<Statements>,
-    /// Held while tables are made or dropped, so that none is made after they were dropped.
+    /// Held while tables are made or dropped, so that no table is made after the drop.
     definition_lock: AsyncMutex<()>,
-    /// The steps that hold rows of any counter, as far as they are known.
+    /// The known steps with rows of any counter.
     steps: RwLock<BTreeSet<Timestamp>>,
-    /// Of acknowledged events up to here every step is known.
+    /// Every step of acknowledged events up to this time is known.
     steps_complete_to: Mutex<Timestamp>,
     settings: DashMap<NamespaceId, Arc<RowSettings>>,
 }
@@ -97,7 +97,7 @@ impl CqlSlice {
         self.row.end.just_before()
     }
 
-    /// Whether its tables are gone, or about to be.
+    /// Whether its tables are dropped, or about to be.
     pub fn is_dropped(&self) -> bool {
         *self.status.lock() == SliceStatus::Dropped
     }
@@ -107,19 +107,19 @@ impl CqlSlice {
         self.steps.read().contains(&step)
     }
 
-    /// Notes a step that is stored.
+    /// Notes a stored step.
     pub fn note_step(&self, step: Timestamp) {
         self.steps.write().insert(step);
     }
 
-    /// Moves the status forward; answers what it is from then on.
+    /// Moves the status forward. Returns the new status.
     fn advance(&self, status: SliceStatus) -> SliceStatus {
         let mut held = self.status.lock();
         *held = status.max(*held);
         *held
     }
 
-    /// The row with its status of this moment.
+    /// The row with its present status.
     fn current(&self) -> TimeSlice {
         TimeSlice { status: *self.status.lock(), ..self.row.clone() }
     }
@@ -135,12 +135,12 @@ pub struct CqlSlices {
 }
 
 impl CqlSlices {
-    /// Knows no slices yet; each dataset's are read when they are first asked for.
+    /// Starts without slices. Those of a dataset are read at first use.
     pub fn new(requests: Arc<RequestRunner>, source: Arc<dyn SettingsSource>) -> Self {
         Self { requests, source, by_dataset: DashMap::new() }
     }
 
-    /// The slice that takes events of a time.
+    /// The slice that accepts events of a time.
     pub async fn writable_slice_at(
         &self,
         dataset: DatasetId,
@@ -173,7 +173,7 @@ impl CqlSlices {
         Ok(overlapping.filter(|slice| !slice.is_dropped()).cloned().collect())
     }
 
-    /// The statements on the tables of a slice; its tables are made if they are missing.
+    /// The statements on the tables of a slice. Missing tables are made.
     pub async fn tables<'a>(&self, slice: &'a CqlSlice, op: &'static str) -> Result<&'a Statements, StoreError> {
         let prepared = slice.tables.get_or_try_init(|| async {
             let _defining = slice.definition_lock.lock().await;
@@ -181,7 +181,7 @@ impl CqlSlices {
                 return Err(not_covered(slice.row.dataset, slice.start(), op));
             }
             let fill = self.fill(&slice.row);
-            // They are there unless whoever made the row ended before it made them.
+            // They exist unless the creator of the row ended before it made them.
             match Statements::of_slice(self.requests.store.as_ref(), &fill).await {
                 Ok(prepared) => Ok(prepared),
                 Err(_) => {
@@ -204,8 +204,8 @@ impl CqlSlices {
         Ok(settings)
     }
 
-    /// The steps of a slice in `from..=to` that hold rows, in order. Those that other servers may have begun since the last
-    /// limit are read.
+    /// The steps of a slice in `from..=to` with rows, in order. Steps that other servers may have begun since the last limit
+    /// are read.
     pub async fn steps(&self, slice: &CqlSlice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
         let known_to = *slice.steps_complete_to.lock();
         if to > known_to {
@@ -223,7 +223,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Takes in what other servers have made, up to a limit that was read before.
+    /// Reads the slices of other servers, up to a limit that was read before.
     pub async fn refresh_to(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
         self.refresh_rows(dataset).await?;
         for slice in self.live_slices(dataset, Timestamp::MIN, limit).await? {
@@ -238,7 +238,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Has every step of the live slices read again by whoever needs it next.
+    /// Invalidates the known steps of the live slices, so that the next use reads them.
     pub async fn invalidate_steps(&self, dataset: DatasetId) -> Result<(), StoreError> {
         for slice in self.live_slices(dataset, Timestamp::MIN, Timestamp::MAX).await? {
             *slice.steps_complete_to.lock() = Timestamp::MIN;
@@ -272,7 +272,7 @@ impl CqlSlices {
     }
 
     async fn slices_of(&self, dataset: DatasetId) -> Result<SlicesByStart, StoreError> {
-        // Every event asks, so the usual way only reads.
+        // Called for every event, so the common path only reads.
         let known = self.by_dataset.get(&dataset).map(|cell| Arc::clone(&cell));
         let cell = known.unwrap_or_else(|| Arc::clone(&self.by_dataset.entry(dataset).or_default()));
         let book = cell.get_or_try_init(|| async {
@@ -313,7 +313,7 @@ fn not_covered(dataset: DatasetId, time: Timestamp, op: &'static str) -> StoreEr
         .with_source(format!("no live slice of dataset {} covers {time:?}", dataset.0))
 }
 
-/// A row with the status that its register has come to.
+/// A row with the status of its register.
 fn row_from(row: &[u8], status: Option<i32>, op: &'static str) -> Result<TimeSlice, StoreError> {
     let mut row = codec::decode_slice(row).map_err(|damaged| damaged.into_store_error(op))?;
     if let Some(status) = status {
@@ -394,7 +394,7 @@ impl TimeSlices for CqlSlices {
     }
 }
 
-/// The lifetime of a series row, in seconds, with a day to spare; 0, which means for ever, where nobody says.
+/// The lifetime of a series row in seconds, with a margin of a day; 0, which means no expiry, without a setting.
 pub fn series_ttl(settings: &RowSettings, step_seconds: u32) -> i32 {
     const SPARE: Duration = Duration::from_secs(86_400);
     let keep = settings.series.iter().find(|series| series.step_seconds == step_seconds).map(|series| series.keep);

@@ -1,8 +1,8 @@
-//! The seam below the protocol: a store of wide rows that is asked in the named statements of `cql/`.
+//! The interface below the protocol: a store of wide rows, used by the named statements of `cql/`.
 //!
-//! Everything above it is the protocol: the order of writes, what is sent again, what an unknown outcome means. Everything
-//! below sends one request once and says what is known of it; the driver's session does so for a cluster (`session`), and a
-//! simulation can do so for replicas of its own. Nothing below reads a clock of its own, draws by chance or repeats.
+//! The protocol lies above it: the order of writes, retries, the meaning of an unknown outcome. Below it, each request is sent
+//! once and its outcome reported. The driver's session does so for a cluster (`session`), and a simulation for replicas of
+//! its own. No implementation reads a clock, draws random numbers or retries.
 
 use std::any::Any;
 use std::fmt;
@@ -16,20 +16,20 @@ use crate::adapters::cassandra::value::{CqlRow, CqlValue};
 /// A store of wide rows.
 ///
 /// Laws:
-/// 1. A request is sent once. `Fault::outcome` is `NotApplied` only if it has and will have no effect.
-/// 2. A write that was answered is seen by every read that begins later, at `Quorum` and above.
+/// 1. A request is sent once. The outcome of a failure is `NotApplied` only if it has and will have no effect.
+/// 2. Every read that begins after an acknowledged write sees it, at `Quorum` and above.
 /// 3. Of two writes to one cell the greater timestamp wins, and of equal ones the greater value, whatever the order of
 ///    arrival. A deletion with a timestamp hides cells with that timestamp and lower ones.
 /// 4. A conditional request is decided once among all conditional requests on its partition. Its writes carry a
 ///    timestamp of the store's own.
-/// 5. Rows of one partition that are written together are there together. Those of several partitions stand each for
-///    itself; a fault says of them `NotApplied` only if none has and will have an effect.
+/// 5. Rows of one partition that are written together become visible together. Those of several partitions are independent;
+///    a failure is `NotApplied` only if none of them has or will have an effect.
 #[async_trait]
 pub trait WideStore: Send + Sync + 'static {
     /// Prepares a statement on tables that exist.
     async fn prepare(&self, text: &str) -> Result<PreparedCql, RequestFailure>;
 
-    /// Makes or drops tables; answers when all nodes know.
+    /// Makes or drops tables. Returns when all nodes know it.
     async fn define(&self, text: &str) -> Result<(), RequestFailure>;
 
     /// Writes.
@@ -38,16 +38,16 @@ pub trait WideStore: Send + Sync + 'static {
     /// Writes rows by one request.
     async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure>;
 
-    /// Where a write goes. Cheap.
+    /// The route of a write. Cheap.
     fn route(&self, statement: &PreparedCql, values: &[CqlValue]) -> WriteRoute;
 
-    /// Asks a conditional question; several statements are one, and all are on one partition.
+    /// Applies a conditional request. Several statements form one request, all on one partition.
     async fn apply_conditionally(
         &self,
         statements: &[(&PreparedCql, Vec<CqlValue>)],
     ) -> Result<ConditionalResult, RequestFailure>;
 
-    /// Reads all rows that a statement asks for.
+    /// Reads all rows of a statement.
     async fn read(
         &self,
         statement: &PreparedCql,
@@ -55,11 +55,11 @@ pub trait WideStore: Send + Sync + 'static {
         level: ReadConsistency,
     ) -> Result<Vec<CqlRow>, RequestFailure>;
 
-    /// Reads a page of rows after an earlier page; says where the next begins, if there is one.
+    /// Reads a page of rows after an earlier page. Returns the position of the next page, if there is one.
     async fn read_page(&self, statement: &PreparedCql, after: Option<&PageState>) -> Result<RowPage, RequestFailure>;
 }
 
-/// Where a write goes.
+/// The route of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRoute {
     /// The replica that it is best sent to: one number for each, of the store's choice. Equal ones may share a request.

@@ -1,5 +1,5 @@
-//! What an event needs beside its row before it may be acknowledged: its counter in the step, the last write time, its
-//! name. Written once for each counter and step; later events of the step wait for that first touch and then need none.
+//! The rows that an event needs besides its own before its acknowledgement: its counter in the step, the last write time, and
+//! its name. They are written once for each counter and step. Later events of the step wait for the first touch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +26,17 @@ pub struct TouchWriter {
     namespaces: RwLock<std::collections::BTreeMap<NamespaceId, NamespacePresence>>,
 }
 
-/// What is known of a namespace.
+/// The state of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NamespacePresence {
-    /// Anything is kept of it beside events.
+    /// Whether it has rows other than events.
     pub has_rows: bool,
-    /// It was deleted: nothing of it is answered any more.
+    /// Whether it was deleted: then no read returns its rows.
     pub is_deleted: bool,
 }
 
 impl TouchWriter {
-    /// Reads which namespaces there are.
+    /// Reads the namespaces.
     pub async fn open(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Result<Self, StoreError> {
         let this = Self {
             requests,
@@ -49,7 +49,7 @@ impl TouchWriter {
         Ok(this)
     }
 
-    /// Reads which namespaces there are, for those of other servers.
+    /// Reads the namespaces again, for those of other servers.
     pub async fn refresh_namespaces(&self) -> Result<(), StoreError> {
         let statement = self.requests.statement("list_namespaces");
         let rows: Vec<(i64, Option<bool>, Option<bool>)> = self.requests.rows("read namespaces", statement, ()).await?;
@@ -67,24 +67,24 @@ impl TouchWriter {
         self.namespaces.read().get(&namespace).is_some_and(|kept| kept.is_deleted)
     }
 
-    /// The namespaces that anything is kept of, above a number, in order.
+    /// The namespaces with rows, above an id, in order.
     pub fn stored_namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Vec<NamespaceId> {
         let kept = self.namespaces.read();
         let rest = kept.iter().filter(|(id, kept)| kept.has_rows && above.is_none_or(|above| **id > above));
         rest.take(limit).map(|(id, _)| *id).collect()
     }
 
-    /// Changes what is known of a namespace.
+    /// Changes the state of a namespace.
     pub fn update_namespace(&self, namespace: NamespaceId, change: impl FnOnce(&mut NamespacePresence)) {
         change(self.namespaces.write().entry(namespace).or_default());
     }
 
-    /// Forgets that the names of a counter are stored, because they are about to be removed.
+    /// Drops a counter from the stored names, before its names are removed.
     pub fn unname(&self, counter: &Counter) {
         self.stored_names.remove(counter);
     }
 
-    /// Stores the touch of an event, unless it is stored. Answers when it is durable.
+    /// Stores the touch of an event, unless it is stored. Returns when it is durable.
     pub async fn touch(
         &self,
         dataset: DatasetId,
@@ -97,7 +97,7 @@ impl TouchWriter {
         if self.touched.get(&key).is_some() {
             return Ok(());
         }
-        // Boxed, because most adds find their step touched and are spared the room of it.
+        // Boxed, because most adds find their step touched and need no space for it.
         let storing = Box::pin(self.store_touch(dataset, slice, counter, step));
         self.touched.get_or_insert_async(&key, storing).await
     }
@@ -128,7 +128,7 @@ impl TouchWriter {
         try_join_all(writes).await.map(|_| ())
     }
 
-    /// Stores that a step of a slice holds rows.
+    /// Stores that a step of a slice has rows.
     pub async fn store_step(&self, dataset: DatasetId, slice: &CqlSlice, step: Timestamp) -> Result<(), StoreError> {
         if slice.knows_step(step) {
             return Ok(());
@@ -159,7 +159,7 @@ impl TouchWriter {
     }
 }
 
-/// The last write time that a touch stands for: the last microsecond of its step.
+/// The last write time of a touch: the last microsecond of its step.
 pub fn last_write_of(step: Timestamp) -> Timestamp {
     step + (STEP - Duration::from_micros(1))
 }

@@ -1,12 +1,12 @@
-//! Plain writes of many callers, in few requests: what arrives while some are under way goes out together.
+//! Coalesces plain writes of many callers into few requests: rows that arrive while requests are in flight share the next one.
 //!
-//! A request costs a node as much as the rows in it, so several rows in one are worth two to five times as many. Whoever
-//! comes while few requests are under way to the replica of its row is sent at once; what comes while there are more waits
-//! for one of them to end, or until it fills a request, whichever is first. So nobody waits longer than the requests before
-//! it, nor than `GATHERED_WAIT_MAX` where those hang, and only load makes requests larger. Rows of several partitions in one
-//! request stand each for itself: when it fails each may be there or not, and after that the rows for this replica go
-//! partition by partition until one gets through, so that a store which refuses says so of each. What is sent again goes by
-//! itself at any time: a partition whose replicas are away must not take others along try after try.
+//! A request costs a node as much as its rows, so a request with several rows carries two to five times as many. While few
+//! requests are in flight to the replica of a row, the row is sent at once. Otherwise it waits for one of them to end, or
+//! until it fills a request, whichever is first. So a row waits no longer than the requests before it, or
+//! `GATHERED_WAIT_MAX` if those hang, and only load makes requests larger. Rows of several partitions in one request are
+//! independent: after a failure each may exist or not. Then the rows for this replica go partition by partition until one
+//! succeeds, so that a refusal names its partition. A retry always goes alone: a partition whose replicas are away must not
+//! make others fail with it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::ports::{Clock, EffectOutcome};
 /// Rows of one partition by one statement, as the values of its places.
 pub type PartitionRows = Arc<Vec<Vec<CqlValue>>>;
 
-/// The writes of a process that wait or are under way.
+/// The writes of a process that wait or are in flight.
 pub struct WriteBatcher {
     store: Arc<dyn WideStore>,
     clock: Arc<dyn Clock>,
@@ -35,14 +35,14 @@ pub struct WriteBatcher {
     requests: Mutex<JoinSet<()>>,
 }
 
-/// What waits for one replica.
+/// The waiting rows of one replica.
 #[derive(Default)]
 struct ReplicaQueue {
     waiting: VecDeque<PendingRows>,
-    /// How many ever waited.
+    /// The number of rows that ever waited.
     arrived: u64,
     in_flight: usize,
-    /// The last request failed: partitions go alone until one gets through.
+    /// Whether the last request failed: then partitions go alone until one succeeds.
     last_request_failed: bool,
 }
 
@@ -62,12 +62,12 @@ struct PendingRows {
 pub enum WriteAttempt {
     /// They were not.
     First,
-    /// They were, and that failed: they share no request with another partition.
+    /// They were sent and failed: they share no request with another partition.
     Repeat,
 }
 
 impl WriteBatcher {
-    /// Nothing waits yet.
+    /// No write waits yet.
     pub fn new(store: Arc<dyn WideStore>, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock, queues: DashMap::new(), requests: Mutex::default() }
     }
@@ -123,7 +123,7 @@ impl WriteBatcher {
             told = &mut answer => return told.unwrap_or_else(|_| Err(stopped())),
             () = self.clock.sleep(GATHERED_WAIT_MAX) => {}
         }
-        // Some before it may have gone without waiting their time, and what fits into one request may end before it.
+        // Earlier rows may have been sent before their time, and a full request may end before this row.
         loop {
             let overdue = queue.lock().overdue(number);
             let Some(request) = overdue else { break };
@@ -132,7 +132,7 @@ impl WriteBatcher {
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Sends in a task of its own, so that a caller who goes away takes nobody else's rows along.
+    /// Sends in a task of its own, so that a caller that goes away does not cancel the rows of others.
     fn begin(&self, queue: Arc<Mutex<ReplicaQueue>>, request: Vec<PendingRows>) {
         let store = Arc::clone(&self.store);
         let mut requests = self.requests.lock();
@@ -145,7 +145,7 @@ impl WriteBatcher {
                 drop(room);
                 next = queue.lock().request_ended(&sent);
                 for waiting in request {
-                    // Whoever waited may have gone.
+                    // The caller may have stopped waiting.
                     let _ = waiting.result_tx.send(sent.clone());
                 }
             }
@@ -153,7 +153,7 @@ impl WriteBatcher {
     }
 }
 
-/// What a request takes of those that may be under way; given back however it ends.
+/// The permit of a request in flight. It is returned however the request ends.
 struct RequestPermit(Arc<Mutex<ReplicaQueue>>);
 
 impl Drop for RequestPermit {
@@ -163,14 +163,14 @@ impl Drop for RequestPermit {
 }
 
 impl ReplicaQueue {
-    /// The next request, if one may begin; it is under way from now on.
+    /// The next request, if one may start; it is in flight from now on.
     fn next(&mut self) -> Option<Vec<PendingRows>> {
         let (fitting, is_full) = self.fitting();
         let may_begin = fitting > 0 && (is_full || self.in_flight < GATHERED_REQUESTS_AT_ONCE);
         may_begin.then(|| self.take(fitting))
     }
 
-    /// The request of a write that has waited its time, if it is not under way yet.
+    /// The request of a write that has waited its time, if it is not in flight yet.
     fn overdue(&mut self, number: u64) -> Option<Vec<PendingRows>> {
         let is_waiting = self.waiting.front().is_some_and(|first| first.number <= number);
         is_waiting.then(|| self.take(self.fitting().0))
@@ -181,13 +181,13 @@ impl ReplicaQueue {
         self.waiting.drain(..fitting).collect()
     }
 
-    /// Notes how a request ended; answers the one that goes in its place.
+    /// Notes the end of a request. Returns the next one.
     fn request_ended(&mut self, sent: &Result<(), RequestFailure>) -> Option<Vec<PendingRows>> {
         self.last_request_failed = sent.is_err();
         self.next()
     }
 
-    /// How many of those that wait fit into one request, and whether nothing more would.
+    /// The number of waiting rows that fit into one request, and whether it is then full.
     fn fitting(&self) -> (usize, bool) {
         let mut partitions_max = if self.last_request_failed { 1 } else { GATHERED_PARTITIONS_MAX };
         let mut partitions: Vec<i64> = Vec::with_capacity(partitions_max);
@@ -220,7 +220,7 @@ async fn send<'a>(store: &dyn WideStore, request: &'a [PendingRows]) -> Result<(
     let rows: Vec<_> = request.iter().flat_map(row).collect();
     let sent = store.write_many(&rows).await;
     let is_one = request.iter().all(|waiting| waiting.partition == request[0].partition);
-    // What was wrong with one of several is found out when they go alone.
+    // The faulty one of several is found when they go alone.
     sent.map_err(|fault| RequestFailure { is_retryable: fault.is_retryable || !is_one, ..fault })
 }
 

@@ -1,15 +1,15 @@
-//! The way to one server: the commands of many callers in few round trips.
+//! Coalesces the commands of many callers to one server into few round trips.
 //!
-//! A round trip costs more than the commands in it. Whoever comes while none is under way begins one; what comes meanwhile waits
-//! for it to end and goes out together. So a caller alone never waits, and under load each waits for
-//! one round trip before its own.
+//! A round trip costs more than its commands. A call without one in flight starts one. Calls that arrive meanwhile wait for
+//! its end and share the next one. So a single caller never waits, and under load each call waits for one round trip before
+//! its own.
 //!
-//! The client says of each command by itself what became of it, until the server refuses one: then it reads no further, and
-//! of all that came behind it nobody knows. Only the refused command is told the refusal. A key that holds something else
-//! would leave others in doubt again and again, so after the refusal of a key calls go alone for a while.
+//! The client library reports the outcome of each command until the server refuses one. Then it reads no further, and the
+//! outcome of the commands behind it is unknown. Only the refused command gets the refusal. A key with another kind of value
+//! would do this again and again, so after the refusal of a key, calls go alone for a while.
 //!
-//! A round trip notes for all its callers whether the server answered. Once the server is paused nobody is sent any more:
-//! those who wait are told so at once.
+//! A round trip records for all its callers whether the server answered. Once the server is paused, no more commands are
+//! sent, and the waiting callers fail at once.
 
 use std::sync::Arc;
 
@@ -24,26 +24,26 @@ use crate::adapters::memcached::wire::{CommandResponse, ServerConnection};
 use crate::domain::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
 use crate::ports::Clock;
 
-/// What became of each command of a caller, or of all at once.
+/// The outcome of each command of a caller, or of all of them.
 pub(super) type CallerResponses = Result<Vec<Result<CommandResponse, Error>>, Arc<Error>>;
 
-/// What a caller is told.
+/// The result for a caller.
 pub(super) enum SendOutcome {
-    /// It travelled alone: whether the server answered is for itself to note.
+    /// The call went alone: it records itself whether the server answered.
     Alone(CallerResponses),
-    /// It travelled with others, and the round trip has noted that.
+    /// The call shared a round trip, which has recorded that.
     Shared(CallerResponses),
     /// Nothing was sent, because the server is paused.
     Paused,
 }
 
-/// The commands that wait or are under way.
+/// The commands that wait or are in flight.
 pub(super) struct CommandBatcher {
     shared: Arc<BatcherState>,
     trips: Mutex<JoinSet<()>>,
 }
 
-/// What callers and round trips share.
+/// The state that callers and round trips share.
 struct BatcherState {
     queue: Mutex<CommandQueue>,
     backoff: Arc<Backoff>,
@@ -54,11 +54,11 @@ struct BatcherState {
 struct CommandQueue {
     waiting: Vec<PendingCommands>,
     in_flight: usize,
-    /// So many calls go alone yet.
+    /// The number of calls that still go alone.
     alone_calls_left: u32,
 }
 
-/// A caller that waits.
+/// A waiting caller.
 struct PendingCommands {
     connection: Arc<dyn ServerConnection>,
     commands: Vec<Op>,
@@ -66,13 +66,13 @@ struct PendingCommands {
 }
 
 impl CommandBatcher {
-    /// The line before a server, whose health is noted in `backoff` by the time of `clock`.
+    /// The batcher of a server, whose health is recorded in `backoff` by the time of `clock`.
     pub(super) fn new(backoff: Arc<Backoff>, clock: Arc<dyn Clock>) -> Self {
         Self { shared: Arc::new(BatcherState { queue: Mutex::default(), backoff, clock }), trips: Mutex::default() }
     }
 
-    /// Sends commands, together with those of others where round trips are under way. A caller that goes away takes nobody
-    /// along, and what it wanted is not sent any more if it was not yet.
+    /// Sends commands, together with those of others while round trips are in flight. A caller that goes away does not affect
+    /// others, and its commands are not sent if they were not sent yet.
     pub(super) async fn send(&self, wire: Arc<dyn ServerConnection>, commands: &[Op]) -> SendOutcome {
         let commands = commands.to_vec();
         let (told, answer) = oneshot::channel();
@@ -102,7 +102,7 @@ impl CommandBatcher {
         answer.await.unwrap_or_else(|_| SendOutcome::Alone(Err(Arc::new(stopped()))))
     }
 
-    /// Travels in a task of its own, which goes on for those who come meanwhile.
+    /// Runs round trips in a task of its own, which continues for calls that arrive meanwhile.
     fn spawn_round_trips(&self, trip: Vec<PendingCommands>) {
         let shared = Arc::clone(&self.shared);
         let mut trips = self.trips.lock();
@@ -120,20 +120,20 @@ impl CommandBatcher {
 }
 
 impl BatcherState {
-    /// The next round trip; none, and nobody waits any more, if the server is paused.
+    /// The next round trip. If the server is paused, none, and the waiting callers are answered.
     fn next_round_trip(&self) -> Option<Vec<PendingCommands>> {
         let mut queue = self.queue.lock();
         if !self.backoff.is_down() {
             return queue.next_round_trip();
         }
         for waiting in queue.waiting.drain(..) {
-            // Whoever waited may have gone.
+            // The caller may have stopped waiting.
             let _ = waiting.outcome_tx.send(SendOutcome::Paused);
         }
         None
     }
 
-    /// Notes whether the server answered a round trip.
+    /// Records whether the server answered a round trip.
     fn record_health(&self, answers: &[CallerResponses]) {
         let silences = answers.iter().flat_map(|answers| match answers {
             Ok(results) => {
@@ -149,7 +149,7 @@ impl BatcherState {
     }
 }
 
-/// What a round trip takes of those that may be under way; given back however it ends.
+/// The permit of a round trip in flight. It is returned however the round trip ends.
 struct RoundTripPermit(Arc<BatcherState>);
 
 impl Drop for RoundTripPermit {
@@ -165,8 +165,8 @@ impl CommandQueue {
         alone
     }
 
-    /// The next round trip, if one may begin; it is under way from now on. All that wait fit: a caller has a place, and there
-    /// are few. After a refusal they go one by one.
+    /// The next round trip, if one may start; it is in flight from now on. All waiting callers fit, because permits bound
+    /// them. After a refusal they go one by one.
     fn next_round_trip(&mut self) -> Option<Vec<PendingCommands>> {
         self.waiting.retain(|waiting| !waiting.outcome_tx.is_closed());
         if self.in_flight >= MEMCACHED_TRIPS_AT_ONCE {
@@ -180,7 +180,7 @@ impl CommandQueue {
     }
 }
 
-/// Makes a round trip of several callers, and tells each.
+/// Makes a round trip for several callers, and answers each.
 async fn run_round_trip(shared: &BatcherState, mut trip: Vec<PendingCommands>) {
     let Some(wire) = trip.first().map(|waiting| Arc::clone(&waiting.connection)) else { return };
     let counts: Vec<usize> = trip.iter().map(|waiting| waiting.commands.len()).collect();
@@ -196,27 +196,27 @@ async fn run_round_trip(shared: &BatcherState, mut trip: Vec<PendingCommands>) {
             counts.into_iter().map(|_| Err(Arc::clone(&error))).collect()
         }
     };
-    // Before anybody is told: some ask again at once.
+    // Before the callers are answered, because some call again at once.
     if refused == Some(RefusalKind::Key) {
         shared.queue.lock().alone_calls_left = MEMCACHED_ALONE_AFTER_REFUSAL;
     }
     shared.record_health(&answers);
     for (waiting, answers) in trip.into_iter().zip(answers) {
-        // Whoever waited may have gone.
+        // The caller may have stopped waiting.
         let _ = waiting.outcome_tx.send(SendOutcome::Shared(answers));
     }
 }
 
-/// What a server refused in a round trip.
+/// The kind of a refusal in a round trip.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RefusalKind {
-    /// What was asked of a key: it would be refused again.
+    /// The command does not fit the value of its key, and would be refused again.
     Key,
-    /// A command that it did not make out.
+    /// The server did not know the command.
     Command,
 }
 
-/// The result of a command by itself: a refusal is that of the first command which has it, and all behind it are in doubt.
+/// The result of one command: the first command with the refusal gets it, and the outcome of all behind it is unknown.
 fn resolve_result(
     result: Result<CommandResponse, Error>,
     refused: &mut Option<RefusalKind>,
@@ -234,7 +234,7 @@ fn resolve_result(
     }
 }
 
-/// What is known of commands whose round trip was ended with this process.
+/// The result of commands whose round trip ended with this process.
 fn stopped() -> Error {
     let source = Error::Io(std::io::Error::from(std::io::ErrorKind::ConnectionAborted));
     Error::Ambiguous { key: Vec::new(), source: Box::new(source) }

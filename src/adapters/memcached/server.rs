@@ -1,8 +1,7 @@
 //! One memcached server: its connections, its health, and how a call of it ends.
 //!
-//! A call waits for a place, a connection and an answer, each no longer than the time limit, and where calls share
-//! round trips first for the one before its own. Invariant: a command that
-//! may have had its effect is sent again only if having it twice is having it once.
+//! A call waits for a permit, a connection and a response, each at most for the timeout. If calls share round trips, it waits
+//! for the one before its own first. Invariant: a command that may have had its effect is retried only if it is idempotent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! The seam below the adapter: a server that is sent meta commands, several in one round trip.
+//! The interface below the adapter: a server that receives meta commands, several in one round trip.
 //!
-//! Above it is what is ours: which commands, in whose company, when again, which replica is believed. Below, commands are
-//! sent once and what is known of them is said; the client does that over TCP, and a simulation can do it for servers of
-//! its own. Nothing below reads a clock of ours or repeats what was written.
+//! The adapter above it chooses commands, batches, retries and replicas. Below it, commands are sent once and their outcome is
+//! reported. The client library does so over TCP, and a simulation for servers of its own. No implementation reads a clock of
+//! this project or retries a written command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,51 +12,51 @@ use memcache::exp::{AsyncMetaClient, Error, MutationStatus, Op, OpResult};
 
 use crate::domain::limits::MEMCACHED_CALLS_AT_ONCE_MAX;
 
-/// What a server says to a command that it did not refuse.
+/// The response to a command that was not refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommandResponse {
-    /// To a read: what is there, where that was asked for. A key without a value has neither, a placeholder a CAS.
+    /// To a read: the requested parts of the value. A key without a value has none, a placeholder only a CAS.
     Read {
         /// The value.
         value: Option<Vec<u8>>,
-        /// The number of the key's state.
+        /// The CAS of the key.
         cas: Option<u64>,
     },
     /// To a write or a removal.
     Changed(MutationStatus),
     /// To a sum.
     Summed {
-        /// What became of it.
+        /// The outcome.
         status: MutationStatus,
         /// The sum.
         value: Option<u64>,
     },
 }
 
-/// What became of each command, or of all at once.
+/// The outcome of each command, or of all of them.
 pub type BatchResponse = Result<Vec<Result<CommandResponse, Error>>, Error>;
 
-/// The way to one server.
+/// The connection of one server.
 ///
 /// Laws:
 /// 1. Commands are sent once, and done in their order if at all.
-/// 2. It ends within the time limit of its making, by the clock of whoever made it.
+/// 2. A call ends within the timeout that the connection was made with, by the clock of its owner.
 /// 3. `Error::Io` and `Error::Timeout` by themselves say that a command has and will have no effect, or has none by its
-///    nature; inside `Error::Ambiguous` that nobody knows.
+///    nature; inside `Error::Ambiguous` the effect is unknown.
 #[async_trait]
 pub trait ServerConnection: Send + Sync + 'static {
-    /// Sends commands and waits for what became of each, in their order.
+    /// Sends commands. Returns the outcome of each, in their order.
     async fn send(&self, commands: Vec<Op>) -> BatchResponse;
 }
 
-/// What ways to servers lead through.
+/// The network to the servers.
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
-    /// Finds a server by its HOST:PORT. It need not be there yet. `timeout` is for a connection and an answer, each.
+    /// Finds a server by its HOST:PORT. It need not exist yet. `timeout` is for a connection and a response, each.
     async fn find(&self, address: &str, timeout: Duration) -> Result<Arc<dyn ServerConnection>, Error>;
 }
 
-/// The network that there is.
+/// The real network.
 pub struct Tcp;
 
 #[async_trait]
@@ -78,7 +78,7 @@ impl ServerConnection for AsyncMetaClient {
     }
 }
 
-/// What of a client's result is used here.
+/// The parts of a client result that are used here.
 fn answer(result: OpResult) -> Result<CommandResponse, Error> {
     match result {
         OpResult::Get(result) => Ok(CommandResponse::Read { value: result.value, cas: result.item.cas }),
