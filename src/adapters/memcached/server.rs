@@ -29,13 +29,13 @@ pub(super) struct MemcachedServer {
     batcher: CommandBatcher,
     backoff: Arc<Backoff>,
     call_counters: Arc<CallCounters>,
-    /// When the server answered last, in microseconds of `Clock::elapsed`.
+    /// The time of the last response, in microseconds of `Clock::elapsed`.
     answered_micros: AtomicU64,
-    /// Until when its cached counts may be older than a clear, in microseconds of `Clock::elapsed`.
+    /// The time until which its cached counts may be older than a clear, in microseconds of `Clock::elapsed`.
     distrusted_micros: AtomicU64,
 }
 
-/// What was done, over all servers of a cluster.
+/// Counts of calls, over all servers of a cluster.
 #[derive(Default)]
 pub(super) struct CallCounters {
     pub calls: AtomicU64,
@@ -44,19 +44,19 @@ pub(super) struct CallCounters {
     pub refused: AtomicU64,
 }
 
-/// Whether a command may be sent again when nobody knows what became of it.
+/// Whether a command with an unknown outcome may be retried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetrySafety {
-    /// Twice is once: a read, a removal.
+    /// It may: a read, a removal.
     Idempotent,
-    /// Twice is twice.
+    /// It may not.
     NotIdempotent,
 }
 
 /// Whether commands may share their round trip with those of other calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BatchMode {
-    /// They may: what a refused neighbour hides of them is told as unknown.
+    /// They may. If a refusal hides their outcome, it counts as unknown.
     Shared,
     /// They may not: an unknown outcome would cost more than a round trip.
     Alone,
@@ -99,12 +99,12 @@ impl MemcachedServer {
         micros(self.clock.elapsed()) >= self.distrusted_micros.load(Ordering::Relaxed)
     }
 
-    /// Leaves its cached counts alone for a time.
+    /// Ignores its cached counts for a time.
     pub(super) fn distrust_for(&self, time: Duration) {
         self.distrusted_micros.fetch_max(micros(self.clock.elapsed() + time), Ordering::Relaxed);
     }
 
-    /// Sends the commands together and answers what became of the first.
+    /// Sends the commands together. Returns the outcome of the first.
     pub(super) async fn call(
         &self,
         op: &'static str,
@@ -114,7 +114,7 @@ impl MemcachedServer {
         self.call_in_mode(BatchMode::Shared, op, commands, repeat).await
     }
 
-    /// The same, in the company that is allowed.
+    /// The same, in the given batch mode.
     pub(super) async fn call_in_mode(
         &self,
         company: BatchMode,
@@ -124,7 +124,7 @@ impl MemcachedServer {
     ) -> Result<CommandResponse, StoreError> {
         self.call_counters.calls.fetch_add(1, Ordering::Relaxed);
         let mut attempts_left = MEMCACHED_ATTEMPTS_MAX;
-        // What any of the attempts may have done, the whole may have done.
+        // If any attempt may have had its effect, the call may have had it.
         let mut in_doubt = false;
         let failure = loop {
             attempts_left -= 1;
@@ -173,7 +173,7 @@ impl MemcachedServer {
         Err(failure)
     }
 
-    /// What a call of a paused server fails with.
+    /// The error of a call of a paused server.
     fn paused(&self, op: &'static str) -> StoreError {
         self.call_counters.refused.fetch_add(1, Ordering::Relaxed);
         let left = self.backoff.left(self.clock.elapsed());
@@ -181,7 +181,7 @@ impl MemcachedServer {
         StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(why)
     }
 
-    /// Finds out whether the server answers and does its sums modulo 2^64, with a key of its own.
+    /// Checks with a key of its own whether the server answers and adds modulo 2^64.
     pub(super) async fn probe(&self, key: &str) -> Result<(), String> {
         let below = u64::MAX; // -1
         let commands = [
@@ -207,7 +207,7 @@ impl MemcachedServer {
         }
     }
 
-    /// A trial goes alone: it finds out for the others whether the server is back.
+    /// A probe goes alone: it finds out for other calls whether the server is back.
     async fn send(&self, commands: &[Op], admission: CallAdmission, company: BatchMode) -> SendOutcome {
         let wire = match self.connect(admission).await {
             Ok(wire) => wire,
@@ -222,9 +222,8 @@ impl MemcachedServer {
         }
     }
 
-    /// Lets the runtime take in what happened to connections that lay idle. The client takes a connection whose end was
-    /// noticed for closed and makes another; one whose end was not noticed would take the command and lose it, and nobody
-    /// could say what became of it.
+    /// Lets the runtime process the events of idle connections. The client replaces a connection whose end was noticed. One
+    /// whose end was not noticed would swallow the command, and its outcome would be unknown.
     async fn notice_closed_connections(&self) {
         let answered = self.answered_micros.load(Ordering::Relaxed);
         if micros(self.clock.elapsed()).saturating_sub(answered) > micros(MEMCACHED_QUIET_MAX) {
@@ -232,7 +231,7 @@ impl MemcachedServer {
         }
     }
 
-    /// The way to the server; made anew for a trial, so that a server is looked up again by its name.
+    /// The connection of the server. A probe makes a new one, so that the name of the server is resolved again.
     async fn connect(&self, admission: CallAdmission) -> Result<Arc<dyn ServerConnection>, Error> {
         let known = self.connection.lock().clone();
         if let (CallAdmission::Normal, Some(wire)) = (admission, known) {
@@ -250,7 +249,7 @@ impl MemcachedServer {
         }
     }
 
-    /// Waits for something no longer than the time limit.
+    /// Waits for a step at most for the timeout.
     async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
         tokio::select! {
             biased;
@@ -260,7 +259,7 @@ impl MemcachedServer {
     }
 }
 
-/// What became of the first command.
+/// The outcome of the first command.
 fn first(answers: CallerResponses) -> Result<CommandResponse, Arc<Error>> {
     let first = answers?.into_iter().next();
     first.unwrap_or_else(|| Err(Error::Protocol("no answer".to_owned()))).map_err(Arc::new)
