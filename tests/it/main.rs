@@ -29,6 +29,7 @@ mod late_slices;
 mod licences;
 #[path = "../linear/mod.rs"]
 mod linear;
+mod linters;
 mod logs;
 mod memcached;
 mod namespaces;
