@@ -1,7 +1,7 @@
-//! The life of a member: heartbeats, joining datasets, lapsing and joining again, leaving.
+//! The membership of a process: heartbeats, joining datasets, lapses and rejoining, leaving.
 //!
-//! To write a dataset a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the frontier
-//! and starts above it. Heartbeats and joins take turns, so that what a heartbeat says of a dataset is what holds.
+//! To write a dataset, a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the frontier
+//! and starts above it. Heartbeats and joins are serialized, so that a heartbeat states the present state of each dataset.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::fleet::{FleetMembership, JoinedDataset};
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// Datasets that could not be joined, and why.
+/// Datasets that could not be joined, with the errors.
 type JoinFailures = BTreeMap<DatasetId, StoreError>;
 
 impl FleetMembership {
-    /// Joins a dataset: from the answer on, what `closing` has closed is told with every heartbeat.
+    /// Joins a dataset. From the return on, every heartbeat carries the closed timestamp of `closing`.
     pub async fn join(&self, dataset: DatasetId, closing: Arc<ClosedTimestampTracker>) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         self.incarnation
@@ -31,13 +31,13 @@ impl FleetMembership {
         self.advance().await?.remove(&dataset).map_or(Ok(()), Err)
     }
 
-    /// Sends a heartbeat, and goes on with what is not finished: a life that has to begin anew, datasets to join.
+    /// Sends a heartbeat and continues unfinished work: a new incarnation, datasets to join.
     pub async fn renew_membership(&self) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         self.advance().await?.into_values().next().map_or(Ok(()), Err)
     }
 
-    /// Ends the membership: nothing is acknowledged from here on, and nobody waits for this member.
+    /// Ends the membership: this process acknowledges no more writes, and other members do not wait for it.
     pub async fn leave(&self) -> Result<(), StoreError> {
         let _turn = self.turn().await;
         let id = {
@@ -53,7 +53,7 @@ impl FleetMembership {
         self.turn.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// One step; the caller has the turn. Answers which datasets could not be joined.
+    /// One step; the caller has the lock. Returns the datasets that could not be joined.
     async fn advance(&self) -> Result<JoinFailures, StoreError> {
         if self.incarnation.lock().has_left {
             return Ok(JoinFailures::new());
@@ -69,24 +69,24 @@ impl FleetMembership {
             self.send_heartbeat().await?;
         }
         if let Some(before) = before {
-            // It is over for its owner, so nobody has to wait until it is for them; if this fails, they do.
+            // The lease is over for its owner, so others need not wait for it. If this fails, they wait.
             let removed = self.store.remove(before).await;
             removed.unwrap_or_else(|error| tracing::debug!(%error, "the member of the life before stays listed"));
         }
         let (opened, unjoined) = self.open_datasets().await;
         if opened {
-            // Otherwise minus infinity would hold the limits back until the next heartbeat.
+            // Otherwise minus infinity would keep the limits back until the next heartbeat.
             self.send_heartbeat().await?;
         }
         Ok(unjoined)
     }
 
-    /// Whether the present life is over; one whose first heartbeat is not acknowledged yet goes on.
+    /// Whether the present incarnation is over. One whose first heartbeat is not acknowledged yet continues.
     fn must_rejoin(&self) -> bool {
         self.incarnation.lock().lease.is_some() && self.rules.keeps(ProtocolRule::LapsedStaysLapsed)
     }
 
-    /// Begins another life under a new id; what the one before held is given up. Answers that one, if there was one.
+    /// Begins another incarnation under a new id, and gives up the holds of the previous one, which it returns.
     fn begin_incarnation(&self) -> Option<MemberId> {
         let mut id = [0; 16];
         self.entropy.fill(&mut id);
@@ -110,7 +110,7 @@ impl FleetMembership {
         before
     }
 
-    /// Sends one heartbeat and takes its acknowledgement in.
+    /// Sends one heartbeat and processes its acknowledgement.
     async fn send_heartbeat(&self) -> Result<Renewal, StoreError> {
         let sent = self.clock.elapsed();
         let (id, beat) = self.next_heartbeat();
@@ -150,8 +150,8 @@ impl FleetMembership {
         (life.id, beat)
     }
 
-    /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Answers
-    /// whether there was one, and those whose frontier could not be read: the cluster of one keeps no other waiting.
+    /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Returns whether
+    /// there was one, and the datasets whose frontier could not be read. One slow cluster delays no other.
     async fn open_datasets(&self) -> (bool, JoinFailures) {
         let (number, waiting) = {
             let life = self.incarnation.lock();
@@ -180,7 +180,7 @@ impl FleetMembership {
         (opened, unjoined)
     }
 
-    /// The frontier of a dataset, within the time that heartbeats can spare.
+    /// The frontier of a dataset, within a time that does not delay heartbeats.
     async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
         tokio::select! {
             biased;

@@ -1,8 +1,8 @@
 //! This process as one of several servers on a store.
 //!
-//! A process lives as a member under one id for as long as its lease is renewed in time. When it lapses, that life is over:
-//! what it held has an unknown outcome, and the process joins again under a new id. The rules are in `domain/fleet`; here
-//! is what asks the store and in which order. An engine whose store belongs to one process has no `FleetMembership`.
+//! A process is a member under one id for as long as it renews its lease in time. When the lease lapses, this incarnation is
+//! over: the writes that it held have an unknown outcome, and the process joins again under a new id. The rules are in
+//! `domain/fleet`; this module does the requests to the store. An engine that owns its store has no `FleetMembership`.
 
 mod heartbeat;
 mod publish_rounds;
@@ -30,26 +30,26 @@ use crate::ports::{Clock, Entropy, FleetStore, StoreError};
 
 pub use routes::SignalRoute;
 
-/// What a process tells the others of itself.
+/// The description that a member publishes of itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MemberProfile {
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
-    /// Where it takes rollup signals; empty where it takes none.
+    /// The address for rollup signals; empty if it accepts none.
     pub address: String,
-    /// What it is called in what it has written; empty where it has no name.
+    /// Its name in the rows that it writes; may be empty.
     pub name: String,
-    /// What it shows with its rollup signals, if anything.
+    /// The secret that it sends with its rollup signals, if any.
     pub secret: Option<FleetSecret>,
 }
 
-/// Why this process takes no writes, in words.
+/// The reason why this process accepts no writes, as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRefusal(pub &'static str);
 
-/// The membership of this process, and the others as it sees them.
+/// The membership of this process, with its view of the other members.
 pub struct FleetMembership {
-    /// What the members share.
+    /// The shared state of the members.
     pub store: Arc<dyn FleetStore>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -58,15 +58,15 @@ pub struct FleetMembership {
     profile: MemberProfile,
     incarnation: Mutex<Incarnation>,
     peers: Mutex<PeerMembers>,
-    /// Where the rollup signals of each touch shard go.
+    /// The route of the rollup signals of each touch shard.
     routes: ArcSwap<Vec<SignalRoute>>,
     /// One heartbeat, and one join, at a time.
     turn: Semaphore,
 }
 
-/// One life of this process.
+/// One incarnation of this process in its fleet.
 struct Incarnation {
-    /// Counts the lives.
+    /// The number of the incarnation.
     number: u64,
     id: MemberId,
     /// The number of the last heartbeat that was sent.
@@ -74,7 +74,7 @@ struct Incarnation {
     /// None before the first heartbeat is acknowledged, and after the end.
     lease: Option<MemberLease>,
     datasets: BTreeMap<DatasetId, JoinedDataset>,
-    /// Whether this life came after a lapse and writes none of its datasets yet.
+    /// Whether this incarnation follows a lapse and writes none of its datasets yet.
     is_rejoining: bool,
     /// Whether the process is leaving for good.
     has_left: bool,
@@ -83,9 +83,9 @@ struct Incarnation {
 /// A dataset that this process writes, or is about to.
 struct JoinedDataset {
     closing: Arc<ClosedTimestampTracker>,
-    /// Whether it has read the frontier in this life; until then it is listed with minus infinity.
+    /// Whether it has read the frontier in this incarnation. Until then it is listed with minus infinity.
     open: bool,
-    /// What this process had closed by the last heartbeat that was acknowledged in time, in whatever life.
+    /// The closed timestamp in the last heartbeat that was acknowledged in time, in any incarnation.
     acknowledged_closed: Option<Timestamp>,
 }
 
@@ -93,21 +93,21 @@ struct JoinedDataset {
 #[derive(Default)]
 struct PeerMembers {
     view: MembershipView,
-    /// What was read last, those who have lapsed apart.
+    /// The last view of the members, without lapsed ones.
     live: Vec<(MemberId, Heartbeat)>,
-    /// When that read began.
+    /// The start of that read.
     read_at: Option<Duration>,
 }
 
 impl PeerMembers {
-    /// Whether the members are known: they could be read within the time that a store may be silent.
+    /// Whether the members are known: they were read within the time that a store may be silent.
     fn are_known(&self, now: Duration) -> bool {
         self.read_at.is_some_and(|looked| now.saturating_sub(looked) <= STORE_SILENCE_MAX)
     }
 }
 
 impl FleetMembership {
-    /// A process that is no member yet.
+    /// A process that is not a member yet.
     pub fn new(
         store: Arc<dyn FleetStore>,
         clock: Arc<dyn Clock>,
@@ -140,7 +140,7 @@ impl FleetMembership {
         }
     }
 
-    /// Whether what was admitted in a life may be acknowledged at this moment.
+    /// Whether writes admitted in an incarnation may be acknowledged now.
     pub fn may_acknowledge(&self, life: u64) -> bool {
         if !self.rules.keeps(ProtocolRule::AcknowledgeUnderLease) {
             return true;
@@ -150,12 +150,12 @@ impl FleetMembership {
         current.number == life && current.lease.is_some_and(|lease| lease.is_valid(now))
     }
 
-    /// What this process does.
+    /// The roles of this process.
     pub fn roles(&self) -> Roles {
         self.profile.roles
     }
 
-    /// Refuses, before anything is done, what needs a member that writes a dataset.
+    /// Refuses a call that needs a member which writes the dataset, before any effect.
     pub fn check_writer(&self, dataset: DatasetId) -> Result<(), WriteRefusal> {
         if !self.profile.roles.writer {
             return Err(WriteRefusal("this server takes no writes, as server.roles says; send them to one that does"));
@@ -170,14 +170,14 @@ impl FleetMembership {
                 "the store did not answer this server in time, so that it lapsed as a member of the fleet",
             )),
             None if life.has_left => Err(WriteRefusal("this server is leaving the fleet")),
-            // Of the time before a life's first heartbeat nobody knows anything.
+            // The time before the first heartbeat of an incarnation is unknown.
             None => Err(WriteRefusal("this server is not a member of the fleet yet, or again; it joins by itself")),
             Some(_) if life.datasets.get(&dataset).is_some_and(|joined| joined.open) => Ok(()),
             Some(_) => Err(WriteRefusal("this server is joining those that write the dataset of the namespace")),
         }
     }
 
-    /// Whether this process works on a touch shard: rolls it up and moves its watermark.
+    /// Whether this process owns a touch shard: it rolls the shard up and moves its watermark.
     pub fn owns_shard(&self, shard: u32) -> bool {
         let id = self.incarnation.lock().id;
         let others = self.peers.lock();
@@ -185,12 +185,12 @@ impl FleetMembership {
         owner_of(shard, rollers) == Some(id)
     }
 
-    /// Where the rollup signals of a touch shard go.
+    /// The route of the rollup signals of a touch shard.
     pub fn route(&self, shard: u32) -> SignalRoute {
         self.routes.load()[shard as usize].clone()
     }
 
-    /// Whether this process looks after a dataset: publishes its limit and drops its slices.
+    /// Whether this process is responsible for a dataset: it publishes the limit and drops slices.
     pub fn owns_dataset(&self, dataset: DatasetId) -> bool {
         let id = self.incarnation.lock().id;
         let others = self.peers.lock();
@@ -199,8 +199,8 @@ impl FleetMembership {
         owner_of(place, others.live.iter().map(|(id, _)| *id)) == Some(id)
     }
 
-    /// How many members there are, this one included; nothing while that is not known: this process is no member itself, or
-    /// could not read the members for longer than a store may be silent.
+    /// The number of members, this one included. None while it is unknown: this process is not a member, or could not read
+    /// the members for longer than a store may be silent.
     pub fn members(&self) -> Option<usize> {
         let now = self.clock.elapsed();
         let is_member = !self.lease_left().is_zero();
@@ -208,8 +208,8 @@ impl FleetMembership {
         (is_member && others.are_known(now)).then_some(others.live.len())
     }
 
-    /// Whether a secret is that of a member; of one that has lapsed it is not, and of nobody while the members could not
-    /// be read for longer than a store may be silent. Cost: O(members), whichever of them it is.
+    /// Whether a secret is that of a live member. False for all secrets while the members could not be read for longer than a
+    /// store may be silent. Cost: O(members), independent of the position of the member.
     pub fn is_member_secret(&self, shown: &FleetSecret) -> bool {
         let now = self.clock.elapsed();
         let others = self.peers.lock();
@@ -217,24 +217,24 @@ impl FleetMembership {
         secrets.fold(false, |is_found, secret| is_found | (secret == *shown)) && others.are_known(now)
     }
 
-    /// What this process had closed of a dataset when the store was last told; nothing before the first time.
+    /// The acknowledged closed timestamp of a dataset; none before the first.
     pub fn acknowledged_closed(&self, dataset: DatasetId) -> Option<Timestamp> {
         self.incarnation.lock().datasets.get(&dataset).and_then(|joined| joined.acknowledged_closed)
     }
 
-    /// How long the lease still lasts; nothing while the process is no member.
+    /// The time left of the lease; none while the process is not a member.
     pub fn lease_left(&self) -> Duration {
         let now = self.clock.elapsed();
         let lease = self.incarnation.lock().lease;
         lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
     }
 
-    /// Whether this process counts: its lease lasts, and after a lapse it writes datasets again, if it did before.
+    /// Whether this process counts as a member: its lease lasts, and after a lapse it writes datasets again, if it did before.
     pub fn is_member(&self) -> bool {
         !self.lease_left().is_zero() && !self.incarnation.lock().is_rejoining
     }
 
-    /// Reads the members; whoever has lapsed by that is removed, which tells nobody anything new.
+    /// Reads the members. Lapsed members are removed, which changes nothing for others.
     pub async fn read_members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError> {
         let begun = self.clock.elapsed();
         let read = self.store.members().await?;

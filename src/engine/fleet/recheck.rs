@@ -1,11 +1,11 @@
-//! Recheck marks: left by whoever finds a row below the limit or voids a token there, worked off by the roller of the
-//! counter's shard.
+//! Recheck marks: put by a process that finds a row below the limit, or puts a tombstone there, and processed by the roller
+//! of the counter's shard.
 //!
-//! A row that was in doubt may reach the log after its bucket was folded; one that a single replica holds may be folded by a
-//! roll that asked that one, and lose to a void whose verdict asked the others. A mark stands in the step of a time that the
-//! server makes when it leaves the mark, and holds like an event, so the shard's watermark cannot pass the step before the
-//! bucket was compared. The counter is rolled up beyond the mark first, with a checkpoint in any case: a roll that was
-//! begun before the row could be seen then loses to it, whenever it comes to its end.
+//! A row with an unknown outcome may reach the log after its bucket was folded. A row on a single replica may be folded by a
+//! roll that read that replica, and lose to a tombstone whose verdict read the others. A mark has a server-made time and a
+//! hold, like an event. So the watermark of the shard cannot pass its step before the bucket was compared. The counter is
+//! first rolled up beyond the mark, and always writes a checkpoint. A roll that began before the row was visible then loses
+//! to that checkpoint, however late it ends.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, EventKey};
@@ -20,14 +20,15 @@ use crate::ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErro
 
 const OP: &str = "recheck a bucket";
 
-/// A counter rolled up to the limit, with what its records say.
+/// A counter rolled up to the limit, with its records.
 struct RolledUpCounter {
     rolled: FoldResult,
     sealed: Option<VerifiedBase>,
 }
 
 impl EngineCore {
-    /// Leaves a recheck mark for the bucket of an event that was found or voided below the limit, where the store is shared.
+    /// Puts a recheck mark for the bucket of an event that was found below the limit, or replaced by a tombstone there.
+    /// Only on a shared store.
     pub async fn put_recheck_mark(
         &self,
         scope: &NamespaceScope,
@@ -39,10 +40,10 @@ impl EngineCore {
         };
         let hold = scope.dataset.closing.admit_own(self.now(), 1).hold;
         let marked = self.put_mark_under_hold(fleet, scope, counter, found, hold.time).await;
-        // Asked while the hold still counts: a mark of a life that is over may stand below a watermark.
+        // Checked under the hold: a mark of a past incarnation could lie below a watermark.
         let vouched = fleet.may_acknowledge(hold.incarnation);
         scope.dataset.closing.release(hold);
-        // Whatever keeps the mark from being left: what became of the token is not told before it stands.
+        // The verdict on the token is returned only after the mark is stored, whatever delays it.
         marked.map_err(|error| StoreError { outcome: EffectOutcome::Unknown, ..error })?;
         if vouched {
             return Ok(());
@@ -66,7 +67,7 @@ impl EngineCore {
         fleet.store.put_recheck_mark(scope.dataset.id(), counter, found.time, time).await
     }
 
-    /// Compares a time bucket, as so many copies have it, with its record and repairs the counter if they differ.
+    /// Compares a time bucket on the given replicas with its record, and repairs the counter if they differ.
     pub async fn recheck(
         &self,
         fleet: &FleetMembership,
@@ -78,7 +79,7 @@ impl EngineCore {
         match self.slice_of(scope, bucket).await? {
             Some(SliceStatus::Dropped) => return Ok(()),
             Some(SliceStatus::Future | SliceStatus::Open | SliceStatus::Closed) => {}
-            // A slice that is not known is not one that is gone.
+            // An unknown slice is not a dropped one.
             None => {
                 let error = StoreError::not_applied(StoreErrorKind::Unavailable, OP);
                 return Err(error.with_source("the slice of the bucket is not known here yet"));
@@ -93,7 +94,7 @@ impl EngineCore {
             .with_source("others repair the counter at the same time"))
     }
 
-    /// The status of the slice that a time lies in, which another server may have made just now.
+    /// The status of the slice at a time, which another server may have made a moment ago.
     async fn slice_of(&self, scope: &NamespaceScope, time: Timestamp) -> Result<Option<SliceStatus>, StoreError> {
         let known = || {
             let rows = scope.dataset.slices.rows();
@@ -105,7 +106,7 @@ impl EngineCore {
         Ok(known())
     }
 
-    /// Answers whether it is done, or another repair came in between.
+    /// Returns whether it is done. False if another repair intervened.
     async fn recheck_once(
         &self,
         fleet: &FleetMembership,
@@ -136,7 +137,7 @@ impl EngineCore {
         }
         self.forget_dropped(scope, &mut repaired);
         let verified_to = current.sealed.as_ref().map_or(Timestamp::MIN, |sealed| sealed.verified_to);
-        // Compared by its bytes, also by servers of releases that do not know who rolled: it says nothing of that.
+        // Older releases compare it by its bytes, so it does not name the roller.
         let sealed = VerifiedBase { checkpoint: Checkpoint { rolled: None, ..next.clone() }, repaired, verified_to };
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);
@@ -149,7 +150,7 @@ impl EngineCore {
             "rows reached the log after their bucket was rolled up; the count was repaired"
         );
         scope.cache.delete(counter).await;
-        // The first roll on the repaired value: what rolls on the value before it have taken in since is taken in again.
+        // The first roll on the repaired value folds again all events that later rolls on the old value had folded.
         let mut reads = Vec::new();
         for rolled in self.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
             rolled?;
@@ -159,7 +160,7 @@ impl EngineCore {
         Ok(true)
     }
 
-    /// Rolls a counter up to the limit and writes its checkpoint even if nothing is new. None if a repair came in between.
+    /// Rolls a counter up to the limit and writes its checkpoint even without news. None if a repair intervened.
     async fn force_roll(
         &self,
         fleet: &FleetMembership,
@@ -168,7 +169,7 @@ impl EngineCore {
     ) -> Result<Option<RolledUpCounter>, StoreError> {
         let dataset = scope.dataset.id();
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        // What is sealed first: a row that is older than it is then told by its number.
+        // The sealed value is read first: the number of repairs then reveals an older row.
         let sealed = fleet.store.sealed(dataset, counter).await?;
         let row = self.stores.rollups.read(dataset, counter).await?;
         let limit = scope.dataset.stored_limit(&self.stores).await?;
@@ -204,7 +205,7 @@ impl EngineCore {
         self.stores.rollups.put(scope.dataset.id(), vec![write]).await
     }
 
-    /// What was folded of a bucket.
+    /// The folded part of a bucket.
     async fn recorded_bucket(
         &self,
         scope: &NamespaceScope,
@@ -216,7 +217,7 @@ impl EngineCore {
         Ok(records.into_iter().find(|record| record.start == bucket))
     }
 
-    /// The sum of what was folded of all buckets from one on.
+    /// The sum of the folded parts of all buckets from one on.
     async fn recorded_sum_from(
         &self,
         scope: &NamespaceScope,
@@ -228,7 +229,7 @@ impl EngineCore {
         Ok(records.iter().map(|record| record.sum).sum())
     }
 
-    /// The records of buckets that begin in `from..to`: what the present roll holds counts instead of what is stored.
+    /// The records of buckets that begin in `from..to`. The records of the present roll replace the stored ones.
     async fn records_from(
         &self,
         scope: &NamespaceScope,
@@ -237,7 +238,7 @@ impl EngineCore {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
-        // A repair that comes in between is noticed by the sealing, which then fails.
+        // An intervening repair makes the sealing fail.
         let stored = self.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
         let FoldResult { checkpoint, finished_buckets, .. } = &current.rolled;
         let newest = finished_buckets.iter().chain(&checkpoint.open_bucket).cloned();
@@ -246,7 +247,7 @@ impl EngineCore {
         Ok(by_start.into_values().filter(|record| record.start >= from && record.start < to).collect())
     }
 
-    /// Forgets records of slices that are gone.
+    /// Drops the records of dropped slices.
     fn forget_dropped(&self, scope: &NamespaceScope, records: &mut Vec<BucketRecord>) {
         let rows = scope.dataset.slices.rows();
         let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);

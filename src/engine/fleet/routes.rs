@@ -1,6 +1,6 @@
-//! Where rollup signals go: to the roller that owns the touch shard of the counter, as the members were read last.
+//! The routes of rollup signals: to the roller that owns the touch shard of the counter, by the last view of the members.
 //!
-//! A route may be old or wrong at any time. It costs latency only: the owner of a shard replays every step from the touches.
+//! A route may be outdated or wrong at any time. This costs only latency: the owner of a shard replays every step.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::domain::fleet::{Heartbeat, MemberId, owner_of};
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::engine::fleet::MemberProfile;
 
-/// Where the rollup signals of a touch shard go.
+/// The route of the rollup signals of a touch shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SignalRoute {
     /// Into the queues of this process.
     Here,
     /// To the server at this address.
     There(Arc<str>),
-    /// Nobody is known to take them; the touches have it all.
+    /// There is no known receiver; the touch index has all counters.
     Nowhere,
 }
 
@@ -23,7 +23,7 @@ pub enum SignalRoute {
 pub fn routes(own: MemberId, profile: &MemberProfile, live: &[(MemberId, Heartbeat)]) -> Vec<SignalRoute> {
     let rollers: Vec<&(MemberId, Heartbeat)> = live.iter().filter(|(_, beat)| beat.roles.roller).collect();
     let addresses: Vec<Arc<str>> = rollers.iter().map(|(_, beat)| beat.address.as_str().into()).collect();
-    // A roller that cannot be told: whoever can roll does it in its place, which does no harm.
+    // An owner without an address: another roller does the work in its place, which does no harm.
     let untold = if profile.roles.roller { SignalRoute::Here } else { SignalRoute::Nowhere };
     let route = |shard: u32| {
         let owner = owner_of(shard, rollers.iter().map(|(id, _)| *id));
@@ -32,7 +32,7 @@ pub fn routes(own: MemberId, profile: &MemberProfile, live: &[(MemberId, Heartbe
         if owner == Some(own) {
             SignalRoute::Here
         } else if address.is_empty() || **address == *profile.address {
-            // The second is another life of this very process.
+            // The second is another incarnation of this process.
             untold.clone()
         } else {
             SignalRoute::There(Arc::clone(address))

@@ -19,9 +19,9 @@ use crate::ports::Clock;
 /// When a loop wants to be activated again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextActivation {
-    /// At once: more is waiting.
+    /// At once: more work is waiting.
     Again,
-    /// After a time, whatever happens.
+    /// After a time, without an earlier wake-up.
     After(Duration),
     /// After a time, or earlier when woken.
     AfterOrWoken(Duration),
@@ -34,13 +34,13 @@ pub enum NextActivation {
 /// Where in a drain a loop ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DrainStage {
-    /// Stops at once; nobody waits for it before the end.
+    /// Stops at once; other stages do not wait for it.
     Upkeep,
-    /// Rolls what still waits.
+    /// Rolls the waiting counters.
     Rolls,
-    /// Publishes the limit as long as rolls may want it.
+    /// Publishes the limit for as long as rolls may need it.
     Limits,
-    /// Stores how far all has come.
+    /// Stores the last watermarks.
     Watermarks,
 }
 
@@ -55,7 +55,7 @@ pub trait BackgroundLoop: Send + Sync + 'static {
         std::future::pending::<()>().await;
     }
 
-    /// Does what there is to do. May run twice; what fails is repaired by the next run.
+    /// Does the present work. May run twice; the next run repairs a failure.
     async fn activate(&mut self) -> NextActivation;
 
     /// Where in a drain it ends.
@@ -63,11 +63,11 @@ pub trait BackgroundLoop: Send + Sync + 'static {
         DrainStage::Upkeep
     }
 
-    /// Does what is left when the server stops; it may wait for something until then, by elapsed time.
+    /// Does the last work when the server stops. It may wait until then, by elapsed time.
     async fn finish(&mut self, _until: Duration) {}
 }
 
-/// After a panic a loop pauses this long.
+/// The pause of a loop after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts and joins loops. Cheap to clone.
@@ -76,7 +76,7 @@ pub struct Driver {
     clock: Arc<dyn Clock>,
     stages: Arc<[StageTasks; 4]>,
     abandon: CancellationToken,
-    /// Until when the last work may wait, once a drain began.
+    /// The deadline of the last work, once a drain began.
     until: Arc<OnceLock<Duration>>,
     panics: Arc<Count>,
 }
@@ -106,12 +106,12 @@ impl Driver {
         self.spawn(stage, self.clone().run(activity, self.tasks(stage).stop.clone()));
     }
 
-    /// Starts a piece of work that ends by itself and is joined at the stop.
+    /// Starts a task that ends by itself and is joined at the stop.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.spawn(DrainStage::Upkeep, work);
     }
 
-    /// How many loops panicked and were started again.
+    /// The number of loops that panicked and were restarted.
     pub fn panics(&self) -> u64 {
         self.panics.get()
     }
@@ -130,7 +130,7 @@ impl Driver {
         self.join().await;
     }
 
-    /// Ends everything at once, wherever it is; what was acknowledged stays acknowledged.
+    /// Ends all loops at once, at any point. Acknowledged writes stay acknowledged.
     pub async fn abandon(&self) {
         self.abandon.cancel();
         self.stages.iter().for_each(|tasks| tasks.stop.cancel());
@@ -164,7 +164,7 @@ impl Driver {
             next = match AssertUnwindSafe(activity.activate()).catch_unwind().await {
                 Ok(next) => next,
                 Err(_panic) => {
-                    // The panic hook has logged what it was.
+                    // The panic hook has logged the panic.
                     self.panics.increment();
                     tracing::error!(activity = activity.name(), "a background loop panicked and will be run again");
                     NextActivation::After(PANIC_PAUSE)
@@ -186,7 +186,7 @@ impl StageTasks {
     }
 }
 
-/// Waits for the next activation; says whether there is to be one.
+/// Waits for the next activation. Returns whether there is one.
 async fn wait(
     activity: &impl BackgroundLoop,
     next: NextActivation,

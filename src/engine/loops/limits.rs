@@ -1,4 +1,4 @@
-//! Publishes the limit of a dataset while somebody wants it, at most once a second, and nothing while idle.
+//! Publishes the limit of a dataset on demand, at most once a second, and not while idle.
 
 use std::sync::Arc;
 use std::time::Duration;

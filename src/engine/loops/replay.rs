@@ -8,13 +8,13 @@ use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
 use crate::ports::{StoreError, Touch};
 
-/// While Sets are this full, replaying waits for the rolls.
+/// The fill level of Sets at which a replay waits for the rolls.
 pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
 
-/// Between two pages of touches, so that calls come through.
+/// The pause between two pages of touches, so that calls are served.
 pub const PAGE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Offers every counter that was touched since its shard's last loss to the rollup queues. Answers whether all is done.
+/// Offers every counter touched since the last lost signal of its shard to the rollup queues. Returns whether it is complete.
 pub async fn replay_lost(core: &EngineCore, dataset: &DatasetState) -> Result<bool, StoreError> {
     let mut done = true;
     for shard in 0..TOUCH_SHARDS {
@@ -57,22 +57,22 @@ async fn replay_shard(
             return Ok(true);
         }
         beyond = page.into_iter().next_back();
-        // Replaying is background work: let calls through between pages.
+        // Replaying is background work: yield to calls between pages.
         core.clock.sleep(PAGE_PAUSE).await;
     }
 }
 
 async fn offer(core: &EngineCore, touch: &Touch) -> Result<(), StoreError> {
-    // Counters of deleted namespaces have nothing left to be rolled.
+    // Counters of deleted namespaces need no roll.
     if let Some(scope) = core.scope_by_id(touch.counter.namespace()).await? {
-        // What was rolled since the loss makes room for others: so a Set that is too small for them all serves them in turn.
+        // Counters rolled since the loss are skipped, so a Set that is too small for all of them serves them in turn.
         let row = core.stores.rollups.read(scope.dataset.id(), &touch.counter).await?;
         let rolled_to = row.checkpoint.map(|checkpoint| checkpoint.as_of);
         if row.last_write_time.is_some() && row.last_write_time <= rolled_to {
             return Ok(());
         }
-        // Where the store knows the newest acknowledged write, nobody waits for the end of its step; what is written
-        // meanwhile signals itself.
+        // If the store knows the newest acknowledged write, the roll does not wait for the end of its step; later writes
+        // signal themselves.
         let end = (touch.step + STEP).just_before();
         let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
         scope.offer(core, &touch.counter, touch.step, newest);

@@ -1,7 +1,7 @@
-//! The life of slices: made ahead, opened, closed, exported and dropped.
+//! The life cycle of slices: made ahead, opened, closed, exported and dropped.
 //!
-//! A slice is dropped only when every touch shard's watermark is past its end, its buckets are sealed where that is done,
-//! and its export, where one is asked for, is done; otherwise it stays, loudly.
+//! A slice is dropped only after the watermark of every touch shard has passed its end, its buckets are sealed (if sealing is
+//! on), and its export (if one is configured) is complete. Otherwise the slice stays, with a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::ports::{ExportSink, StoreError};
 
-/// How often slices are looked at.
+/// How often slices are checked.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long watermarks may take to follow the limit past a slice before somebody is told. An idle dataset moves neither
-/// until it is asked to.
+/// How long watermarks may take to follow the limit past a slice before a warning. An idle dataset moves neither until it is
+/// used.
 const WATERMARK_LAG_TOLERATED: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.
 pub struct RetentionLoop {
     core: Arc<EngineCore>,
     dataset: Arc<DatasetState>,
-    /// Slices that wait for watermarks, and since when by elapsed time.
+    /// Slices that wait for watermarks, with the start of the wait by elapsed time.
     behind: BTreeMap<Timestamp, Duration>,
 }
 
-/// Why a slice cannot be dropped yet.
+/// The reason why a slice cannot be dropped yet.
 enum DropObstacle {
     /// Watermarks have not passed its end.
     Behind,
     /// Its buckets are not all sealed.
     Unsealed,
-    /// It must be exported and there is nowhere to export it to.
+    /// It must be exported, and no export directory is set.
     NoExport,
 }
 
@@ -73,13 +73,13 @@ impl RetentionLoop {
             self.core.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
             self.dataset.slices.note_status(row.start, status);
         }
-        // They expire by themselves, and those of other datasets may be in a store that is away: slices do not wait for them.
+        // They expire by themselves, and the store of other datasets may be away, so slices do not wait for them.
         let trimmed = self.trim_series(now).await;
         self.report_trimming(trimmed);
         Ok(())
     }
 
-    /// Warns once that series are not trimmed, for all datasets together, and says when they are again.
+    /// Warns once when series cannot be trimmed, for all datasets together, and logs when they can again.
     fn report_trimming(&self, trimmed: Result<(), StoreError>) {
         let was_kept_back = self.core.trim_failing.swap(trimmed.is_err(), Ordering::Relaxed);
         match trimmed {
@@ -105,7 +105,7 @@ impl RetentionLoop {
         Ok(())
     }
 
-    /// Says that a slice stays, unless it only waits for watermarks to be asked for.
+    /// Logs that a slice stays, unless it only waits for watermarks of an idle dataset.
     fn report_obstacle(&mut self, row: &TimeSlice, obstacle: DropObstacle) {
         let obstacle = match obstacle {
             DropObstacle::NoExport => "its export is asked for and no storage.export_dir is configured",
@@ -120,7 +120,7 @@ impl RetentionLoop {
                 "counters in it are not rolled up yet"
             }
             DropObstacle::Unsealed => {
-                // It follows the watermarks, by its delay.
+                // Sealing follows the watermarks with its delay.
                 self.dataset.request_limit();
                 let elapsed = self.core.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
@@ -155,7 +155,7 @@ impl RetentionLoop {
         let Some(export) = &self.core.export else {
             return Ok(Some(DropObstacle::NoExport));
         };
-        // Also if a file of its name is there: it may be of another store.
+        // Even if a file of that name exists, because it may be that of another store.
         self.export(export.as_ref(), row).await?;
         Ok(None)
     }
@@ -180,7 +180,7 @@ impl RetentionLoop {
             if last_page {
                 return export.finish(name, row.start).await;
             }
-            // Stores and sinks may answer at once for a whole slice: here others have their turn, and a drain its deadline.
+            // Stores and sinks may serve a whole slice without waiting, so this yields to other tasks and to a drain.
             tokio::task::yield_now().await;
         }
     }
@@ -188,12 +188,12 @@ impl RetentionLoop {
     fn name_of(&self, id: NamespaceId) -> String {
         match self.core.namespaces.by_id(id) {
             Some(namespace) => namespace.spec.name.to_string(),
-            // Deleted since; its number is never reused, so it still names one namespace.
+            // The namespace was deleted meanwhile. Its id is never reused, so it still names one namespace.
             None => format!("#{}", id.0),
         }
     }
 
-    /// Drops series rows that no namespace keeps any longer.
+    /// Drops series rows beyond the retention of every namespace.
     async fn trim_series(&self, now: Timestamp) -> Result<(), StoreError> {
         let rollups = &self.core.stores.rollups;
         for (step_seconds, keep) in self.kept_series() {
@@ -204,7 +204,7 @@ impl RetentionLoop {
         if stored.iter().all(|step_seconds| kept.contains_key(step_seconds)) {
             return Ok(());
         }
-        // A namespace that begins to keep such a resolution in this moment would lose its first steps.
+        // A namespace that adds such a resolution at this moment would lose its first steps.
         let Some(_still) = self.core.namespaces.pause_changes().await else { return Ok(()) };
         let kept = self.kept_series();
         for step_seconds in stored.into_iter().filter(|step_seconds| !kept.contains_key(step_seconds)) {
@@ -213,7 +213,7 @@ impl RetentionLoop {
         Ok(())
     }
 
-    /// How long the steps of each resolution are kept, by the namespace that keeps them longest.
+    /// The longest retention of each resolution among all namespaces.
     fn kept_series(&self) -> BTreeMap<u32, Duration> {
         let mut kept: BTreeMap<u32, Duration> = BTreeMap::new();
         for namespace in self.core.namespaces.all().iter() {

@@ -1,9 +1,9 @@
-//! Seals time buckets: once one is over for longer than the seal delay, it is read again from every replica and compared
-//! with its record. A row that came late, and that nobody asked about, is found so and counted.
+//! Seals time buckets: after the seal delay, a finished bucket is read again from every replica and compared with its record.
+//! So a late row is found and counted, even if no caller asked about it.
 //!
-//! The owner of a touch shard goes over the steps of the shard in their order, behind the limit by the delay and never
-//! beyond the watermark: a bucket whose counters are not rolled up has no record yet. All buckets of LOW namespaces are
-//! compared, of the others one in `SEAL_SAMPLE_EVERY`. How far a shard has come is stored, and a slice is kept until it is
+//! The owner of a touch shard processes the steps of the shard in their order, behind the limit by the delay and never beyond
+//! the watermark, because a bucket has no record before its counters are rolled up. All buckets of LOW namespaces are
+//! compared; of the others, one in `SEAL_SAMPLE_EVERY`. The progress of a shard is stored, and a slice is kept until it is
 //! sealed. Two owners at once only compare twice.
 
 use std::collections::BTreeSet;
@@ -32,16 +32,16 @@ pub struct SealLoop {
     fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
     delay: Duration,
-    /// How far each shard is sealed; none where the shard is another member's.
+    /// The time up to which each shard is sealed; none for shards of other members.
     sealed: Vec<Option<Timestamp>>,
 }
 
-/// Buckets that were compared in one go, so that the touches of their further steps are passed over.
+/// The buckets compared in one pass, so that further touches of them are skipped.
 #[derive(Default)]
 struct ComparedBuckets(BTreeSet<(Timestamp, Counter)>);
 
 impl ComparedBuckets {
-    /// Notes a bucket; answers whether it is new. Forgets some when there are too many, which are then compared twice.
+    /// Notes a bucket. Returns whether it is new. If there are too many, some are dropped and compared twice.
     fn note(&mut self, bucket: Timestamp, counter: &Counter) -> bool {
         if self.0.len() == SEAL_BUCKETS_NOTED_MAX {
             self.0.pop_first();
@@ -61,10 +61,10 @@ impl SealLoop {
         Self { core, fleet, dataset, delay, sealed: vec![None; TOUCH_SHARDS as usize] }
     }
 
-    /// Answers whether every owned shard is sealed as far as it can be.
+    /// Returns whether every owned shard is sealed as far as possible.
     async fn step(&mut self) -> Result<bool, StoreError> {
         self.take_over().await?;
-        // The limit first: what is acknowledged at or below it is in the touches that are read from here on.
+        // The limit is read first: all events acknowledged at or below it are in the touches read after it.
         let due = self.dataset.limit() - self.delay;
         let mut is_looked_again = false;
         let mut failed = false;
@@ -74,7 +74,7 @@ impl SealLoop {
             let Some((from, to)) = self.next_range(from, due.min(watermark.just_after())).await? else { continue };
             if from < to {
                 if !is_looked_again {
-                    // Steps that held nothing when they were looked at may hold rows that came late.
+                    // Steps that were empty may have rows that came late.
                     self.fleet.store.rescan_late_events(self.dataset.id()).await?;
                     is_looked_again = true;
                 }
@@ -94,7 +94,7 @@ impl SealLoop {
         Ok(!is_looked_again && !failed)
     }
 
-    /// Begins with shards that have become this member's, where their last owner has stopped.
+    /// Takes over shards that this member now owns, at the progress of their last owner.
     async fn take_over(&mut self) -> Result<(), StoreError> {
         let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
         let is_new = owned.iter().zip(&self.sealed).any(|(owned, sealed)| *owned && sealed.is_none());
@@ -111,8 +111,8 @@ impl SealLoop {
         Ok(())
     }
 
-    /// What can be sealed next from a time on: within one slice, up to where every bucket of it is over. An empty range
-    /// passes a slice that is gone. None if nothing is due.
+    /// The next range to seal from a time on: within one slice, up to a time at which all its buckets are finished. An empty
+    /// range skips a dropped slice. None if nothing is due.
     async fn next_range(&self, from: Timestamp, due: Timestamp) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
         let rows = self.dataset.slices.rows();
         let Some(row) = rows.iter().find(|row| from < row.end) else { return Ok(None) };
@@ -136,7 +136,7 @@ impl SealLoop {
         Ok(widths)
     }
 
-    /// Compares the buckets of a shard that hold touched steps of `from..to`.
+    /// Compares the buckets of a shard with touched steps in `from..to`.
     async fn seal(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
         let touches = &self.core.stores.touches;
         let last = to.just_before().floor_to(STEP);
@@ -146,7 +146,7 @@ impl SealLoop {
         loop {
             let page = touches.touched(self.dataset.id(), shard, from, last, beyond.as_ref(), PAGE_ROWS_MAX).await?;
             for touch in page.iter().filter(|touch| touch.recheck.is_none()) {
-                // A namespace is in the catalog before anything of it is kept: one that is not there was deleted.
+                // A namespace is in the catalog before it has rows, so one that is missing was deleted.
                 let Some(scope) = self.core.scope_by_id(touch.counter.namespace()).await? else { continue };
                 let bucket = touch.step.floor_to(scope.rules.at(touch.step).bucket);
                 let cardinality = scope.namespace.spec.cardinality;

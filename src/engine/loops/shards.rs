@@ -1,8 +1,8 @@
-//! Works on the touch shards that this member of a fleet owns: replays every step once the limit has passed its end, and
+//! Processes the touch shards that this member of a fleet owns: replays every step once the limit has passed its end, and
 //! moves the watermark when every counter of the step is rolled up beyond it.
 //!
-//! Signals are latency only here: any of them may be lost on its way between servers. Whoever becomes the owner of a shard
-//! begins at its watermark, and two owners at once only do the work twice.
+//! Signals between servers only reduce latency, and any of them may be lost. A new owner of a shard begins at its watermark.
+//! Two owners at once only do the work twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +26,11 @@ pub struct ShardLoop {
     core: Arc<EngineCore>,
     fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
-    /// The first step of each shard that is not replayed; none where the shard is another member's.
+    /// The first step of each shard that is not replayed; none for shards of other members.
     replayed: Vec<Option<Timestamp>>,
-    /// When watermarks were read and written last, by elapsed time.
+    /// The last read and write of watermarks, by elapsed time.
     stored: Option<Duration>,
-    /// Whether the catalog was read since this step began; what is not in it then was deleted.
+    /// Whether the catalog was read since this step began. A namespace that is missing from it was deleted.
     catalog_read: AtomicBool,
 }
 
@@ -43,13 +43,13 @@ impl ShardLoop {
 
     async fn step(&mut self) -> Result<(), StoreError> {
         self.take_over().await?;
-        // The limit first: what is acknowledged at or below it is in the touches that are read from here on.
+        // The limit is read first: all events acknowledged at or below it are in the touches read after it.
         let limit = self.dataset.limit();
         self.catalog_read.store(false, Ordering::Relaxed);
         let passed = limit.just_after().floor_to(STEP);
         for shard in 0..TOUCH_SHARDS {
             let lost = self.dataset.pending.begin_replay(shard);
-            // What a Set had no room for is in the touches as well; of another member's shards its owner replays it.
+            // The touches contain signals for which a Set had no space; those of other shards are replayed by their owners.
             self.dataset.pending.end_replay(shard);
             let Some(from) = &mut self.replayed[shard as usize] else { continue };
             *from = lost.map_or(*from, |lost| lost.floor_to(STEP).min(*from));
@@ -60,7 +60,7 @@ impl ShardLoop {
             match self.replay(shard, from, passed - STEP).await {
                 Ok(true) => self.replayed[shard as usize] = Some(passed),
                 Ok(false) => {}
-                // The other shards go on; this one is tried again from where it stands.
+                // The other shards continue; this one is retried from its present step.
                 Err(error) => {
                     let dataset = &self.dataset.dataset.name;
                     tracing::warn!(%error, %dataset, shard, "a touch shard cannot be replayed");
@@ -75,7 +75,7 @@ impl ShardLoop {
         Ok(())
     }
 
-    /// Begins with shards that have become this member's, at their watermarks, and leaves those that are another's.
+    /// Takes over shards that this member now owns, at their watermarks, and drops those of other members.
     async fn take_over(&mut self) -> Result<(), StoreError> {
         let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
         let is_new = |(owned, replayed): (&bool, &Option<Timestamp>)| *owned && replayed.is_none();
@@ -93,7 +93,7 @@ impl ShardLoop {
         Ok(())
     }
 
-    /// Takes in how far other members have come.
+    /// Reads the watermarks of other members.
     async fn read_watermarks(&self) -> Result<(), StoreError> {
         let stored = self.core.stores.touches.watermarks(self.dataset.id()).await?;
         for (shard, watermark) in (0..TOUCH_SHARDS).zip(stored) {
@@ -104,8 +104,8 @@ impl ShardLoop {
         Ok(())
     }
 
-    /// Offers every counter of the steps `from..=to` of a shard to the rollup queues, and compares the buckets that are
-    /// marked. Answers whether all is done; where the Sets are full it goes on later.
+    /// Offers every counter of the steps `from..=to` of a shard to the rollup queues, and compares the marked buckets. Returns
+    /// whether this is complete; with full Sets it continues later.
     async fn replay(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<bool, StoreError> {
         let first = self.dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
         let from = from.max(first.floor_to(STEP));
@@ -127,26 +127,26 @@ impl ShardLoop {
                 return Ok(true);
             }
             beyond = page.into_iter().next_back();
-            // Replaying is background work: let calls through between pages.
+            // Replaying is background work: yield to calls between pages.
             self.core.clock.sleep(PAGE_PAUSE).await;
         }
     }
 
     async fn take(&self, touch: &Touch) -> Result<(), StoreError> {
-        // A namespace is in the catalog before anything of it is kept: one that is not there was deleted.
+        // A namespace is in the catalog before it has rows, so one that is missing was deleted.
         let Some(scope) = self.scope_of(touch).await? else { return Ok(()) };
         if let Some(bucket) = touch.recheck {
             self.core.stats.buckets_rechecked.increment();
             return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, ReadReplicas::Quorum).await;
         }
         let end = (touch.step + STEP).just_before();
-        // A roll of this server has been there: a checkpoint beyond the step is what the watermark waits for. One that a
-        // repair has replaced since counts too, because the first roll on the repaired value goes as far.
+        // This server has rolled beyond the step, which is what the watermark waits for. A checkpoint that a repair has
+        // replaced counts too, because the first roll on the repaired value reaches as far.
         if self.core.stores.rollups.rolled_to(self.dataset.id(), &touch.counter).is_some_and(|as_of| as_of >= end) {
             return Ok(());
         }
-        // The limit has passed the step, so the next roll takes it in. Here, whoever owns the shard by now: the watermark
-        // of this process waits for it.
+        // The limit has passed the step, so the next roll covers it. It is offered here whichever member owns the shard by
+        // now, because the watermark of this process waits for it.
         scope.offer(&self.core, &touch.counter, touch.step, end);
         Ok(())
     }
@@ -156,7 +156,7 @@ impl ShardLoop {
         if let Some(scope) = self.core.scope_by_id(namespace).await? {
             return Ok(Some(scope));
         }
-        // Read once a step: what was touched up to its limit was in the catalog before.
+        // Read once a step: namespaces touched up to its limit were in the catalog before.
         if !self.catalog_read.swap(true, Ordering::Relaxed) {
             self.core.namespaces.refresh().await?;
         }

@@ -1,4 +1,4 @@
-//! Moves watermarks behind the rolls, and replays what was lost. Writes at most every ten seconds, nothing while idle.
+//! Moves watermarks behind the rolls, and replays lost signals. Writes at most every ten seconds, and not while idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +26,9 @@ impl WatermarkLoop {
         Self { core, dataset, stored: None }
     }
 
-    /// Stores every watermark that can move; says whether all of them have come to the limit.
+    /// Stores every watermark that can move. Returns whether all of them have reached the limit.
     async fn store(&mut self) -> Result<bool, StoreError> {
-        // The limit first: whatever is acknowledged at or below it is counted as pending, or rolled, by now.
+        // The limit is read first: all events acknowledged at or below it are pending or rolled by now.
         let limit = self.dataset.limit();
         let reached: Vec<_> =
             (0..TOUCH_SHARDS).map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit))).collect();
@@ -43,7 +43,7 @@ impl WatermarkLoop {
         let due = self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL);
         if due && self.dataset.take_active() {
             if !self.store().await? {
-                // What holds one back, a replay after a start for one, may end without anything new.
+                // The obstacle of a watermark, such as a replay after startup, may end without new events.
                 self.dataset.stay_active();
             }
             self.stored = Some(elapsed);

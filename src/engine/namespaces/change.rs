@@ -1,8 +1,8 @@
 //! How the catalog changes: decide on the snapshot, commit by compare-and-set, replace the snapshot.
 //!
-//! A decision is a pure function of the snapshot; when another server changed the catalog in between, the store says
-//! Conflict, the snapshot is read anew and the decision is made again. Only an etag that the caller sent turns such a
-//! change into a refusal.
+//! A decision is a pure function of the snapshot. If another server changed the catalog meanwhile, the store returns a
+//! conflict, the snapshot is read again and the decision is repeated. Only with an etag of the caller does such a change
+//! become an error.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::engine::namespaces::{
 };
 use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
-/// What a change is meant to do.
+/// The intent of a change.
 #[derive(Clone, Debug)]
 enum NamespaceIntent {
-    /// Create; answer one that exists with the same settings.
+    /// Create, or return an existing one with the same settings.
     Create(NamespaceDraft),
     /// Create unless the name is taken, whatever its settings.
     Ensure(NamespaceDraft),
@@ -37,14 +37,14 @@ enum NamespaceIntent {
     Delete(NamespaceName),
 }
 
-/// What a change comes to, seen against a snapshot.
+/// The decision of a change on a snapshot.
 struct NamespaceDecision {
     answer: NamespaceApplyResult,
-    /// What to commit; none when nothing has to change.
+    /// The record to commit; none if there is no difference.
     record: Option<NamespaceRecord>,
 }
 
-/// Everything a decision depends on.
+/// The inputs of a decision.
 struct NamespaceChangeContext<'a> {
     snapshot: &'a CatalogSnapshot,
     defaults: &'a NamespaceDefaults,
@@ -54,7 +54,7 @@ struct NamespaceChangeContext<'a> {
 }
 
 impl NamespaceCatalog {
-    /// Creates a namespace; one that exists with the same settings is answered.
+    /// Creates a namespace, or returns an existing one with the same settings.
     pub async fn create(
         &self,
         draft: impl Into<NamespaceDraft>,
@@ -64,7 +64,7 @@ impl NamespaceCatalog {
         Ok(self.change(NamespaceIntent::Create(draft), None, DryRun::No, author).await?.namespace)
     }
 
-    /// Replaces the settings; `expected` is what the caller read.
+    /// Replaces the settings; `expected` is the version that the caller read.
     pub async fn update(
         &self,
         draft: impl Into<NamespaceDraft>,
@@ -75,7 +75,7 @@ impl NamespaceCatalog {
         Ok(self.change(NamespaceIntent::Update(draft), expected, DryRun::No, author).await?.namespace)
     }
 
-    /// Creates or updates, or says what it would do.
+    /// Creates or updates, or returns the plan of a dry run.
     pub async fn apply(
         &self,
         draft: impl Into<NamespaceDraft>,
@@ -96,7 +96,7 @@ impl NamespaceCatalog {
         Ok(self.change(NamespaceIntent::Ensure(draft.into()), None, DryRun::No, author).await?.namespace)
     }
 
-    /// Deletes a namespace; `expected` is what the caller read. Its number and its versions are never used again.
+    /// Deletes a namespace; `expected` is the version that the caller read. Its id and its versions are never reused.
     pub async fn delete(
         &self,
         name: &NamespaceName,
@@ -108,7 +108,7 @@ impl NamespaceCatalog {
         Ok(())
     }
 
-    /// Runs a change to its end, also when the caller goes away.
+    /// Runs a change to its end, even if the caller goes away.
     async fn change(
         &self,
         intent: NamespaceIntent,
@@ -136,7 +136,7 @@ impl NamespaceCatalog {
 }
 
 impl NamespaceCatalogInner {
-    /// Waits for the turn to change the catalog; refused once the service drains.
+    /// Waits for the permit to change the catalog. Refused once the service drains.
     pub(super) async fn admit(&self) -> Option<SemaphorePermit<'_>> {
         self.changes.acquire().await.ok()
     }
@@ -200,7 +200,7 @@ impl NamespaceCatalogInner {
         let new_dataset = record.new_dataset.clone().map(Arc::new);
         if let Err(error) = self.catalog.commit(record).await {
             if error.outcome == EffectOutcome::Unknown {
-                // The commit may be in the store: serve what is there. If that fails too, the next refresh does it.
+                // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does it.
                 let _ = self.reload().await;
             }
             return Err(error.into());
@@ -427,7 +427,7 @@ fn refuse_other_dataset_settings(dataset: Option<&Arc<Dataset>>, wanted: &Namesp
     ))
 }
 
-/// All that a dataset holds lies in one store.
+/// All rows of a dataset are in one store.
 fn refuse_other_cluster(dataset: Option<&Arc<Dataset>>, wanted: Option<&NamespaceName>) -> Result<(), Reject> {
     let Some(dataset) = dataset.filter(|dataset| dataset.cluster.as_ref() != wanted) else { return Ok(()) };
     let is_in = match &dataset.cluster {

@@ -1,8 +1,8 @@
-//! What a caller said about a namespace, and how the rest is filled in.
+//! The draft of a namespace: the settings that a caller sent, and their completion.
 //!
-//! A draft holds only what was said. Resolving it gives a complete spec: what a dataset already fixes comes from the
-//! dataset, where a live namespace is kept stays where it is, and everything else gets its default. So a request never
-//! has to repeat what its dataset settled long ago, and one that contradicts it is still found out.
+//! A draft contains only the settings that were sent. Resolving it gives a complete spec: the settings of an existing dataset
+//! come from the dataset, the storage of a live namespace stays, and all others get their default. So a request need not
+//! repeat the settings of its dataset, and a contradiction is still detected.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::domain::namespace::{
 };
 use crate::engine::namespaces::Clusters;
 
-/// What a caller said about a namespace; `None` is what was left out.
+/// The settings of a namespace in a request; `None` for those left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceDraft {
     /// Its name.
     pub name: NamespaceName,
     /// Free text.
     pub description: String,
-    /// What a count promises.
+    /// The type of its counters.
     pub counter_type: Option<CounterType>,
-    /// What is reported.
+    /// The temporality of its reports.
     pub temporality: Option<Temporality>,
     /// A counter silent for longer counts from 0 again; none: never.
     pub ttl: Option<Duration>,
-    /// About how many counters there are.
+    /// The approximate number of counters.
     pub cardinality: Option<Cardinality>,
-    /// Where it is kept.
+    /// Its storage.
     pub storage: StorageDraft,
     /// The settings of its dataset.
     pub dataset: DatasetDraft,
@@ -39,11 +39,11 @@ pub struct NamespaceDraft {
     pub hot_counters: HotCounters,
     /// How rollups run.
     pub rollup: RollupDraft,
-    /// The series that are kept.
+    /// The stored series.
     pub series: Vec<SeriesSettings>,
 }
 
-/// What a caller said about where a namespace is kept.
+/// The storage of a namespace in a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StorageDraft {
     /// The cluster of the count cache.
@@ -56,7 +56,7 @@ pub struct StorageDraft {
     pub dataset: Option<NamespaceName>,
 }
 
-/// What a caller said about a dataset.
+/// The settings of a dataset in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DatasetDraft {
     /// The width of a time slice.
@@ -65,15 +65,15 @@ pub struct DatasetDraft {
     pub close_after: Option<Duration>,
     /// The age at which a slice is dropped.
     pub delete_after: Option<Duration>,
-    /// How old an event may be when it arrives.
+    /// The accept limit: the maximum age of an event on arrival.
     pub accept_limit: Option<Duration>,
-    /// How far ahead of the server's clock an event may be.
+    /// The future limit: the maximum time of an event ahead of the server's clock.
     pub future_limit: Option<Duration>,
     /// Whether a slice is exported before it is dropped.
     pub export_before_drop: Option<bool>,
 }
 
-/// What a caller said about partitions.
+/// The partition settings in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PartitionDraft {
     /// Event buckets per time bucket.
@@ -82,7 +82,7 @@ pub struct PartitionDraft {
     pub seconds_per_bucket: Option<u32>,
 }
 
-/// What a caller said about rollups.
+/// The rollup settings in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RollupDraft {
     /// Rollup queues per roller.

@@ -1,9 +1,8 @@
 //! The catalog use cases: create, change, delete and describe namespaces.
 //!
-//! All of the catalog is in memory as one immutable snapshot. Reads take it without a lock and cost some ten
-//! nanoseconds, so every request may ask; changes go through the store one at a time and then replace the snapshot.
-//! A change that began goes on when its caller goes away: what the store holds and what this server serves never part.
-//! How a change is decided is in `change`.
+//! The catalog is in memory as one immutable snapshot. Reads take it without a lock in some ten nanoseconds, so every request
+//! may read it. Changes go through the store one at a time and then replace the snapshot. A change continues if its caller
+//! goes away, so the snapshot never differs from the store. `change` has the decision of a change.
 
 mod change;
 mod clusters;
@@ -38,22 +37,22 @@ pub use draft::{DatasetDraft, NamespaceDefaults, NamespaceDraft, PartitionDraft,
 pub use etag::Etag;
 use snapshot::CatalogSnapshot;
 
-/// What the names of the service's own namespaces begin with.
+/// The prefix of the names of the service's own namespaces.
 pub const RESERVED_PREFIX: &str = "tallystone.";
 
-/// The version that a creation makes.
+/// The version of a new namespace.
 const FIRST_VERSION: u64 = 1;
 
-/// Who changes a namespace, and why.
+/// The author of a change, with the reason.
 #[derive(Clone, Debug, Default)]
 pub struct Author {
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What an apply did.
+/// The effect of an apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NamespaceApplyOutcome {
     /// A namespace was created.
@@ -64,23 +63,23 @@ pub enum NamespaceApplyOutcome {
     Unchanged,
 }
 
-/// The answer to an apply.
+/// The result of an apply.
 #[derive(Clone, Debug)]
 pub struct NamespaceApplyResult {
-    /// What was done, or would be.
+    /// The effect, real or planned.
     pub applied: NamespaceApplyOutcome,
-    /// The namespace as it is, or would be.
+    /// The namespace after the apply, real or planned.
     pub namespace: Arc<Namespace>,
-    /// What changed, one line a setting; empty for a creation, which has no before.
+    /// The differences, a line for each setting; empty for a creation.
     pub differences: Vec<String>,
 }
 
-/// Whether an apply only says what it would do.
+/// Whether an apply is a dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DryRun {
-    /// It says.
+    /// It is a dry run.
     Yes,
-    /// It does.
+    /// It takes effect.
     No,
 }
 
@@ -89,11 +88,11 @@ pub enum DryRun {
 pub struct NamespaceHistoryEntry {
     /// The change.
     pub change: NamespaceChange,
-    /// When its namespace was created.
+    /// The creation time of its namespace.
     pub created: Option<Timestamp>,
 }
 
-/// Why a catalog call was refused.
+/// The reason why a catalog call was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// An argument is invalid, or the change is not allowed.
@@ -135,11 +134,11 @@ struct NamespaceCatalogInner {
     defaults: NamespaceDefaults,
     snapshot: ArcSwap<CatalogSnapshot>,
     versions: Cache<(NamespaceId, u64), Arc<NamespaceSpec>>,
-    /// One change at a time: a permit admits it, so no lock is held while the store works.
+    /// Admits one change at a time by a permit, so no lock is held during calls of the store.
     changes: Semaphore,
-    /// Counts the snapshots.
+    /// The number of snapshots so far.
     generation: Watermark,
-    /// Changes that are under way, also those whose callers went away.
+    /// Changes in flight, including those whose callers went away.
     tasks: TaskTracker,
     /// The revision of the catalog that `follow` read it at.
     followed: AtomicI64,
@@ -151,7 +150,7 @@ impl NamespaceCatalog {
         Self::open_with(catalog, clock, NamespaceDefaults::default()).await
     }
 
-    /// Reads the catalog of a store; what a new namespace leaves out is as `defaults` say.
+    /// Reads the catalog of a store. New namespaces get missing settings from `defaults`.
     pub async fn open_with(
         catalog: Arc<dyn Catalog>,
         clock: Arc<dyn Clock>,
@@ -172,7 +171,7 @@ impl NamespaceCatalog {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Says whether this server can serve a namespace that is kept there.
+    /// Checks whether this server can serve a namespace with these clusters.
     pub fn check_clusters(&self, storage: &Storage) -> Result<(), Reject> {
         self.shared.defaults.clusters.check(storage)
     }
@@ -187,17 +186,17 @@ impl NamespaceCatalog {
         self.find(name).ok_or_else(|| not_found(name).into())
     }
 
-    /// Finds a live namespace by its number.
+    /// Finds a live namespace by its id.
     pub fn by_id(&self, id: NamespaceId) -> Option<Arc<Namespace>> {
         self.shared.snapshot.load().by_id(id).cloned()
     }
 
-    /// Whether this catalog ever gave a number to a namespace, as far as it was read.
+    /// Whether this catalog ever used an id for a namespace, as far as it was read.
     pub fn was_assigned(&self, id: NamespaceId) -> bool {
         id.0 < self.shared.snapshot.load().next_namespace_id
     }
 
-    /// Finds a dataset by its number; a dataset outlives its namespaces.
+    /// Finds a dataset by its id. A dataset outlives its namespaces.
     pub fn dataset(&self, id: DatasetId) -> Option<Arc<Dataset>> {
         self.shared.snapshot.load().dataset(id).cloned()
     }
@@ -212,7 +211,7 @@ impl NamespaceCatalog {
         Arc::clone(&self.shared.snapshot.load().ordered)
     }
 
-    /// All datasets in the order of their numbers.
+    /// All datasets in the order of their ids.
     pub fn datasets(&self) -> Arc<[Arc<Dataset>]> {
         Arc::clone(&self.shared.snapshot.load().datasets)
     }
@@ -268,7 +267,7 @@ impl NamespaceCatalog {
         Ok(changes.into_iter().map(past).collect())
     }
 
-    /// Tells of changes: the value grows with each new snapshot, whoever made it.
+    /// Notifies of changes: the value grows with each new snapshot, local or foreign.
     pub fn changes(&self) -> &Watermark {
         &self.shared.generation
     }
@@ -289,7 +288,7 @@ impl NamespaceCatalog {
         Ok(())
     }
 
-    /// Keeps the catalog as it is until the answer is dropped: no change of this server commits meanwhile. None once the
+    /// Keeps the catalog unchanged until the result is dropped: no change of this server commits meanwhile. None once the
     /// service drains.
     pub async fn pause_changes(&self) -> Option<SemaphorePermit<'_>> {
         self.shared.admit().await
@@ -310,7 +309,7 @@ fn not_found(name: &NamespaceName) -> Reject {
     )
 }
 
-/// The same for what makes sense only on a namespace that is, or was, there.
+/// The same for a call that needs an existing or deleted namespace.
 fn never_existed(name: &NamespaceName) -> Reject {
     Reject::new(
         Reason::NamespaceNotFound,
