@@ -624,7 +624,7 @@ mod tests {
             ("log.level", "inof", "flag --set: log.level cannot be used: \"inof\" is no level; did you mean info?"),
             ("log.level", "warn,tallystone=debgu", "flag --set: log.level cannot be used: \"debgu\" is no level; did"),
             ("log.level", "tallystone", "flag --set: log.level cannot be used: \"tallystone\" is no level; the levels"),
-            ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the kind of [storage]"),
+            ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the engine of [counters]"),
         ] {
             let sources = ConfigSources {
                 flags: vec![flag("storage.data_dir", "x"), flag(key, value)],
@@ -656,7 +656,11 @@ mod tests {
                 "clusters.foo is a section; it holds data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
                  password_file, replication, request_timeout_ms, servers, timeout_ms, user",
             ),
-            ("xyzzy.plugh", "the sections are best_effort, clusters, log, server, storage, traces"),
+            (
+                "xyzzy.plugh",
+                "the sections are best_effort, cache, clusters, counters, log, queues, server, storage, \
+                 traces",
+            ),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];
             let error = load(&ConfigSources { flags, ..ConfigSources::default() }).expect_err(key).to_string();
@@ -670,7 +674,7 @@ mod tests {
         let loaded = load(&file("[clusters.eu-cache]\nkind = \"embedded\"\n")).expect("valid settings");
         assert_eq!(loaded.config.clusters["eu-cache"].kind, ClusterKind::Embedded);
         let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
-        assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the kind of [storage]"), "{error}");
+        assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the engine of [counters]"), "{error}");
         let text = "[storage]\nkind = \"memory\"\n[clusters.far]\ntimeout_ms = 7\n";
         let loaded = load(&file(text)).expect("clusters that nobody gave a kind follow");
         assert_eq!(loaded.config.clusters["embedded"].kind, ClusterKind::Memory);
