@@ -1,47 +1,47 @@
-//! How the time of shards goes on: with the time that passes, not with the wall clock.
+//! The clock of shards: it follows elapsed time, not the wall clock.
 //!
-//! A step of the wall clock moves no lease and freezes none. Where wall time differs it is approached by at most a twentieth
-//! of what passes, so that a step of an hour is caught up within a day and no duration is off by more than 5 %.
+//! A step of the wall clock neither expires nor freezes a lease. Queue time converges on wall time at no more than 5 % of
+//! elapsed time. So a step of an hour is caught up within a day, and no duration is off by more than 5 %.
 
 use std::time::Duration;
 
 use crate::domain::limits::TOKEN_AHEAD_MAX;
 use crate::domain::time::{Timestamp, micros_of};
 
-/// What passes is at most this part shorter or longer than it was.
+/// The largest relative error of a duration.
 const SLEW: i64 = 20;
 
 /// The times of one step of a shard.
 ///
-/// Tokens of enqueues are made by the clocks of callers, which follow wall time, also while that of the shards does not. So
-/// a token is too far ahead only if it is so of both, and too old only if it is so for both. What was refused for its age
-/// stays refused: the time by which it is judged never goes back, unless somebody resets it.
+/// The clocks of callers make the tokens of enqueues, and follow wall time even while queue time differs from it. So a token
+/// is too far ahead only if it is ahead of both times, and too old only if it is old by both. A token refused for its age
+/// stays refused: the time for that check never goes back, except by a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepTime {
     /// The time of the shards.
     pub now: Timestamp,
-    /// By this the age of a token is judged: the earlier of that and wall time, and never before that of the step before.
+    /// The time for the age of tokens: the earlier of queue time and wall time, and never before that of the last step.
     pub token_age_clock: Timestamp,
-    /// By this is judged how far ahead a token is: the later of the two, or wall time alone.
+    /// The time for tokens ahead: the later of the two, or wall time alone.
     pub token_ahead_clock: Timestamp,
-    /// Whether wall time alone says what is ahead: since somebody has said that it is right, until the other one is, too.
+    /// Whether only wall time counts for tokens ahead: from a reset until queue time agrees with it.
     pub trusts_wall_clock: bool,
 }
 
 impl From<Timestamp> for StepTime {
-    /// Where wall time is that of the shards.
+    /// The times of a step at which wall time and queue time agree.
     fn from(now: Timestamp) -> Self {
         Self { now, token_age_clock: now, token_ahead_clock: now, trusts_wall_clock: false }
     }
 }
 
 impl StepTime {
-    /// At the time of the shards, with wall time beside it.
+    /// The times of a step at queue time, with a given wall time.
     pub fn with_wall_clock(now: Timestamp, wall: Timestamp) -> Self {
         Self { now, token_age_clock: now.min(wall), token_ahead_clock: now.max(wall), trusts_wall_clock: false }
     }
 
-    /// The same as the step after another one: no time but `later` goes back.
+    /// The same after another step: no time but `token_ahead_clock` goes back.
     pub fn clamped_after(self, before: Self) -> Self {
         let now = self.now.max(before.now);
         let wall_is_right = before.trusts_wall_clock && now.since(self.token_age_clock) > TOKEN_AHEAD_MAX;
@@ -54,14 +54,14 @@ impl StepTime {
         }
     }
 
-    /// The same for a shard whose own time is this, which is no earlier.
+    /// The same for a shard whose own time is this, which is not earlier.
     pub fn no_earlier_than(self, now: Timestamp) -> Self {
         let later = if self.trusts_wall_clock { self.token_ahead_clock } else { self.token_ahead_clock.max(now) };
         Self { now, token_ahead_clock: later, ..self }
     }
 
-    /// The same with tokens judged by wall time, which somebody says is right; none if their age is judged by a time that
-    /// is less than a minute later, and no tokens are refused that are later than that (those before `refused_before`).
+    /// The same with tokens judged by wall time, which an operator declared right. None if the time for the age of tokens is
+    /// less than a minute ahead, and no later tokens are refused (those before `refused_before`).
     pub fn reset(self, wall: Timestamp, refused_before: Option<Timestamp>) -> Option<Self> {
         let earlier = self.now.min(wall);
         let is_ahead = |time: Timestamp| time.since(earlier) > TOKEN_AHEAD_MAX;
@@ -69,31 +69,31 @@ impl StepTime {
         (is_ahead(self.token_age_clock) || refused_before.is_some_and(is_ahead)).then_some(reset)
     }
 
-    /// After a reset: from which time on tokens are taken. What was answered to earlier ones may be gone, and of those that
-    /// were refused it was said that they never will be.
+    /// After a reset: the time from which tokens are accepted. The records of earlier tokens may be gone, and refused ones
+    /// were promised to stay refused.
     pub fn accepts_tokens_from(self) -> Timestamp {
         self.token_age_clock + TOKEN_AHEAD_MAX
     }
 }
 
-/// The time of shards, and when it was that, by a clock that only counts what passes.
+/// The time of shards at a reading of a clock of elapsed time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardClock {
     /// The time of the shards.
     pub time: Timestamp,
-    /// The reading of the other clock.
+    /// The reading of that clock.
     pub elapsed: Duration,
 }
 
 impl ShardClock {
-    /// The times of the shards at these readings; that of the shards is never before an earlier answer.
+    /// The times of the shards at these readings. Queue time is never before an earlier result.
     pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> StepTime {
         let passed = elapsed.saturating_sub(self.elapsed);
         let steady = self.time + passed;
         let most = micros_of(passed) / SLEW;
         let missing = wall.micros().saturating_sub(steady.micros()).clamp(-most, most);
         let time = Timestamp::from_micros(steady.micros().saturating_add(missing)).max(self.time);
-        // Parts too short to be slewed add up until they are not.
+        // Parts too short to be slewed add up.
         if most > 0 || passed.is_zero() || steady == wall {
             *self = Self { time, elapsed };
         }

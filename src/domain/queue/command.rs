@@ -1,6 +1,6 @@
-//! What a shard is asked and what it answers.
+//! The commands of a shard and their replies.
 //!
-//! Commands bring durations, never times, but for a visible-at and a token's own time. Refusals are a closed list.
+//! Commands contain durations, no times, except a visible-at and the time of a token. Refusals are a closed list.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use crate::domain::time::Timestamp;
 /// A message as a caller sends it.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// Its name and token.
+    /// Its id and token.
     pub id: MessageId,
-    /// The time the token carries: that of its UUIDv7, or a generation time beside it.
+    /// The time of the token: that of its UUIDv7, or a generation time.
     pub token_time: Option<Timestamp>,
-    /// What selected this shard, if anything but the id did.
+    /// The routing value that selected this shard; none if the id did.
     pub routing: Option<RoutingValue>,
     /// Its metadata.
     pub metadata: Metadata,
     /// The size of its payload.
     pub payload_bytes: u32,
-    /// A hash of everything the caller sent: a repeat has the same.
+    /// A hash of all parts that the caller sent. A repeat has the same hash.
     pub fingerprint: u64,
     /// Its priority within ±2^53; now in milliseconds if it has none.
     pub priority: Option<i64>,
@@ -35,61 +35,61 @@ pub struct NewMessage {
     pub class: Option<Box<str>>,
     /// How long it is invisible, at most 10 years.
     pub invisibility: Option<Duration>,
-    /// The lease it asks for, 1 s to 12 h.
+    /// The default lease, 1 s to 12 h.
     pub lease_duration: Option<Duration>,
-    /// How often it may be tried, 1 to 10,000.
+    /// The maximum number of attempts, 1 to 10,000.
     pub max_attempts: Option<u32>,
-    /// When it is canceled if nobody has it, at most 10 years.
+    /// The TTL after which it is canceled unless it is leased, at most 10 years.
     pub ttl: Option<Duration>,
 }
 
-/// Either name of a message.
+/// The key or the id of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MessageRef {
     /// By its key.
     Key(MessageKey),
-    /// By its id; where what routed it is said, only a message that this has routed.
+    /// By its id. With a routing value, only a message that was routed by that value.
     Id(MessageId, Option<RoutingValue>),
 }
 
-/// How a worker ends a lease.
+/// The action that ends a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettleAction {
     /// Finished.
     Complete,
-    /// Given up for good.
+    /// Failed for good.
     Cancel,
-    /// Not finished.
+    /// Failed, to be retried.
     Fail,
-    /// Not begun.
+    /// Given back before any work.
     Release,
 }
 
-/// Beside the verb Fail: when to try again and what happened.
+/// The report of a failed attempt.
 #[derive(Clone, Default, Debug)]
 pub struct FailureReport {
     /// The delay; the queue's retry policy if there is none.
     pub delay: Option<Duration>,
-    /// The injected chance of the policy's jitter.
+    /// The injected random number of the jitter.
     pub draw: u32,
-    /// What happened.
+    /// The error.
     pub error: Option<AttemptError>,
 }
 
-/// A change of a message that nobody has.
+/// An update of a message that is not leased.
 #[derive(Clone, Default, Debug)]
 pub struct MessageUpdate {
     /// The new priority.
     pub priority: Option<i64>,
     /// The new time from which it may be served; the past means now.
     pub visible_at: Option<Timestamp>,
-    /// The same from now, by the shard's clock; not beside it.
+    /// The same as a delay from now, by the shard's clock. Not together with a visible-at.
     pub invisibility: Option<Duration>,
-    /// Whether a visible-at that is not sooner leaves everything as it is.
+    /// Whether a later visible-at leaves the message unchanged.
     pub only_if_sooner: bool,
     /// The version the message must have.
     pub expected_version: Option<u64>,
-    /// What a repeat is known by.
+    /// The token that identifies a repeat.
     pub token: Option<UpdateToken>,
 }
 
@@ -98,38 +98,38 @@ pub struct MessageUpdate {
 pub struct UpdateToken {
     /// The token, at most 64 bytes.
     pub text: Box<str>,
-    /// A hash of everything the caller sent: a repeat has the same.
+    /// A hash of all parts that the caller sent. A repeat has the same hash.
     pub fingerprint: u64,
 }
 
-/// What a dequeue asks for.
+/// A dequeue.
 #[derive(Clone, Default, Debug)]
 pub struct Dequeue {
-    /// How many messages at most, 1 to 100.
+    /// The most messages, 1 to 100.
     pub max: usize,
     /// The lease, 1 s to 12 h; else that of the message, else that of the queue.
     pub lease: Option<Duration>,
-    /// This message only, which must be pending; the filter is not looked at.
+    /// Only this message, which must be pending. The filter is ignored.
     pub message: Option<MessageRef>,
-    /// What the messages must have.
+    /// The filter.
     pub filter: Filter,
-    /// Where an earlier call of the same filter left off.
+    /// The cursor of an earlier call with the same filter.
     pub cursor: Option<Cursor>,
-    /// The session that asks; a repeat of its call gets the leases that the first was given.
+    /// The session of the call. A repeat of its call gets the same leases.
     pub session: Option<SessionCall>,
-    /// How many messages a filter without a shape of its own looks at, at most 256; 0 stands for 256.
+    /// The most messages that a filter without a declared shape examines, at most 256; 0 means 256.
     pub look_at: usize,
 }
 
-/// Where a walk of an undeclared filter stands. It goes on behind the messages it has seen; what came after it began is
-/// not sure to be met.
+/// The cursor of a walk with an undeclared filter. It continues after the examined messages. Messages that arrived since its
+/// start may be missed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursor {
-    /// The last message seen; of an exclusive queue, the head of the last value entered.
+    /// The last examined message; in an exclusive queue, the head of the last value entered.
     pub after: Rank,
-    /// Of an exclusive queue, the value it stands in and the last message seen there.
+    /// In an exclusive queue, the present value and its last examined message.
     pub inside: Option<(RoutingValue, Rank)>,
-    /// When the walk began.
+    /// The start of the walk.
     pub since: Timestamp,
 }
 
@@ -140,20 +140,20 @@ impl Cursor {
     }
 }
 
-/// Which messages a redrive, discard or purge touches.
+/// The messages of a redrive, discard or purge.
 #[derive(Clone, Default, Debug)]
 pub struct BulkRequest {
-    /// What they must have.
+    /// The filter.
     pub filter: Filter,
     /// The signature that their last failure must have; none for any.
     pub signature: Option<Box<str>>,
-    /// By when they must have come to their end; none for any time.
+    /// The time by which they must have ended; none for any time.
     pub ended_by: Option<Timestamp>,
-    /// Sequences up to this one have been seen to by earlier steps; 0 begins.
+    /// The last sequence of earlier steps; 0 at the beginning.
     pub after: u64,
-    /// The last sequence it touches: the shard's when the operation began.
+    /// The last sequence of the operation: that of the shard when it began.
     pub through: u64,
-    /// How many it looks at, 1 to 256.
+    /// The most messages that it examines, 1 to 256.
     pub max: usize,
     /// Only counts.
     pub dry_run: bool,
@@ -162,7 +162,7 @@ pub struct BulkRequest {
 /// One command.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Takes a message in. O(log n).
+    /// Enqueues a message. O(log n).
     Enqueue(Box<NewMessage>),
     /// Leases messages, best rank first. O((max + due) log n), due at most max(16, 2 max).
     Dequeue(Dequeue),
@@ -172,10 +172,10 @@ pub enum Command {
         token: LeaseToken,
         /// How.
         verb: SettleAction,
-        /// Beside Fail; ignored with other verbs.
+        /// The report of Fail; ignored for other actions.
         failure: FailureReport,
     },
-    /// Lets a lease end that long from now, 0 for at once. O(log n).
+    /// Sets the remaining lease, 0 to end it at once. O(log n).
     Extend {
         /// The lease.
         token: LeaseToken,
@@ -189,26 +189,26 @@ pub enum Command {
         /// Why.
         reason: Box<str>,
     },
-    /// Answers the leases that hold of those which an earlier try of a session's call was given, none if all have ended,
-    /// or that it was given none; hears no lower try of it from now on. O(leases log n).
+    /// Returns the valid leases of an earlier attempt of a session's call: none if all have ended, or a reply that there were
+    /// none. Lower attempts of the call are refused from now on. O(leases log n).
     Recall(SessionCall),
-    /// Lets a session live on, and confirms leases. O((1 + leases confirmed) log n).
+    /// Renews a session and confirms leases. O((1 + confirmed leases) log n).
     Heartbeat {
         /// The session.
         session: SessionId,
-        /// The last call whose answer it has.
+        /// The last call whose response the session has received.
         received_up_to: Option<u64>,
     },
-    /// Ends a session here, then its leases; what is left over ends by sweeps and dequeues. O(max log n).
+    /// Ends a session in this shard, then its leases. Sweeps and dequeues end the remaining leases. O(max log n).
     EndSession {
         /// The session.
         session: SessionId,
-        /// How; one that ends by silence is not told so.
+        /// The kind of the ending. Silence is detected by the shard itself.
         ending: Ending,
         /// How many leases at most, 1 to 256.
         max: usize,
     },
-    /// Changes a message that nobody has. O(log n).
+    /// Updates a message that is not leased. O(log n).
     Update {
         /// The message.
         message: MessageRef,
@@ -222,58 +222,58 @@ pub enum Command {
     },
     /// Redrives errored messages in the order of their sequence. O(max log n).
     RedriveAll(BulkRequest),
-    /// Throws an errored message away. O(log n).
+    /// Discards an errored message. O(log n).
     Discard {
         /// The message.
         message: MessageRef,
     },
-    /// Throws errored messages away in the order of their sequence. O(max log n).
+    /// Discards errored messages in the order of their sequence. O(max log n).
     DiscardAll(BulkRequest),
     /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
     Purge(BulkRequest),
     /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
     /// and retention that it has been given. O(1).
     Configure(Box<Settings>),
-    /// Gives an exclusivity value a limit of its own, 0 to 10,000, or takes it back. A lower limit revokes no lease; with
-    /// 0 the value rests. O(log n).
+    /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no message
+    /// of the value is leased. O(log n).
     SetValueLimit {
         /// The value.
         value: RoutingValue,
-        /// How many of its messages may be in flight; none for the queue's limit.
+        /// The most messages of the value in flight; none for the limit of the queue.
         limit: Option<u32>,
     },
-    /// Forgets every message; from then on all is refused as `Deleted`, but for repeats of tokens that carry their time.
-    /// A repeat answers as the first. O(n).
+    /// Deletes every message. From then on all commands are refused as `Deleted`, except repeats of tokens with a time. A
+    /// repeat gets the same reply. O(n).
     Delete,
     /// Blocks enqueue, dequeue, both or neither, each with its reason. O(1).
     Block {
-        /// Why nothing comes in.
+        /// The reason of an enqueue block.
         enqueue: Option<Box<str>>,
-        /// Why nothing goes out.
+        /// The reason of a dequeue block.
         dequeue: Option<Box<str>>,
     },
-    /// Does what time asks for, and forgets results that were kept for long enough. O(max log n).
+    /// Applies due transitions, and deletes messages past their retention. O(max log n).
     Sweep {
         /// How many rows at most, 1 to 256.
         max: usize,
     },
 }
 
-/// Whether an empty or short answer is the whole truth.
+/// Whether an empty or short reply is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completeness {
-    /// It is.
+    /// It is complete.
     Complete,
-    /// A bound left due messages or values at their limits over: call again.
+    /// A bound left over due messages or values at their limits: call again.
     More,
-    /// The filter is not declared and messages are left to be looked at: go on with the cursor.
+    /// The filter is not declared, and messages remain to be examined: continue with the cursor.
     Partial,
 }
 
-/// One lease that was given.
+/// One lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseGrant {
-    /// What proves it.
+    /// Its fence.
     pub token: LeaseToken,
     /// The number of the attempt, from 1.
     pub attempt_number: u32,
@@ -281,7 +281,7 @@ pub struct LeaseGrant {
     pub expires_in: Duration,
 }
 
-/// Where a command left a message.
+/// The state of a message after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settlement {
     /// The state.
@@ -290,14 +290,14 @@ pub struct Settlement {
     pub version: u64,
 }
 
-/// What a command answers.
+/// The reply to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// The message is in the shard.
+    /// The message is enqueued.
     Enqueued {
         /// Its key.
         key: MessageKey,
-        /// Its state right after the first enqueue.
+        /// Its state directly after the first enqueue.
         state: MessageState,
         /// Whether this is a repeat.
         already_enqueued: bool,
@@ -306,57 +306,57 @@ pub enum Reply {
     Leases {
         /// In the order of their ranks.
         leases: Vec<LeaseGrant>,
-        /// Whether fewer than asked for are all there are.
+        /// Whether there are no more messages than these.
         completeness: Completeness,
-        /// Where to go on, if the answer is partial.
+        /// The cursor, if the reply is partial.
         cursor: Option<Cursor>,
     },
-    /// No try of the call that was recalled was answered with leases here.
+    /// No attempt of the recalled call got leases here.
     Unanswered,
-    /// The lease lasts that long.
+    /// The lease was extended.
     Extended {
         /// From now; 0 if it is over.
         expires_in: Duration,
-        /// Whether somebody asked to cancel the message.
+        /// Whether a cancel of the message was requested.
         cancel_requested: bool,
     },
-    /// The message is in this state now, or was right after the first of these calls.
+    /// The state of the message now, or directly after the first of these calls.
     Settled(Settlement),
-    /// How many messages were touched.
+    /// The number of changed messages.
     Touched {
-        /// That many.
+        /// The number.
         count: usize,
         /// Whether the bound left some over.
         completeness: Completeness,
     },
-    /// The session lives on.
+    /// The session was renewed.
     Beaten {
-        /// For so long.
+        /// Its remaining lease.
         expires_in: Duration,
-        /// Its leases whose messages somebody wants canceled, at most 256.
+        /// Its leases whose messages should be canceled, at most 256.
         cancel_requested: Vec<LeaseToken>,
     },
     /// A step of a bulk operation is done.
     Walked {
-        /// How many messages it touched.
+        /// The number of changed messages.
         count: usize,
-        /// After which sequence the next step begins; none if that was the last.
+        /// The last sequence before the next step; none after the last step.
         next: Option<u64>,
     },
     /// The flags are set.
     Blocked,
-    /// The settings hold.
+    /// The settings are in force.
     Configured,
-    /// The limit holds for leases to come.
+    /// The limit is in force for new leases.
     ValueLimitSet,
     /// The queue is deleted.
     Deleted {
-        /// How many messages the shard had.
+        /// The number of messages that the shard had.
         messages: u64,
     },
 }
 
-/// Which part of a command is out of its range.
+/// The part of a command that is out of range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidCommandPart {
     /// The id is not 1 to 64 bytes, or begins `m.`.
@@ -387,7 +387,7 @@ pub enum InvalidCommandPart {
     TokenTime,
     /// The number of messages is 0 or beyond its bound.
     Count,
-    /// The metadata lacks the exclusivity key, its value is not 1 to 256 bytes, or the message was routed by another one.
+    /// The metadata lacks the exclusivity key, its value is not 1 to 256 bytes, or another value routed the message.
     ExclusivityValue,
     /// An exclusive queue takes no shard key.
     ShardKey,
@@ -403,7 +403,7 @@ pub enum InvalidCommandPart {
     Sequence,
     /// The number of a try is 0.
     Try,
-    /// A call says that the answer of itself or of a later one has arrived.
+    /// A call confirms the response of itself or of a later call.
     Received,
     /// The session only replays.
     Session,
@@ -415,7 +415,7 @@ pub enum InvalidCommandPart {
     Settings,
 }
 
-/// Why a command was refused; it changed nothing but what time had changed already.
+/// The reason of a refusal. A refused command changed nothing but due transitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// A part of the command is out of its range.
@@ -426,13 +426,13 @@ pub enum Refusal {
     WrongState(MessageState),
     /// The message has another version.
     VersionMismatch(u64),
-    /// The lease is not the message's, or is over.
+    /// The lease does not belong to the message, or is over.
     LeaseLost,
-    /// The same id came with other content.
+    /// The same id was sent with other content.
     TokenReused,
-    /// The token is older than what is kept of answers.
+    /// The token is older than the dedupe window.
     TokenExpired,
-    /// Only an empty shard may be changed so.
+    /// The change needs an empty shard.
     NotEmpty,
     /// Other messages of its exclusivity value are in flight or come first.
     ValueHeld,
@@ -442,26 +442,26 @@ pub enum Refusal {
     SessionEnded(Ending),
     /// The session's call is too old to be remembered.
     SequenceTooOld,
-    /// A later try of the session's call was heard.
+    /// A later attempt of the session's call arrived.
     TryBarred,
     /// The queue was deleted.
     Deleted,
-    /// Nothing comes in, for this reason.
+    /// Enqueue is blocked, for this reason.
     EnqueueBlocked(Box<str>),
-    /// Nothing goes out, for this reason.
+    /// Dequeue is blocked, for this reason.
     DequeueBlocked(Box<str>),
     /// The shard is full.
     Full(ShardCapacity),
 }
 
-/// What a shard has no room for.
+/// The exhausted capacity of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShardCapacity {
     /// Another message.
     Messages,
     /// The bytes of its payload.
     Bytes,
-    /// Another answer that is kept for repeats.
+    /// Another dedupe record.
     Answers,
     /// Another session.
     Sessions,
@@ -482,17 +482,17 @@ pub struct Transition {
     pub key: MessageKey,
     /// Its version after the row.
     pub version: u64,
-    /// What changed it.
+    /// The trigger.
     pub trigger: Trigger,
-    /// From where.
+    /// The previous state.
     pub from: Option<MessageState>,
-    /// To where.
+    /// The new state.
     pub to: Option<MessageState>,
-    /// When, by the shard's clock.
+    /// The time, by the shard's clock.
     pub at: Timestamp,
 }
 
-/// How often a message came to be pending by these rows. O(rows).
+/// The number of transitions to pending among these rows. O(rows).
 pub fn count_pending_arrivals(rows: &[Transition]) -> u64 {
     rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64
 }

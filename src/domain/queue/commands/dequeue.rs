@@ -1,8 +1,8 @@
-//! Dequeue: which messages are leased, and what may be said of those that are not.
+//! Dequeue: the choice of messages to lease, and whether the reply is complete.
 //!
-//! Without a filter, or with one whose shape is declared, the best message stands at the head of an index. Any other
-//! filter walks the smallest index that holds all it could meet, a bounded number of messages a call, and hands out a
-//! cursor: an answer that is not the whole truth is never called complete.
+//! Without a filter, or with a declared shape, the best message is at the head of an index. Any other filter walks the
+//! smallest index that contains all possible matches, a bounded number of messages in a call, and returns a cursor. A reply
+//! that may miss messages is never called complete.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::shard::{FilterWalk, Shard};
 use crate::domain::time::Timestamp;
 
-/// A dequeue under way.
+/// A dequeue in progress.
 struct DequeuePass {
     max: usize,
     lease: Option<Duration>,
     session: Option<LeaseSession>,
     now: Timestamp,
-    /// How many rows of the clock it may still apply.
+    /// The due transitions that it may still apply.
     due_left: usize,
-    /// How many values it may still set aside.
+    /// The values that it may still hide.
     parkings_left: usize,
     leases: Vec<LeaseGrant>,
     /// Whether a bound ended it.
     stopped: bool,
 }
 
-/// Where the messages are that a filter could meet.
+/// The source of the possible matches of a filter.
 pub(in crate::domain::queue) enum FilterSource {
     /// Nowhere.
     Nothing,
@@ -111,7 +111,7 @@ impl Shard {
         Ok(leased)
     }
 
-    /// The smallest index that holds all that a filter could meet. O(shapes log n).
+    /// The smallest index that contains all possible matches of a filter. O(shapes log n).
     pub(in crate::domain::queue) fn source(&self, filter: &Filter) -> FilterSource {
         if filter.is_empty() {
             return FilterSource::Best(None);
@@ -160,7 +160,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Withdraws a value that has as many in flight as it may.
+    /// Hides a value whose messages in flight are at their limit.
     fn hide_value(&mut self, place: Option<&ShapeGroupKey>, sequence: u64, round: &mut DequeuePass) {
         if round.parkings_left == 0 {
             round.stopped = true;
@@ -172,7 +172,7 @@ impl Shard {
         }
     }
 
-    /// Looks at messages one by one from the cursor on, and counts them; answers where to go on, if it did not come to the end.
+    /// Examines and counts messages from the cursor on. Returns the new cursor, if it did not reach the end.
     fn walk(
         &mut self,
         place: Option<&ShapeGroupKey>,
@@ -189,7 +189,7 @@ impl Shard {
                 if round.stopped {
                     return Ok(Some(before));
                 }
-                // Whatever came to lie before the cursor was not met: only a new walk can tell.
+                // Messages that moved before the cursor were missed; only a new walk can find them.
                 let is_behind = began.is_some() && self.last_moved_ahead_at >= cursor.since;
                 return Ok(is_behind.then(|| Cursor::start(round.now)));
             };

@@ -1,4 +1,4 @@
-//! Taking messages in, each once whatever is repeated.
+//! Enqueue: each message once, whatever is repeated.
 //!
 //! The order of checks is that of the promise to repeats: token, then deleted, blocked, quota, validity.
 

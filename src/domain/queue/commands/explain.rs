@@ -1,7 +1,7 @@
-//! Why a message is not served, and why a dequeue gets nothing: causes as data, for whoever words them.
+//! The causes why a message is not served, and why a dequeue gets nothing, as data.
 //!
-//! It reads the shard and changes nothing. What time has changed and no command has met yet counts as changed. It looks at
-//! a bounded number of messages and says when that was not all.
+//! Explaining changes nothing. Due transitions that no command has applied yet count as applied. A bounded number of messages
+//! is examined, and the result says if there were more.
 
 use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
 use crate::domain::queue::command::MessageRef;
@@ -16,14 +16,14 @@ use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
-/// Why a message stands where it stands. A message may have several causes: it may be invisible while dequeue is blocked.
+/// A cause of the state of a message. A message may have several causes: it may be invisible while dequeue is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// The queue was deleted.
     QueueDeleted,
-    /// There is no such message: it never was, or its retention is over.
+    /// The message does not exist: it never did, or its retention is over.
     Unknown,
-    /// Nothing goes out of the queue, for this reason.
+    /// Dequeue is blocked, for this reason.
     DequeueBlocked(Box<str>),
     /// It is not to be served before this time.
     InvisibleUntil {
@@ -32,15 +32,15 @@ pub enum Cause {
         /// Whether that is the delay after a failure.
         after_failure: bool,
     },
-    /// As many messages of its exclusivity value are in flight as may be.
+    /// The messages of its exclusivity value in flight are at their limit.
     ValueHeld {
         /// The value.
         value: RoutingValue,
-        /// How many may be.
+        /// The limit.
         limit: u32,
-        /// Who has them, at most 10.
+        /// Their leases, at most 10.
         holders: Vec<HoldingLease>,
-        /// How many messages of the value are pending.
+        /// The pending messages of the value.
         waiting: usize,
     },
     /// Order within its value is strict, and another message comes first.
@@ -51,7 +51,7 @@ pub enum Cause {
         id: MessageId,
         /// Its state.
         state: MessageState,
-        /// Who has it, if it is running.
+        /// Its lease, if it is running.
         holder: Option<Box<HoldingLease>>,
     },
     /// It waits for a dequeue.
@@ -62,17 +62,17 @@ pub enum Cause {
         /// Whether there are more than were counted.
         or_more: bool,
     },
-    /// Somebody works on it.
+    /// It is leased.
     Running(HoldingLease),
     /// It is finished.
     Completed,
-    /// It was given up; none if that was before reasons were kept.
+    /// It was canceled; none if that was before reasons were stored.
     Canceled(Option<CanceledBy>),
     /// It is out of attempts.
     Errored {
-        /// How often it was tried.
+        /// Its attempts.
         attempts: u32,
-        /// What the last failure said; none if its last lease ended by itself.
+        /// The error of the last failure; none if its last lease expired.
         error: Option<AttemptError>,
     },
 }
@@ -82,20 +82,20 @@ pub enum Cause {
 pub struct HoldingLease {
     /// The message, as its producer named it.
     pub id: MessageId,
-    /// The session that has it.
+    /// The session of the lease.
     pub session: Option<SessionId>,
     /// When it was given.
     pub since: Timestamp,
     /// When it ends unless its worker extends it.
     pub expires: Timestamp,
-    /// Whether somebody asked to cancel the message.
+    /// Whether a cancel of the message was requested.
     pub cancel_requested: bool,
 }
 
-/// What a dequeue with a filter would meet.
+/// A preview of a dequeue with a filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DequeuePreview {
-    /// Why nothing goes out, if so.
+    /// The reason of a dequeue block, if there is one.
     pub blocked: Option<Box<str>>,
     /// How many messages of each state meet the filter; none if it is not declared.
     pub counts: Option<StateCounts>,

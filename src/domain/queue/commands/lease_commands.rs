@@ -1,7 +1,7 @@
-//! Leases: given to a message that a dequeue has found, moved by extend, ended by settlements.
+//! Leases: given by a dequeue, extended, and ended by settlements.
 //!
-//! A lease is proved by its fence alone. A fence that is not the stored lease's is refused as LEASE_LOST, with two
-//! exceptions: the repeat of the last settlement, and a completion that comes late but before anyone else's lease.
+//! Only its fence proves a lease. A fence that differs from that of the stored lease is refused as LEASE_LOST, with two
+//! exceptions: the repeat of the last settlement, and a late completion before the next lease.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ impl Shard {
             }
             (Ok(_), SettleAction::Cancel) => {
                 self.apply_transition(sequence, Trigger::Cancel, false, now, |message, _| {
-                    // Whoever asked for it said why; the worker only obeys.
+                    // The reason is that of the cancel request; the worker only carries it out.
                     let was_asked = matches!(&message.canceled_by, Some(CanceledBy::Request(why)) if !why.is_empty());
                     if !was_asked {
                         message.canceled_by = Some(CanceledBy::Worker);
@@ -132,7 +132,7 @@ impl Shard {
         })
     }
 
-    /// The sequence of the message that holds this lease by now.
+    /// The sequence of the message with this lease, after its due transitions.
     fn leased_sequence(&mut self, token: LeaseToken, now: Timestamp) -> Result<u64, Refusal> {
         let is_held = |message: &MessageHead| message.lease.is_some_and(|lease| lease.fence == token.fence);
         let message = self.get(&MessageRef::Key(token.key)).ok_or(Refusal::LeaseLost)?;

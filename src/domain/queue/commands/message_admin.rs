@@ -1,4 +1,4 @@
-//! What others than the worker do: cancel, update, redrive, purge.
+//! Commands of operators and producers: cancel, update, redrive, purge.
 
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
 use crate::domain::queue::command::{
@@ -10,7 +10,7 @@ use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    /// Cancels a message nobody has, and asks the worker of any other; a repeat answers the state as it is.
+    /// Cancels a message that is not leased, or requests it from its worker. A repeat returns the present state.
     pub(in crate::domain::queue) fn cancel_message(
         &mut self,
         message: &MessageRef,
@@ -29,7 +29,7 @@ impl Shard {
         Ok(self.settlement(sequence))
     }
 
-    /// Changes a message nobody has; a repeat of a token that the message remembers answers as the first.
+    /// Updates a message that is not leased. A repeat of a remembered token gets the same reply.
     pub(in crate::domain::queue) fn update(
         &mut self,
         message: &MessageRef,

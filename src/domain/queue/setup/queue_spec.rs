@@ -1,4 +1,4 @@
-//! A queue as the catalog keeps it: what its users set, and when.
+//! A queue in the catalog: its settings, version and times.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::domain::queue::name::{QueueId, QueueName};
 use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention, Settings};
 use crate::domain::time::Timestamp;
 
-/// What whatever was answered about a queue survives, from less to more.
+/// The durability of acknowledged changes, from weaker to stronger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Durability {
-    /// A kill of the server; a power cut may take the last second.
+    /// They survive a kill of the server. A power cut may lose the last second.
     Fast,
-    /// A power cut too: every answer comes after an fsync.
+    /// They survive a power cut: every response comes after an fsync.
     Safe,
-    /// The loss of a machine too: another one has it before the answer.
+    /// They survive the loss of a machine: another machine has them before the response.
     Replicated,
 }
 
@@ -34,24 +34,24 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What users set of a queue.
+/// The settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueSpec {
     /// Its name.
     pub name: QueueName,
     /// What it is for, at most 1,024 bytes.
     pub description: String,
-    /// For a template, which is no queue itself: what the names of the queues that enqueues make of it begin with.
+    /// For a template, which is not a queue itself: the name prefix of the queues that are made from it.
     pub template_for: Option<Box<str>>,
-    /// How many shards it has: a power of two, 1 to 256; fixed from its creation.
+    /// The number of shards: a power of two, 1 to 256; fixed at creation.
     pub shards: u32,
-    /// The least that its store has to offer; none takes any store.
+    /// The required durability of its store; none accepts any store.
     pub required_durability: Option<Durability>,
     /// The settings of the whole queue; `shard_settings` has what each shard gets.
     pub settings: Settings,
-    /// Why nothing comes in, if so.
+    /// The reason of an enqueue block, if there is one.
     pub enqueue_blocked: Option<Box<str>>,
-    /// Why nothing goes out, if so.
+    /// The reason of a dequeue block, if there is one.
     pub dequeue_blocked: Option<Box<str>>,
 }
 
@@ -94,8 +94,8 @@ impl QueueSpec {
         }
     }
 
-    /// The settings of one shard: those of the queue, with quotas and the bytes of kept answers shared out evenly,
-    /// rounded up.
+    /// The settings of one shard: those of the queue, with quotas and the bytes of dedupe records divided evenly, rounded
+    /// up.
     pub fn shard_settings(&self) -> Settings {
         let share = |whole: u64| whole.div_ceil(u64::from(self.shards));
         let mut settings = self.settings.clone();
@@ -109,14 +109,14 @@ impl QueueSpec {
 /// A queue of the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogQueue {
-    /// Its number.
+    /// Its id.
     pub id: QueueId,
-    /// What users set.
+    /// Its settings.
     pub spec: QueueSpec,
-    /// The number of the last change, from 1.
+    /// The version of the last change, from 1.
     pub version: u64,
-    /// When it was made.
+    /// The time of its creation.
     pub created: Timestamp,
-    /// When it was changed last.
+    /// The time of its last change.
     pub updated: Timestamp,
 }

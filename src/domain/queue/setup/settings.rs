@@ -1,4 +1,4 @@
-//! What a queue is set to, as far as one shard acts on it. All durations are injected here or in commands.
+//! The settings of a queue, as one shard uses them. All durations come from here or from commands.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use crate::domain::time::{Timestamp, micros_of};
 /// The settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// The lease of a dequeue that asks for none, of a message that asks for none: 1 s to 12 h.
+    /// The default lease of dequeues and messages: 1 s to 12 h.
     pub default_lease: Duration,
     /// The time since dequeue after which a lease can no longer be extended; it also cuts the first lease.
     pub max_run_time: Duration,
-    /// How long a message without a window of its own is invisible.
+    /// The default invisibility of a message.
     pub default_invisibility: Duration,
-    /// How often a message may be tried unless it says otherwise: 1 to 10,000.
+    /// The default maximum of attempts: 1 to 10,000.
     pub default_attempts: u32,
-    /// When a failed message is tried again.
+    /// The retry policy of failed messages.
     pub retry: MessageRetryPolicy,
-    /// When a message that nobody took is canceled, unless it says otherwise.
+    /// The default TTL, after which a message that is not leased is canceled.
     pub default_ttl: Option<Duration>,
     /// How long terminal messages are kept.
     pub retention: Retention,
-    /// How long a token's first answer is kept: at most 24 h.
+    /// The dedupe window of tokens: at most 24 h.
     pub dedupe_window: Duration,
-    /// What the kept answers may take, in bytes.
+    /// The bytes of dedupe records.
     pub dedupe_max_bytes: usize,
-    /// How many messages the shard holds, terminal ones too.
+    /// The most messages of the shard, including terminal ones.
     pub quota_messages: u64,
-    /// How many bytes of payload the shard holds, those of terminal messages too.
+    /// The most bytes of payload of the shard, including terminal messages.
     pub quota_bytes: u64,
-    /// How large the payload of a message may be, in bytes; at most what any queue takes.
+    /// The largest payload of a message, in bytes, within the bound of all queues.
     pub payload_max_bytes: u32,
-    /// How large keys and values of a message's metadata may be together, in bytes; at most what any queue takes.
+    /// The largest metadata of a message, in bytes of keys and values, within the bound of all queues.
     pub metadata_max_bytes: u32,
     /// Named offsets of the default priority.
     pub classes: Vec<PriorityClass>,
-    /// What makes the queue exclusive; a simple queue has none. Its key and its order change only while there are no
+    /// The exclusivity settings; none for a simple queue. The key and the order change only while there are no
     /// messages.
     pub exclusivity: Option<Exclusivity>,
     /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled by
@@ -49,12 +49,12 @@ pub struct Settings {
     pub shapes: Vec<ShapeKeys>,
 }
 
-/// How an exclusive queue holds messages of one value back.
+/// The exclusivity settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exclusivity {
     /// The metadata key whose value is the exclusivity value; every message must have it.
     pub key: Box<str>,
-    /// How many messages of a value may be in flight at once, 1 to 10,000, unless the value has a limit of its own.
+    /// The most messages of a value in flight, 1 to 10,000, unless the value has its own limit.
     pub max_in_flight_per_value: u32,
     /// Whether an invisible or running message holds back those of its value that come after it by rank.
     pub strict_order_per_value: bool,
@@ -72,7 +72,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// How long a message of this state is kept; none for states that are not terminal.
+    /// The retention of a message in this state; none for states that are not terminal.
     pub fn of(&self, state: MessageState) -> Option<Duration> {
         match state {
             MessageState::Invisible | MessageState::Pending | MessageState::Running => None,
@@ -83,32 +83,32 @@ impl Retention {
     }
 }
 
-/// A named offset from the server's now, by which the priority of a message is made when it brings none.
+/// A priority class: a named offset from now, for messages without a priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PriorityClass {
     /// Its name.
     pub name: Box<str>,
-    /// What is added to now, in milliseconds; negative is served sooner.
+    /// The offset in milliseconds; a negative one is served sooner.
     pub offset_ms: i64,
     /// The metadata pair that selects the class for a message that names none.
     pub tag: Option<(Box<str>, Box<str>)>,
 }
 
-/// When a failed message is tried again: `initial * factor^(attempt - 1)`, at most `max`, plus jitter.
+/// The retry policy: `initial * factor^(attempt - 1)`, at most `max`, plus jitter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageRetryPolicy {
     /// The delay after the first failure.
     pub initial: Duration,
-    /// What each further failure multiplies the delay with, in percent, at least 100.
+    /// The factor of each further failure, in percent, at least 100.
     pub factor_percent: u32,
     /// The longest delay before jitter.
     pub max: Duration,
-    /// The most that chance adds, in percent of the delay, at most 100.
+    /// The largest jitter, in percent of the delay, at most 100.
     pub jitter_percent: u32,
 }
 
 impl MessageRetryPolicy {
-    /// The delay after the attempt of this number, from 1; `draw` is the injected chance, of which `u32::MAX` is all.
+    /// The delay after the attempt of this number, from 1. `draw` is the injected random number; `u32::MAX` gives full jitter.
     pub fn delay(&self, attempt: u32, draw: u32) -> Duration {
         let most = micros_of(self.max);
         let mut micros = micros_of(self.initial).min(most);
@@ -128,7 +128,7 @@ impl MessageRetryPolicy {
 }
 
 impl Settings {
-    /// Checks every range, and that results outlive their tokens.
+    /// Checks every range, and that the retention is not shorter than the dedupe window.
     pub fn check(&self) -> Result<(), InvalidCommandPart> {
         if setting_ranges::faults_of_shard(self).is_empty() { Ok(()) } else { Err(InvalidCommandPart::Settings) }
     }
