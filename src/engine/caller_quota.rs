@@ -1,8 +1,8 @@
-//! Shares: how many slots of a kind one caller may hold, so that no caller takes all of them.
+//! Quotas: the number of resources of a kind that one caller may hold, so that no caller takes all of them.
 //!
-//! A slot is whatever a caller holds for longer than a call: a session, an operation, a queue that a template made, an open
-//! stream. A share is given back when it is dropped, with what it stands for. What belongs to no caller that is known, as
-//! sessions do that were found at a start, counts for the total alone.
+//! A permit is for a resource that outlives a call: a session, an operation, a queue made by a template, an open stream. It is
+//! returned when it is dropped with its resource. Resources without a known caller, such as sessions found at startup, count
+//! only for the total.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// Who holds a slot: compared, and nothing else. For the time being the address that a call came from.
+/// The holder of a permit, which is only compared. At present it is the address of the call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CallerId(CallerOrigin);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum CallerOrigin {
-    /// No caller that is known.
+    /// No known caller.
     Nobody,
     V4(Ipv4Addr),
-    /// The network of an address: whoever has one address of it has all of them.
+    /// The network of an address: its owner has all of its addresses.
     V6([u16; 4]),
 }
 
 impl CallerId {
-    /// No caller that is known: only the total bounds it.
+    /// No known caller: only the total bounds it.
     pub fn nobody() -> Self {
         Self(CallerOrigin::Nobody)
     }
@@ -42,12 +42,12 @@ impl CallerId {
     }
 }
 
-/// Why there is no slot.
+/// The reason why there is no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QuotaExceeded {
-    /// All are taken: so many.
+    /// All permits are taken: this number.
     All(usize),
-    /// The caller has as many as one caller may have.
+    /// The caller has the maximum of one caller.
     Own(usize),
 }
 
@@ -65,14 +65,14 @@ struct QuotaUsage {
     by_caller: HashMap<CallerId, usize>,
 }
 
-/// A slot that is taken until this is dropped.
+/// A permit, taken until this is dropped.
 pub struct QuotaPermit {
     usage: Arc<Mutex<QuotaUsage>>,
     caller: CallerId,
 }
 
 impl CallerQuota {
-    /// So many slots in all, and so many for each caller.
+    /// A quota with a total, and a maximum for each caller.
     pub fn new(total_max: usize, each_max: usize) -> Self {
         Self { total_max, each_max, usage: Arc::default() }
     }
@@ -97,7 +97,7 @@ impl CallerQuota {
 
 #[cfg(test)]
 impl CallerQuota {
-    /// Whether no slot is taken and no caller remembered.
+    /// Whether no permit is taken and no caller is remembered.
     pub fn are_all_free(&self) -> bool {
         let taken = self.usage.lock();
         taken.total == 0 && taken.by_caller.is_empty()

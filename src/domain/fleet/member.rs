@@ -1,4 +1,4 @@
-//! What a member writes about itself: one cell, whose number only grows.
+//! The heartbeat that a member publishes: one cell, whose number only grows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::FleetSecret;
 
-/// One life of one process in the fleet. Drawn anew at each join; a lapsed one never comes back.
+/// One incarnation of one process in the fleet. Random for each join; a lapsed one never comes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub [u8; 16]);
 
@@ -20,10 +20,10 @@ impl fmt::Debug for MemberId {
     }
 }
 
-/// What a member does.
+/// The roles of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Roles {
-    /// It takes writes.
+    /// It accepts writes.
     pub writer: bool,
     /// It rolls counters up.
     pub roller: bool,
@@ -32,15 +32,15 @@ pub struct Roles {
 /// A heartbeat.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Heartbeat {
-    /// Its number: 1 for the first, one more for each further one. The greater one counts.
+    /// Its number: 1 for the first, and one more for each further one. The greater one counts.
     pub number: u64,
-    /// What the member does.
+    /// Its roles.
     pub roles: Roles,
-    /// Where it takes rollup signals, HOST:PORT; empty where it takes none.
+    /// The address for rollup signals, HOST:PORT; empty if it accepts none.
     pub address: String,
-    /// What it shows with its rollup signals; none of a member that shows nothing, as of builds before there were secrets.
+    /// The secret that it sends with its rollup signals; none for builds without secrets.
     pub secret: Option<FleetSecret>,
-    /// What it has closed, by dataset. `Timestamp::MIN` while it is joining one; a dataset that is not listed does not
-    /// count this member, and this member admits nothing into it.
+    /// Its closed timestamp, by dataset. `Timestamp::MIN` while it joins one. A dataset that is not listed does not count
+    /// this member, and this member admits no event into it.
     pub closed: BTreeMap<DatasetId, Timestamp>,
 }

@@ -1,47 +1,47 @@
-//! A member's lease as the member itself sees it.
+//! The lease of a member, as the member itself sees it.
 //!
-//! It counts from *sending* the last heartbeat that was acknowledged, on the member's own elapsed time, less a margin; a
-//! reader (see `MembershipView`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here before
-//! it ends for anybody else, by twice the margin, whatever wall clocks say.
+//! It counts from *sending* the last acknowledged heartbeat, on the elapsed time of the member, less a margin. A reader (see
+//! `MembershipView`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here before it ends
+//! for any other process, by twice the margin, whatever wall clocks say.
 
 use std::time::Duration;
 
 use crate::domain::fleet::{ProtocolRule, ProtocolRules};
 use crate::domain::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
 
-/// The lease of one life of a member.
+/// The lease of one incarnation of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberLease {
     valid_until: Duration,
 }
 
-/// What an acknowledged heartbeat did to the lease.
+/// The effect of an acknowledged heartbeat on the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewal {
-    /// It goes on.
+    /// It is renewed.
     Renewed,
-    /// It had lapsed before: this life is over, and what it held has an unknown outcome.
+    /// It had lapsed before: this incarnation is over, and its held writes have an unknown outcome.
     Lapsed,
 }
 
 impl MemberLease {
-    /// The lease that begins with a first heartbeat, sent then and acknowledged since.
+    /// The lease that begins with a first acknowledged heartbeat, from the time of its sending.
     pub fn begin(sent: Duration) -> Self {
         Self { valid_until: end_of(sent) }
     }
 
-    /// Whether an add that was taken under this lease may be acknowledged at this moment.
+    /// Whether an add admitted under this lease may be acknowledged now.
     pub fn is_valid(&self, now: Duration) -> bool {
         now < self.valid_until
     }
 
-    /// Until when it is valid if no further heartbeat is acknowledged.
+    /// The end of its validity, if no further heartbeat is acknowledged.
     pub fn valid_until(&self) -> Duration {
         self.valid_until
     }
 
-    /// Takes in a heartbeat that was sent then and whose acknowledgement arrives at this moment. A lapsed lease is never
-    /// renewed: somebody may have told a limit without this member.
+    /// Processes the acknowledgement of a heartbeat that was sent at a time. A lapsed lease is never renewed, because other
+    /// members may have published a limit without this one.
     pub fn renew(&mut self, sent: Duration, now: Duration, rules: ProtocolRules) -> Renewal {
         if !self.is_valid(now) && rules.keeps(ProtocolRule::LapsedStaysLapsed) {
             return Renewal::Lapsed;

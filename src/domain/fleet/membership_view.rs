@@ -1,7 +1,7 @@
-//! The members as one reader sees them: who has lapsed.
+//! The members as one reader sees them, and which of them have lapsed.
 //!
-//! Only the reader's own elapsed time counts, and only reads that succeeded: a read that failed, and one that never began,
-//! prove nothing about a member.
+//! Only the elapsed time of the reader counts, and only successful reads: a failed or missing read proves nothing about a
+//! member.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::domain::fleet::MemberId;
 use crate::domain::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
 
-/// What one reader knows of the members.
+/// The view of one reader.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MembershipView {
     members: BTreeMap<MemberId, Sighting>,
@@ -18,7 +18,7 @@ pub struct MembershipView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sighting {
     number: u64,
-    /// When a read that first showed this number had ended.
+    /// The end of the read that first showed this number.
     first_seen: Duration,
     lapsed: bool,
 }

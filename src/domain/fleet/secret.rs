@@ -1,20 +1,20 @@
-//! What tells members of a fleet from strangers who reach their ports.
+//! The secret that distinguishes members of a fleet from other callers of their ports.
 
 use std::fmt;
 
 use crate::domain::constant_time::same_secret;
 
-/// The bytes of a secret: 128 bits, which nobody guesses.
+/// The bytes of a secret: 128 bits, too many to guess.
 pub const SECRET_BYTES: usize = 16;
 
-/// Random bytes of one process that only those know who read the store that its fleet shares.
+/// Random bytes of one process, known only to readers of the store that its fleet shares.
 ///
-/// Two are compared in a time that does not tell how much of them is equal, and neither logs nor errors show one.
+/// Secrets are compared in constant time, and neither logs nor errors show one.
 #[derive(Clone, Copy, Eq)]
 pub struct FleetSecret(pub [u8; SECRET_BYTES]);
 
 impl FleetSecret {
-    /// The secret of these bytes; none if they are more or fewer.
+    /// The secret of these bytes; none if their number differs.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }

@@ -1,10 +1,10 @@
-//! How far each counter was told to be rolled up, where the count cache or the store is shared with other servers.
+//! The highest served `as_of` of each counter, if the count cache or the store is shared with other servers.
 //!
-//! Within one server the `as_of` of a counter never goes back. A store of this process alone gives no reason to; a shared
-//! cache may hold what another server read earlier, so what it holds is taken only if it is as new as what this server told
-//! or rolled. And in a shared store a row may appear below a limit that was told: the write of a member that left or lapsed
-//! before it was acknowledged. It belongs to nobody yet, and makes no `as_of` older. What is remembered is bounded; the
-//! counters that were not used for longest are forgotten first.
+//! Within one server the `as_of` of a counter never goes back. A store of one process gives no reason for it. A shared cache
+//! may contain an older value of another server, so a cached value is used only if it is as new as the value that this
+//! server has served or rolled. In a shared store a row may appear below a published limit: the unacknowledged write of a
+//! member that left or lapsed. Such a row makes no `as_of` older. The number of remembered counters is bounded; the least
+//! recently used are dropped first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::TOLD_COUNTERS_MAX;
 
-/// The newest `as_of` of each counter.
+/// The highest served `as_of` of each counter.
 pub struct AsOfFloor {
     newest: Cache<Counter, Arc<AtomicI64>>,
 }
@@ -27,13 +27,13 @@ impl Default for AsOfFloor {
 }
 
 impl AsOfFloor {
-    /// The newest `as_of` that was told of a counter.
+    /// The highest served `as_of` of a counter.
     pub fn of(&self, counter: &Counter) -> Timestamp {
         let told = self.newest.get(counter);
         told.map_or(Timestamp::MIN, |told| Timestamp::from_micros(told.load(Ordering::Relaxed)))
     }
 
-    /// Takes in an `as_of` that is told from now on. An older one changes nothing.
+    /// Records a served `as_of`. An older one changes nothing.
     pub fn note(&self, counter: &Counter, as_of: Timestamp) {
         let micros = as_of.micros();
         match self.newest.get(counter) {

@@ -1,4 +1,4 @@
-//! Rolls that a read asks for: at most one at once for each counter; others wait for it within their own budget.
+//! Rolls on request of a read: at most one at a time for each counter. Other reads wait for it within their own time budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::domain::counter::Counter;
 use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::loops::driver::Driver;
 
-/// Inline rolls under way.
+/// The inline rolls in flight.
 #[derive(Default)]
 pub struct InlineRolls {
-    /// The token of a counter is canceled when its roll ends.
+    /// The token of a counter is canceled at the end of its roll.
     in_flight: DashMap<Counter, CancellationToken>,
 }
 
-/// Rolls a counter up to the limit, or waits for the roll that is under way; not longer than the budget.
+/// Rolls a counter up to the limit, or waits for a roll in flight, within the budget.
 ///
-/// The roll itself is never cut short: it ends in the background and the next reader finds its checkpoint. Where nothing
-/// is left of the budget none is begun, so that what one call begins is bounded too.
+/// The roll is never interrupted: it ends in the background, and the next reader finds its checkpoint. Without remaining budget
+/// no roll starts, so the number of rolls of one call is bounded.
 pub async fn roll_inline(
     core: &Arc<EngineCore>,
     driver: &Driver,
@@ -52,7 +52,7 @@ pub async fn roll_inline(
     }
 }
 
-/// An inline roll under way; dropping it lets the waiting readers go, also after a panic.
+/// An inline roll in flight. Dropping it releases the waiting readers, even after a panic.
 struct InlineRoll {
     core: Arc<EngineCore>,
     counter: Counter,

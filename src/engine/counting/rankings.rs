@@ -36,12 +36,12 @@ pub struct TopTable {
     pub started: RankingStart,
 }
 
-/// The beginning of a walk.
+/// The start of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RankingStart {
     /// By elapsed time.
     pub elapsed: Duration,
-    /// Every checkpoint that is read from then on holds all that was acknowledged up to here.
+    /// Every checkpoint read after the start contains all events up to this time.
     pub as_of: Timestamp,
 }
 
@@ -51,11 +51,11 @@ struct RankingHeap {
     values: HashMap<CounterName, RankedValue>,
     /// The greatest value that was ever left out.
     best_left_out: Option<i128>,
-    /// When and under which TTL it was looked for counters that fell silent, if none was noted since.
+    /// The time and TTL of the last check for silent counters, if none was recorded since.
     silence_checked_at: Option<(Timestamp, Duration)>,
 }
 
-/// What is kept of a ranked counter.
+/// The stored value of a ranked counter.
 #[derive(Clone, Copy)]
 struct RankedValue {
     value: i128,
@@ -70,7 +70,7 @@ pub struct RankedCounter {
     pub name: CounterName,
     /// Its value.
     pub value: i128,
-    /// What the value holds for.
+    /// The `as_of` of the value.
     pub as_of: Timestamp,
 }
 
@@ -90,7 +90,7 @@ impl TopTables {
         self.tables.get(&namespace).map(|table| Arc::clone(&table))
     }
 
-    /// Begins a ranking, in which rolls are noted from now on; none while another one is being built.
+    /// Starts a ranking, which records rolls from now on; none while another one is being built.
     pub fn begin(&self, namespace: NamespaceId, begun: RankingStart) -> Option<Arc<TopTable>> {
         let table = Arc::new(TopTable {
             shards: (0..TOUCH_SHARDS).map(|_| Mutex::default()).collect(),
@@ -125,7 +125,7 @@ impl TopTable {
         self.shards[counter.touch_shard() as usize].lock().note(counter.name(), held);
     }
 
-    /// The walk is done: every counter has been noted.
+    /// Ends the scan: every counter is recorded.
     pub fn complete(&self) {
         self.complete.store(true, Ordering::Release);
     }
@@ -144,10 +144,10 @@ impl TopTable {
     }
 }
 
-/// The greatest of some heaps; none if one that was left out may be among them by now.
+/// The greatest counters of some heaps; none if a counter that was left out may belong to them by now.
 fn greatest(heaps: &[impl Deref<Target = RankingHeap>], n: usize) -> Option<Vec<RankedCounter>> {
     let mut rest: Vec<_> = heaps.iter().map(|heap| heap.ranked.iter()).collect();
-    // The first of each that was not taken yet.
+    // The next unused entry of each heap.
     let mut first: BinaryHeap<_> =
         rest.iter_mut().enumerate().filter_map(|(at, rest)| Some(Reverse((rest.next()?, at)))).collect();
     let mut top = Vec::with_capacity(n.min(TOP_COUNTERS_KEPT_MAX));
@@ -182,7 +182,7 @@ impl RankingHeap {
         }
     }
 
-    /// Counters whose silence is longer than the TTL count nothing.
+    /// Counters silent for longer than the TTL count as 0.
     fn expire_silent(&mut self, as_of: Timestamp, ttl: Duration) {
         if self.silence_checked_at.replace((as_of, ttl)) == Some((as_of, ttl)) {
             return;

@@ -19,7 +19,7 @@ use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Wri
 use crate::ports::NewEvent;
 
 impl Counting {
-    /// Takes the totals of a source.
+    /// Accepts the totals of a source.
     pub async fn report_totals(
         &self,
         namespace: &NamespaceName,
@@ -32,7 +32,7 @@ impl Counting {
             let message = format!("namespace {namespace} takes deltas: use AddCount, not ReportTotals");
             return Err(Reject::new(Reason::WrongTemporality, message).into());
         }
-        // One report of a source at once: the next is judged by what this one wrote.
+        // One report of a source at a time, because the next is compared with what this one wrote.
         let stripe = xxh3_64(report.source.as_str().as_bytes()) as usize % self.reports.len();
         let turn =
             Arc::clone(&self.reports[stripe]).acquire_owned().await.map_err(|_closed| CountingError::ShuttingDown)?;
@@ -67,7 +67,7 @@ impl Counting {
         Ok(answers.into_iter().map(answer_of).collect())
     }
 
-    /// Compares a total with the newest known of its source: the counter if it is to be written, or the total that it repeats.
+    /// Compares a total with the newest known one of its source: the counter if it has to be written, or the repeated total.
     async fn check_total(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -107,7 +107,7 @@ impl Counting {
         Err(CountingError::AlreadyExists { found, asked })
     }
 
-    /// The newest total of each source, as far as this server knows: the checkpoint and the log after it.
+    /// The newest total of each source known to this server: from the checkpoint and the log after it.
     async fn newest_totals(
         &self,
         scope: &Arc<NamespaceScope>,

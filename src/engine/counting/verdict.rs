@@ -1,4 +1,4 @@
-//! The verdict: what became of a token whose time is closed. It settles the question for ever.
+//! The verdict on a token whose time is closed. It is final.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
 use crate::ports::{EffectOutcome, NewEvent, RollupRow, StoreError, StoreErrorKind, VerdictOutcome};
 
-/// What stands at a key whose time is closed.
+/// The state of a key whose time is closed.
 enum TokenState {
     /// This change.
     Found { change: Change, event_time: Timestamp },
-    /// A void, for ever.
+    /// A tombstone, which is final.
     Tombstone,
     /// The limit has not passed it yet.
     AboveLimit,
-    /// Its slice is gone, or never was.
+    /// Its slice was dropped, or never existed.
     BeforeOldest(Timestamp),
 }
 
 impl Counting {
-    /// Settles what became of a token. It may write a void, so a namespace that users only read takes none. A token that
-    /// no write could use yet is refused as it would be there, unless it was used before the clock went back.
+    /// Returns the verdict on a token. It may write a tombstone, so it is refused in a read-only namespace. A token that no
+    /// write could use yet is refused as for a write, unless it was used before the clock went back.
     pub async fn check_token(
         &self,
         namespace: &NamespaceName,
@@ -51,7 +51,7 @@ impl Counting {
         })
     }
 
-    /// What a write is told whose time is closed.
+    /// The outcome of a write whose time is closed.
     pub(super) async fn late_write_outcome(
         &self,
         scope: &NamespaceScope,
@@ -75,9 +75,9 @@ impl Counting {
         }
     }
 
-    /// Whether every read shows a clear that was found below the limit. A row that came late is in no checkpoint until its
-    /// mark is worked off, and the register of clears says nothing of times that are rolled up: until then an answer would
-    /// promise what reads do not keep.
+    /// Whether every read shows a clear that was found below the limit. A late row is in no checkpoint until its recheck mark
+    /// is processed, and the clear register does not cover rolled-up times. Until then a positive verdict would promise more
+    /// than reads show.
     async fn clear_is_rolled_up(
         &self,
         scope: &NamespaceScope,
@@ -89,12 +89,12 @@ impl Counting {
         }
         let dataset = scope.dataset.id();
         let holds = |row: RollupRow| row.checkpoint.is_some_and(|checkpoint| checkpoint.clear.as_ref() >= Some(key));
-        // The clear may have been applied, whatever keeps this from being seen.
+        // The clear may have been applied, even if that cannot be seen now.
         let unknown = |error: StoreError| StoreError { outcome: EffectOutcome::Unknown, ..error };
         if holds(self.core.stores.rollups.read(dataset, counter).await.map_err(unknown)?) {
             return Ok(true);
         }
-        // Mostly it is only not rolled up yet.
+        // Usually it is only not rolled up yet.
         let mut reads = Vec::new();
         for rolled in self.core.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
             rolled.map_err(unknown)?;
@@ -119,7 +119,7 @@ impl Counting {
             retry_after: Duration::from_millis(100),
         })?;
         if key.time > scope.dataset.limit() && self.core.rules.keeps(ProtocolRule::PendingAboveLimit) {
-            // In a fleet a row that is found may be another member's that is in doubt: it may be late when it shows.
+            // In a fleet, a row found here may be that of another member with an unknown outcome, which may count as late.
             if self.core.fleet.is_none()
                 && let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await?
             {
@@ -139,13 +139,13 @@ impl Counting {
             Ok(VerdictOutcome::Found(event)) => {
                 self.core.put_recheck_mark(scope, counter, key).await?;
                 if event.change == Change::Clear {
-                    // Whoever cleared may have ended before the cache heard of it. An entry lives for seconds only.
+                    // The server of the clear may have ended before it reached the cache. An entry lives only for seconds.
                     scope.cache.delete(counter).await;
                 }
                 Ok(TokenState::Found { change: event.change, event_time: event.key.time })
             }
             Ok(VerdictOutcome::Voided) => {
-                // A roll may have met a row of the token that no quorum held, and counted it before the void took its place.
+                // A roll may have counted a row of the token on a minority of replicas before the tombstone replaced it.
                 self.core.put_recheck_mark(scope, counter, key).await?;
                 self.core.stats.verdicts_void.increment();
                 Ok(TokenState::Tombstone)
@@ -156,7 +156,7 @@ impl Counting {
         }
     }
 
-    /// When the limit will have passed a time, if nothing is held up.
+    /// The time until the limit passes a time, without delays.
     fn time_until_limit_passes(&self, scope: &NamespaceScope, time: Timestamp) -> Duration {
         let closes = time + scope.dataset.dataset.settings.accept_limit;
         closes.since(self.core.now()) + LIMIT_PUBLISH_INTERVAL

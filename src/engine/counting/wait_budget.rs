@@ -1,26 +1,26 @@
-//! How long one call may wait for limits and inline rolls, all its items together.
+//! The time that one call may wait for limits and inline rolls, for all its items together.
 //!
-//! A read answers what it has when the budget is spent and says how far that reaches, so a budget bounds latency and
-//! never truth. It is begun once for each call: a thousand counters behind cost one budget, not a thousand.
+//! When the budget is spent, a read returns the present value with its `as_of`. So the budget bounds latency and never makes a
+//! count wrong. It starts once for each call: a thousand outdated counters cost one budget, not a thousand.
 
 use std::time::Duration;
 
 use crate::domain::limits::INLINE_ROLL_BUDGET;
 use crate::ports::Clock;
 
-/// A budget under way.
+/// A running budget.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitBudget {
     ends: Duration,
 }
 
 impl WaitBudget {
-    /// Begins the budget of a call.
+    /// Starts the budget of a call.
     pub fn begin(clock: &dyn Clock) -> Self {
         Self { ends: clock.elapsed() + INLINE_ROLL_BUDGET }
     }
 
-    /// What is left of it.
+    /// The remaining time.
     pub fn left(&self, clock: &dyn Clock) -> Duration {
         self.ends.saturating_sub(clock.elapsed())
     }

@@ -1,10 +1,10 @@
 //! WatchCounts: the present value of counters, then each change, at most one per counter and coalesce_ms.
 //!
-//! Writes and rolls wake a watch. The end of a TTL wakes nobody, so a watch also looks again at whatever falls silent. In a
-//! fleet another server may write and roll, so there a watch looks at all its counters as often as a roll may change them.
+//! Writes and rolls wake a watch. The end of a TTL wakes no watch, so a watch also rereads counters that fall silent. In a
+//! fleet another server may write and roll, so a watch reads all its counters as often as a roll may change them.
 //!
-//! Watches begin and read in turns. Thousands of them that one caller begins or one write wakes would otherwise all be ready
-//! to run, and every call would wait behind them.
+//! Watches begin and read in turns. Otherwise thousands of watches, begun by one caller or woken by one write, would all be
+//! ready to run, and every call would wait behind them.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use crate::engine::counting::{CountReading, Counting, CountingError, ReadOptions
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// When a refused watch is worth trying again.
+/// The retry delay of a refused watch.
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream of readings, one item per change of a counter.
@@ -36,24 +36,24 @@ struct WatchStream {
     scope: Arc<NamespaceScope>,
     counters: Vec<Counter>,
     watch: Arc<CounterWatch>,
-    /// Whether it hears of its counters.
+    /// Whether it is registered with its counters.
     is_registered: bool,
     shown: HashMap<Counter, LastShown>,
-    /// Counters that are to be read.
+    /// Counters to read.
     unread: Vec<Counter>,
-    /// Readings that the caller has not taken yet.
+    /// Readings that the caller has not received yet.
     unsent: VecDeque<(CounterName, CountReading)>,
     core: Arc<EngineCore>,
 }
 
-/// What the caller has seen of a counter.
+/// The last reading of a counter that the caller has received.
 #[derive(Clone, Copy)]
 struct LastShown {
     count: i64,
     as_of: Timestamp,
     last_write_time: Option<Timestamp>,
     behind: bool,
-    /// When a silence changes the count, if nothing else happens.
+    /// The time at which silence changes the count, without other changes.
     silence_check_at: Option<Timestamp>,
 }
 
@@ -105,7 +105,7 @@ fn refused(full: QuotaExceeded) -> CountingError {
 }
 
 impl WatchStream {
-    /// Takes in changed settings and slices; fails once the namespace is gone, though another may have its name.
+    /// Applies changed settings and slices. Fails once the namespace is deleted, even if another one has its name.
     async fn follow_namespace(&mut self) -> Result<(), CountingError> {
         let name = &self.scope.namespace.spec.name;
         let scope = self.core.scope(name).await?;
@@ -135,7 +135,7 @@ impl WatchStream {
         }
     }
 
-    /// Begins to hear of its counters, in a turn.
+    /// Registers with its counters, in a turn.
     async fn follow(&mut self) {
         self.core.watchers.wait_for_turn().await;
         self.core.watchers.follow(&self.watch, &self.counters);
@@ -170,7 +170,7 @@ impl WatchStream {
         Ok(())
     }
 
-    /// Waits for counters that changed, or whose count a silence changes.
+    /// Waits for changed counters, or for counters that silence changes.
     async fn changed(&self) -> Vec<Counter> {
         loop {
             let now = self.core.now();
@@ -213,7 +213,7 @@ impl WatchStream {
         Duration::from_millis(u64::from(self.scope.namespace.spec.rollup.coalesce_ms))
     }
 
-    /// When a silence that is not seen yet will have changed the count of a reading, if nothing else happens.
+    /// The time at which silence will change the count of a reading, without other changes.
     fn next_silence_change(&self, reading: &CountReading) -> Option<Timestamp> {
         let (scope, now) = (&self.scope, self.core.now());
         let ttl = scope.namespace.spec.ttl;
@@ -225,9 +225,9 @@ impl WatchStream {
         if no_ttl && ttl.is_none() {
             return None;
         }
-        // Slices that are made meanwhile may have another TTL.
+        // Slices made in the meantime may have another TTL.
         let changes = scope.rules.silence_changes_after(last, reading.as_of).unwrap_or(end);
-        // A read moves a limit that is older than this; where a write keeps the limit back, it is tried again.
+        // A read moves a limit that is older than this. If a write keeps the limit back, the read is repeated.
         let told = changes + scope.dataset.dataset.settings.accept_limit + LIMIT_PUBLISH_INTERVAL * 2;
         Some(told.just_after().max(now + LIMIT_PUBLISH_INTERVAL))
     }

@@ -1,9 +1,9 @@
-//! Who watches which counter, and how many watches each caller has.
+//! The watches of counters, and the number of watches of each caller.
 //!
 //! The watches of a counter are woken in the order in which they began. A change costs O(watches of its counter), which the
-//! bound of all watches keeps small; the end of a watch costs O(log) for each of its counters, however many watch these. A
-//! caller that goes away may end thousands of watches at once, so they are only noted then, and a loop takes them out one
-//! after another. Invariant: a watch has its place until it is taken out.
+//! bound of all watches keeps small. The end of a watch costs O(log) for each of its counters, however many watches those
+//! have. A caller that goes away may end thousands of watches at once, so they are only marked then, and a loop removes them
+//! one after another. Invariant: a watch keeps its quota permit until it is removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPer
 pub struct CounterWatchers {
     counters: DashMap<Counter, BTreeMap<u64, Arc<CounterWatch>>>,
     next_watch_number: AtomicU64,
-    /// Those that are not over.
+    /// The watches that have not ended.
     open: AtomicUsize,
     quota: CallerQuota,
-    /// Watches that are over, with their counters, until they are taken out.
+    /// Ended watches with their counters, until they are removed.
     ended: Mutex<Vec<(Arc<CounterWatch>, Vec<Counter>)>>,
     /// Watches that want to begin or read.
     turns: Mutex<VecDeque<oneshot::Sender<()>>>,
@@ -55,7 +55,7 @@ impl Default for CounterWatchers {
 }
 
 impl CounterWatchers {
-    /// Tells the watches of a counter that it changed. Costs one load while nobody watches.
+    /// Notifies the watches of a counter of a change. Costs one load if there are none.
     pub fn wake(&self, counter: &Counter) {
         if self.len() == 0 {
             return;
@@ -65,14 +65,14 @@ impl CounterWatchers {
         }
     }
 
-    /// Tells every watch of a namespace to look again.
+    /// Lets every watch of a namespace read again.
     pub fn wake_all(&self, namespace: NamespaceId) {
         for watched in self.counters.iter().filter(|watched| watched.key().namespace() == namespace) {
             watched.value().values().for_each(|watch| watch.note(watched.key()));
         }
     }
 
-    /// Takes the place of a watch, which hears of nothing yet.
+    /// Takes the quota permit of a watch, which is not registered yet.
     pub fn begin(&self, caller: &CallerId) -> Result<Arc<CounterWatch>, QuotaExceeded> {
         let place = self.quota.take(caller)?;
         let number = self.next_watch_number.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl CounterWatchers {
         Ok(Arc::new(CounterWatch { number, _place: place, changed: Mutex::default(), wake: Notify::new() }))
     }
 
-    /// Lets a watch hear of its counters from here on; each of them counts as changed at first.
+    /// Registers a watch with its counters. Each of them counts as changed at first.
     pub fn follow(&self, watch: &Arc<CounterWatch>, counters: &[Counter]) {
         for counter in counters {
             self.counters.entry(counter.clone()).or_default().insert(watch.number, Arc::clone(watch));
@@ -88,40 +88,40 @@ impl CounterWatchers {
         }
     }
 
-    /// Notes that a watch is over.
+    /// Marks a watch as ended.
     pub fn end(&self, watch: Arc<CounterWatch>, counters: Vec<Counter>) {
         self.open.fetch_sub(1, Ordering::AcqRel);
         self.ended.lock().push((watch, counters));
         self.work_notify.notify_one();
     }
 
-    /// Waits for a turn to begin or read. A turn is nothing that could be held: a caller that takes no readings, so that its
-    /// watch is not polled, keeps nobody else from one.
+    /// Waits for a turn to begin or read. A turn cannot be held: a caller that reads nothing, so that its watch is not polled,
+    /// blocks no other.
     pub async fn wait_for_turn(&self) {
         let (give, turn) = oneshot::channel();
         self.turns.lock().push_back(give);
         self.work_notify.notify_one();
-        // What gives turns lives as long as this does.
+        // The source of turns lives as long as this does.
         let _ = turn.await;
     }
 
-    /// Gives turns to those who wait, so many at most; false if nobody waits.
+    /// Gives turns to waiting watches, up to a maximum; false if none waits.
     pub fn give_turns(&self, most: usize) -> bool {
         let mut given = 0;
         while given < most {
             let Some(turn) = self.turns.lock().pop_front() else { return given > 0 };
-            // One that went away needs none.
+            // The watch has ended and needs no turn.
             given += usize::from(turn.send(()).is_ok());
         }
         true
     }
 
-    /// Waits until a watch wants a turn or is over.
+    /// Waits until a watch needs a turn or has ended.
     pub async fn wait_for_work(&self) {
         self.work_notify.notified().await;
     }
 
-    /// Takes out one watch that is over; false if there is none. Cost: O(log(watches of a counter)) for each counter.
+    /// Removes one ended watch; false if there is none. Cost: O(log(watches of a counter)) for each counter.
     pub fn remove_ended(&self) -> bool {
         let Some((watch, counters)) = self.ended.lock().pop() else { return false };
         for counter in &counters {
@@ -133,7 +133,7 @@ impl CounterWatchers {
         true
     }
 
-    /// How many watches there are that are not over.
+    /// The number of watches that have not ended.
     pub fn len(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
