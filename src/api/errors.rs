@@ -1,8 +1,8 @@
-//! The one place where refusals become answers: gRPC statuses with google.rpc details, and item errors of batches.
+//! The one place where errors become responses: gRPC statuses with google.rpc details, and item errors of batches.
 //!
-//! Whatever goes wrong becomes a `Refusal` first. Its reason, from the closed list, decides code and HTTP status; its
-//! message says what is wrong and what to do. Invariant: every error that leaves the service carries an `ErrorInfo`
-//! with a reason and the domain `tallystone`.
+//! Every error becomes an `ApiError` first. Its reason, from the closed list, decides code and HTTP status. Its message says
+//! what is wrong and what to do. Invariant: every error that leaves the service has an `ErrorInfo` with a reason and the
+//! domain `tallystone`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -23,23 +23,23 @@ use crate::proto::error::v1::ItemError;
 /// The domain of every `ErrorInfo`.
 pub const ERROR_DOMAIN: &str = "tallystone";
 
-/// Why a call is refused, with everything the answer shows.
+/// An error of a call, with all parts of its response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What is wrong and what to do.
+    /// The message: what is wrong and what to do.
     pub message: String,
     /// The fields of the request that are at fault, where they are known, and what is wrong with each.
     pub fields: Vec<(String, String)>,
-    /// When to retry, where that is known.
+    /// The retry delay, if it is known.
     pub retry_after: Option<Duration>,
-    /// Values that a program may want.
+    /// Values for programs.
     pub metadata: Vec<(&'static str, String)>,
 }
 
 impl ApiError {
-    /// Refuses for a reason, in words; what to do is added where the words of the reason's kind leave it out.
+    /// An error for a reason with a message. The advice of the reason is appended if its row has one.
     pub fn new(reason: Reason, what: impl Into<String>) -> Self {
         let mut message = what.into();
         if let Some(advice) = reason.info().advice {
@@ -61,14 +61,14 @@ impl ApiError {
         self
     }
 
-    /// Adds a value that a program may want.
+    /// Adds a value for programs.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl Into<String>) -> Self {
         self.metadata.push((key, value.into()));
         self
     }
 
-    /// Says that this call surely changed nothing, where its reason leaves that open.
+    /// States that this call changed nothing, for a reason that leaves it open.
     #[must_use]
     pub fn without_effect(self) -> Self {
         self.with("effect", "nothing")

@@ -1,7 +1,7 @@
-//! Connections: takes them, speaks HTTP/1.1 and HTTP/2 on them, and ends them when the server stops.
+//! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and ends them when the server stops.
 //!
-//! One task for each connection; the number of connections, their calls, windows and headers are bounded. At the stop no
-//! new connection or call is taken, calls under way are finished, and what is left at the deadline is cut off.
+//! Each connection has one task. The numbers of connections, calls, windows and headers are bounded. At the stop no new
+//! connection or call is accepted, calls in flight are finished, and connections open at the deadline are cut off.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,17 +29,17 @@ use crate::domain::limits::{
     SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
 };
 
-/// After an accept that failed (too many open files), the next one waits this long.
+/// The pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the connections of a server may take.
+/// The limits of the connections of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServeLimits {
     /// The connections.
     pub connections: usize,
-    /// The bytes of requests and answers under way, half each.
+    /// The bytes of requests and responses in flight, half each.
     pub buffer_bytes: usize,
-    /// How long a large answer may go untaken, and a message unfinished.
+    /// The timeout of an unread large response, and of an unfinished message.
     pub stall_max: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Default for ServeLimits {
     }
 }
 
-/// How the connections ended.
+/// The summary of the drained connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionDrainSummary {
     /// Connections that were open at the stop.

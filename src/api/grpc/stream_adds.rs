@@ -1,12 +1,11 @@
 //! StreamAddCounts: a stream of adds, acknowledged in ranges.
 //!
-//! Items are numbered over the whole stream. Messages that have arrived already are put together into batches of the
-//! engine, several of which are under way at once; answers come in the order of the items. While enough batches are
-//! under way, or others go first, nothing is read, so the connection's flow control slows the client down.
-//! Whatever refuses a message as a whole is found before its items are handed over and before anything after it is read;
-//! so a stream that the server ends with an error has acknowledged all it applied, and began nothing behind the error.
-//! Invariant: a batch handed to the engine belongs to the engine, so however a connection ends, nothing is half-done:
-//! what was not acknowledged may have been applied, and is sent again with the same tokens.
+//! Items are numbered over the whole stream. Messages that have already arrived are combined into batches of the engine, several
+//! of which are in flight; responses come in the order of the items. While enough batches are in flight, or other calls go
+//! first, the stream is not read, and flow control slows the client down. Errors of a whole message are found before its items
+//! are submitted and before the next message is read. So a stream that the server ends with an error has acknowledged all
+//! applied items, and started none behind the error. Invariant: the engine owns a submitted batch, so no connection loss leaves
+//! it half done. Items without an acknowledgement may have been applied; the client sends them again with the same tokens.
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, Stream, StreamExt};

@@ -1,7 +1,7 @@
-//! What requests and answers may take while they are under way: a budget for each connection, and one for the server.
+//! Byte budgets of requests and responses in flight: one for each connection, and one for the server.
 //!
-//! A place in both is taken before the bytes are, and given back when they are gone. Invariant: whoever holds a place can
-//! finish without another one, so places come back by themselves, at the latest when a call is given up.
+//! A permit of both is taken before the bytes are allocated, and returned after they are freed. Invariant: a call with a permit
+//! can finish without another one, so permits always come back, at the latest when the call is given up.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct ByteBudget {
 }
 
 impl Buffers {
-    /// Budgets of so many bytes for all requests and answers together, half each; each half takes one call at least.
+    /// Budgets of a number of bytes for all requests and responses together, half each. Each half fits at least one call.
     pub fn new(bytes: usize, metrics: &CallMetrics) -> Self {
         let least = (BODY_BYTES_MAX + FRAME_HEADER_BYTES).max(ANSWER_PAYLOADS_BYTES as usize);
         let half = (bytes / 2).clamp(least, Semaphore::MAX_PERMITS);
@@ -44,12 +44,12 @@ impl Buffers {
 /// A gRPC frame begins with a compression flag and a length.
 pub const FRAME_HEADER_BYTES: usize = 5;
 
-/// A connection: who is at its other end, and what it may hold.
+/// A connection: its peer, and its budget.
 #[derive(Debug)]
 pub struct Caller {
     /// The address of the other end.
     pub peer: SocketAddr,
-    /// How long the rest of a message of it is waited for.
+    /// The timeout of the rest of a message.
     pub unfinished_max: Duration,
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
@@ -64,8 +64,8 @@ impl Caller {
         Self { peer, unfinished_max, requests, answers, server }
     }
 
-    /// Waits for room for a request of so many bytes; refused after a while, because what waits unread holds up what
-    /// comes after it on the same connection.
+    /// Waits for capacity for a request of a number of bytes. Refused after a while, because an unread request blocks the
+    /// data behind it on the same connection.
     pub async fn reserve_request(&self, bytes: usize) -> Result<BufferPermit, ApiError> {
         let taken =
             tokio::time::timeout(REQUEST_ROOM_WITHIN, acquire(&self.requests, &self.server.requests, bytes)).await;
@@ -76,22 +76,22 @@ impl Caller {
         })
     }
 
-    /// Waits for room for an answer of up to so many bytes.
+    /// Waits for capacity for a response of up to a number of bytes.
     pub async fn reserve_response(&self, bytes: usize) -> BufferPermit {
         acquire(&self.answers, &self.server.answers, bytes).await
     }
 
-    /// Waits until the connection may hold more answers.
+    /// Waits until the connection may have more responses.
     pub async fn wait_for_response_capacity(&self) {
         drop(self.reserve_response(1).await);
     }
 
-    /// Whether the connection and the server may hold more answers.
+    /// Whether the connection and the server may have more responses.
     pub fn has_response_capacity(&self) -> bool {
         self.answers.available_permits() > 0 && self.server.answers.bytes.available_permits() > 0
     }
 
-    /// Makes a place as large as an answer has become. One that grew takes what room there is: it is there already.
+    /// Resizes a permit to the size of a response. A larger response takes the remaining capacity: it already exists.
     pub fn resize_response(&self, place: &mut BufferPermit, bytes: usize) {
         if bytes < place.bytes() {
             let rest = place.bytes() - bytes;
@@ -109,7 +109,7 @@ impl Caller {
         place.update_gauge();
     }
 
-    /// A place for an answer that nobody knew of before.
+    /// A permit for a response without a reservation.
     pub fn try_reserve_response(&self, bytes: usize) -> Option<BufferPermit> {
         let connection = Arc::clone(&self.answers).try_acquire_owned().ok()?;
         let server = Arc::clone(&self.server.answers.bytes).try_acquire_owned().ok()?;
@@ -131,7 +131,7 @@ fn as_permits(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("requests and answers are below 4 GiB")
 }
 
-/// Room for a request or an answer; dropped, it is free again.
+/// A permit for the bytes of a request or response. Dropping it frees them.
 #[derive(Debug)]
 pub struct BufferPermit {
     connection: OwnedSemaphorePermit,

@@ -1,7 +1,7 @@
-//! One call of one method: its deadline, its panics, its measure.
+//! One call of one method: its deadline, its panics, its metrics.
 //!
-//! A call that runs out of time is no longer waited for; what it handed to the engine goes on. Invariant: whatever
-//! happens inside, the caller gets an answer with a reason and the server stays up.
+//! A call past its deadline returns; the work that it gave to the engine continues. Invariant: the caller gets a response with
+//! a reason, and the server stays up, even after a panic.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
         return Status::from(refusal).into_http();
     };
     let time = effective_timeout(asked, method.waits);
-    // What waits for something to come holds no room meanwhile.
+    // A call that waits for an event holds no permit meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
     let room = ResponsePermitSlot::default();
     let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, &room));
@@ -81,7 +81,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
     response
 }
 
-/// Takes an answer out of its encoder, so that its bytes are known and counted.
+/// Reads a response from its encoder, so that its bytes are known and counted.
 async fn made(response: Response<Body>, place: Option<BufferPermit>, caller: &Caller) -> Response<Body> {
     let (parts, mut body) = response.into_parts();
     let body = match body.frame().await.map(|first| first.map(Frame::into_data)) {
@@ -121,13 +121,13 @@ fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<
     }
 }
 
-/// Refuses a call that panicked; the panic hook has logged what it was.
+/// The error of a call that panicked; the panic hook has logged the panic.
 pub fn panicked(method: &Method) -> ApiError {
     let name = method.descriptor.full_name();
     ApiError::new(Reason::Internal, format!("{name} failed by a defect of the service"))
 }
 
-/// Refuses a call that ran out of time.
+/// The error of a call past its deadline.
 pub fn expired(method: &Method, time: Duration) -> ApiError {
     let advice = match method.changes {
         true => "a write may have been applied: retry it with the same token",
@@ -138,7 +138,7 @@ pub fn expired(method: &Method, time: Duration) -> ApiError {
     if method.changes { refusal } else { refusal.without_effect() }
 }
 
-/// The deadline that a caller asks for, as time from now.
+/// The deadline of a caller, as time from now.
 pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(header) = headers.get("grpc-timeout") else { return Ok(None) };
     let Some(time) = timeout(header) else {
@@ -152,7 +152,7 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     Ok(Some(time))
 }
 
-/// How long a call that is no stream may take: one that waits for something may be long in coming.
+/// The timeout of a unary call. A call that waits for an event may take longer.
 pub fn effective_timeout(asked: Option<Duration>, waits: bool) -> Duration {
     asked.unwrap_or(if waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT }).min(DEADLINE_MAX)
 }

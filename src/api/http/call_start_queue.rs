@@ -1,9 +1,8 @@
-//! The calls of a connection begin in turns.
+//! The calls of a connection start in turns.
 //!
-//! A client may send as many calls in one packet as its connection may have. Were all of them begun at once, each would be
-//! ready to run, and the calls of all other connections would wait behind them. So a connection begins a few at a time; the
-//! next one begins when one of them waits for something or has ended. Invariant: while calls wait for their turn, as many
-//! as may are beginning.
+//! A client may send as many calls in one packet as its connection may have. If all of them started at once, the calls of other
+//! connections would wait behind them. So a connection starts a few at a time. The next call starts when one of them waits or
+//! has ended. Invariant: while calls wait to start, the maximum is starting.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

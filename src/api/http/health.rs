@@ -1,8 +1,8 @@
-//! What is served, as `/readyz` and the gRPC health service tell it.
+//! The health of services, for `/readyz` and the gRPC health service.
 //!
 //! A service is served while the server runs and the store of what the service keeps answers. The whole server, which is
-//! `/readyz` and the empty name of gRPC health, is ready while all its services are served. It is advice to those who
-//! spread calls: calls are tried all the same. `docs/decisions` has the rules and why.
+//! `/readyz` and the empty name of gRPC health, is ready while all its services are served. It is advice for load balancers:
+//! calls are tried in any case. `docs/decisions` has the rules and the reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::api::http::gateway::{COUNTERS, NAMESPACES, QUEUES};
 /// The empty name stands for the whole server.
 const WHOLE_SERVER: &str = "";
 
-/// Where the server is in its life.
+/// The phase of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerPhase {
     /// The port is open, the stores are not.
     Starting,
-    /// Calls are taken.
+    /// Calls are accepted.
     Ready,
-    /// No new work is wanted.
+    /// No new work is accepted.
     Draining,
 }
 
-/// What a running server does not serve, and why: sentences that name what is away and since when.
+/// The outages of a running server: sentences that name the missing store and the time.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ServiceOutages {
-    /// Why counters and namespaces are not served; empty while they are.
+    /// The reasons why counters and namespaces are not served; empty while they are.
     pub counters: Vec<String>,
-    /// Why queues are not served; empty while they are.
+    /// The reasons why queues are not served; empty while they are.
     pub queues: Vec<String>,
-    /// What is away and takes no service as a whole with it.
+    /// Outages that stop no service as a whole.
     pub degraded: Vec<String>,
 }
 
@@ -45,35 +45,35 @@ pub struct ServerHealth {
     published: Mutex<PublishedStatuses>,
 }
 
-/// What those who watch have been told.
+/// The statuses published to watchers.
 struct PublishedStatuses {
     reporter: HealthReporter,
     statuses: BTreeMap<&'static str, ServingStatus>,
 }
 
 impl ServerHealth {
-    /// That of a server which is starting; the reporter tells it over gRPC.
+    /// That of a starting server. The reporter publishes it over gRPC.
     pub fn new(reporter: HealthReporter) -> Self {
         let told = Mutex::new(PublishedStatuses { reporter, statuses: BTreeMap::new() });
         Self { current: RwLock::new((ServerPhase::Starting, Arc::default())), published: told }
     }
 
-    /// Takes in where the server is in its life, and tells it.
+    /// Sets and publishes the phase.
     pub async fn set_phase(&self, phase: ServerPhase) {
         self.current.write().0 = phase;
         self.publish().await;
     }
 
-    /// Takes in what is not served, and tells it.
+    /// Sets and publishes the outages.
     pub async fn set_outages(&self, standing: ServiceOutages) {
         self.current.write().1 = Arc::new(standing);
         self.publish().await;
     }
 
-    /// Tells those who watch what has changed for them.
+    /// Publishes changed statuses to watchers.
     async fn publish(&self) {
         let mut told = self.published.lock().await;
-        // Read under the lock, so that of two tellers the later one has the last word.
+        // Read under the lock, so that the later of two updates wins.
         let (phase, standing) = self.current.read().clone();
         let runs = phase == ServerPhase::Ready;
         let (counters, queues) = (runs && standing.counters.is_empty(), runs && standing.queues.is_empty());
@@ -104,7 +104,7 @@ impl ServiceOutages {
         self.unserved().next().is_none()
     }
 
-    /// What is not served, and why.
+    /// The outages.
     pub fn unserved(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let services = [("counters", self.counters.as_slice()), ("queues", &self.queues)];
         services.into_iter().filter(|(_, why)| !why.is_empty())

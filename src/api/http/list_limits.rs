@@ -1,8 +1,8 @@
-//! How many items a request holds, counted before any of them is built.
+//! The items of a request, counted before any of them is decoded.
 //!
-//! An item takes two bytes on the wire and hundreds in memory. So the raw bytes are walked first, by the descriptors: each
-//! list and map has a bound, and all of a message together. The walk takes no memory, and stops at the first bound that is
-//! passed; bytes that are no message are left to the decoder to refuse.
+//! An item takes two bytes on the wire and hundreds in memory. So the raw bytes are scanned first, by the descriptors. Each list
+//! and map has a bound, and so have all of a message together. The scan allocates no memory and stops at the first exceeded
+//! bound. Invalid bytes are left to the decoder.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! The body of a gRPC request on its way to the decoder: whole messages only, counted before they are built.
 //!
-//! A message that comes in one piece passes as it is. One that comes in several takes a place for all its bytes as soon as
-//! its length is known, and must go on coming. Invariant: the decoder never sees a message with too many items.
+//! A message in one piece passes unchanged. A message in several pieces takes a permit for all its bytes as soon as its length
+//! is known, and must keep arriving. Invariant: the decoder never sees a message with too many items.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::api::http::list_limits::ListLimits;
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 
-/// Where the room for an answer is left, once it is there.
+/// The slot for the permit of a response.
 pub type ResponsePermitSlot = Arc<Mutex<Option<BufferPermit>>>;
 
-/// Room for an answer that is still to be taken: after the request has come, so that one that never comes holds none.
+/// The pending permit of a response. It is taken after the request has arrived, so a stalled request holds none.
 pub struct PendingResponsePermit {
     bytes: Option<u32>,
     room: ResponsePermitSlot,
@@ -32,7 +32,7 @@ pub struct PendingResponsePermit {
 }
 
 impl PendingResponsePermit {
-    /// Wants room for so many bytes; or none but that the connection may hold more, where an answer may be long in coming.
+    /// Requests a permit for a number of bytes; or only waits for capacity, if the response may take long.
     pub fn new(bytes: Option<u32>, room: &ResponsePermitSlot) -> Self {
         Self { bytes, room: Arc::clone(room), waiting: None }
     }
@@ -64,18 +64,18 @@ pub struct RequestBody {
     inner: Body,
     caller: Arc<Caller>,
     lists: Option<Arc<ListLimits>>,
-    /// What came of messages that are not whole.
+    /// The received bytes of incomplete messages.
     partial: BytesMut,
-    /// Room for the message in `part`, or for the one that was handed on last.
+    /// The permit for the message in `partial`, or for the last complete one.
     permit: Option<BufferPermit>,
     waiting: Option<RequestPermitFuture>,
-    /// Ends what stopped in the middle of a message.
+    /// Ends a stream that stalls in the middle of a message.
     stall_timer: Option<Pin<Box<Sleep>>>,
-    /// The rest is handed on as it comes, for the decoder to refuse.
+    /// Whether the rest passes unchanged, for the decoder to refuse.
     pass_through: bool,
-    /// Of a call with one answer: the room for it, taken before its request is handed on.
+    /// Of a unary call: the permit of its response, taken before its request is passed on.
     response_permit: Option<PendingResponsePermit>,
-    /// The request that waits for that room.
+    /// The request that waits for that permit.
     ready: Option<Bytes>,
 }
 
@@ -107,7 +107,7 @@ impl RequestBody {
         self.lists.as_ref().map_or(Ok(()), |lists| lists.check(message)).map_err(Status::from)
     }
 
-    /// The bytes of the whole messages at the beginning, all checked.
+    /// The bytes of the complete, checked messages at the beginning.
     fn complete_messages_bytes(&self, data: &[u8]) -> Result<usize, Status> {
         let mut at = 0;
         while let Some(bytes) = frame_bytes(&data[at..]).filter(|bytes| *bytes <= data.len() - at) {
@@ -117,7 +117,7 @@ impl RequestBody {
         Ok(at)
     }
 
-    /// Takes more bytes; answers whole messages, if there are some now.
+    /// Adds bytes. Returns complete messages, if there are any now.
     fn take(&mut self, mut data: Bytes) -> Result<Option<Bytes>, Status> {
         if self.pass_through {
             return Ok(Some(data));
@@ -133,7 +133,7 @@ impl RequestBody {
         if whole == 0 { self.next() } else { Ok(Some(data)) }
     }
 
-    /// The next whole message of what came in parts.
+    /// The next complete message of several pieces.
     fn next(&mut self) -> Result<Option<Bytes>, Status> {
         let Some(bytes) = frame_bytes(&self.partial) else { return Ok(None) };
         if bytes > BODY_BYTES_MAX + FRAME_HEADER_BYTES {
@@ -147,7 +147,7 @@ impl RequestBody {
         Ok(Some(self.partial.split_to(bytes).freeze()))
     }
 
-    /// Takes the room that the message in parts needs.
+    /// Takes the permit for the incomplete message.
     fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Some(bytes) = frame_bytes(&self.partial).filter(|_| self.permit.is_none() && !self.pass_through) else {
             return Poll::Ready(Ok(()));
@@ -163,7 +163,7 @@ impl RequestBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the rest of a message has been waited for too long.
+    /// Whether the rest of a message has stalled for too long.
     fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         if self.partial.is_empty() {
             return false;
@@ -174,7 +174,7 @@ impl RequestBody {
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        // The decoder is done with the message before.
+        // The decoder has finished the message before.
         if self.waiting.is_none() && self.partial.len() < FRAME_HEADER_BYTES {
             self.permit = None;
         }
@@ -186,7 +186,7 @@ impl RequestBody {
             let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(frame)) => frame?,
                 Poll::Ready(None) => {
-                    // Cut short: the decoder says so.
+                    // The stream was cut off; the decoder reports it.
                     let rest = self.partial.split().freeze();
                     let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
                     return Poll::Ready(rest);
@@ -209,7 +209,7 @@ impl RequestBody {
     }
 }
 
-/// The bytes of the frame that begins here, if its length is there.
+/// The bytes of the frame that begins here, if its length has arrived.
 fn frame_bytes(data: &[u8]) -> Option<usize> {
     let length = data.get(1..FRAME_HEADER_BYTES)?.try_into().ok().map(u32::from_be_bytes)?;
     Some(FRAME_HEADER_BYTES + length as usize)

@@ -1,8 +1,8 @@
-//! Large answers on their way to a client: handed on in pieces, counted until they are gone, reset when nobody takes them.
+//! Large responses: sent in chunks, counted until they are written, and reset if the client does not read them.
 //!
-//! The place of an answer belongs to its bytes: the last piece that is written gives it back. A client that opens no window
-//! for an answer, or reads none of it, loses its stream after a while, and with it the bytes. Invariant: a stream is asked
-//! for more only while its connection may hold more.
+//! The permit of a response belongs to its bytes: the last written chunk returns it. A client that opens no window for a
+//! response, or reads none of it, loses its stream after a while. Invariant: a stream produces more only while its connection
+//! has capacity.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use tonic::body::Body;
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::domain::limits::ANSWER_PIECE_BYTES;
 
-/// Bytes that hold a place.
+/// Bytes with a permit.
 struct PermittedBytes {
     bytes: Bytes,
     _place: BufferPermit,
@@ -35,17 +35,17 @@ impl AsRef<[u8]> for PermittedBytes {
 
 /// The body.
 pub struct ResponseBody {
-    /// What was made and not handed on.
+    /// The complete bytes that are not sent yet.
     unsent: Bytes,
     inner: Body,
-    /// Of a stream: whose room its messages need.
+    /// Of a stream: the connection whose capacity its messages need.
     caller: Option<Arc<Caller>>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stall_tracking: Option<LargeResponseGuard>,
 }
 
 impl ResponseBody {
-    /// An answer whose bytes are there, with what follows them.
+    /// A complete response, with the frames that follow it.
     pub fn complete(bytes: Bytes, mut place: Option<BufferPermit>, caller: &Caller, rest: Body) -> Self {
         if bytes.len() < ANSWER_PIECE_BYTES {
             return Self { unsent: bytes, inner: rest, caller: None, waiting: None, stall_tracking: None };
@@ -68,7 +68,7 @@ impl ResponseBody {
         Self { unsent: Bytes::new(), inner, caller: Some(caller), waiting: None, stall_tracking: None }
     }
 
-    /// The next piece of what was made.
+    /// The next chunk of the complete bytes.
     fn next_chunk(&mut self) -> Bytes {
         let last = self.unsent.len() <= ANSWER_PIECE_BYTES;
         if let Some(pace) = &self.stall_tracking {
@@ -77,7 +77,7 @@ impl ResponseBody {
         if !last {
             return self.unsent.split_to(ANSWER_PIECE_BYTES);
         }
-        // Copied, so that a client that leaves a last piece behind does not hold all of them.
+        // Copied, so that an unread last chunk does not keep all of them in memory.
         let piece = match self.stall_tracking {
             Some(_) => Bytes::copy_from_slice(&self.unsent),
             None => self.unsent.clone(),
@@ -86,7 +86,7 @@ impl ResponseBody {
         piece
     }
 
-    /// Waits until the connection of a stream may hold more.
+    /// Waits until the connection of a stream has capacity.
     fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(caller) = &self.caller else { return Poll::Ready(()) };
         if self.waiting.is_none() && caller.has_response_capacity() {
@@ -157,7 +157,7 @@ impl http_body::Body for ResponseBody {
     }
 }
 
-/// What the task of a stream knows of its answer: how many large ones it has, and how many pieces were taken.
+/// The progress of a task with responses: its large responses, and the chunks that were read.
 #[derive(Debug, Default)]
 struct SendProgress {
     answers: AtomicU64,
@@ -165,15 +165,15 @@ struct SendProgress {
 }
 
 thread_local! {
-    /// The track of the task that is polled.
+    /// The progress of the polled task.
     static TRACK: Cell<Option<Arc<SendProgress>>> = const { Cell::new(None) };
 }
 
-/// A large answer under way.
+/// A large response in flight.
 struct LargeResponseGuard(Arc<SendProgress>);
 
 impl LargeResponseGuard {
-    /// Begins one in the task that is polled; none where nobody watches.
+    /// Starts one in the polled task; none in a task without a guard.
     fn begin() -> Option<Self> {
         let track = TRACK.take()?;
         TRACK.set(Some(Arc::clone(&track)));
@@ -192,18 +192,18 @@ impl Drop for LargeResponseGuard {
     }
 }
 
-/// A task that ends when a large answer in it goes untaken for too long.
+/// A task that ends when a large response in it stalls for too long.
 pub struct StallGuard<F> {
     inner: Pin<Box<F>>,
     track: Arc<SendProgress>,
-    /// The pieces at the last look, and how long they may stay so many.
+    /// The chunks at the last check, and the deadline for another one.
     stall_check: Option<(u64, Pin<Box<Sleep>>)>,
     stall_timeout: Duration,
     resets: Counter,
 }
 
 impl<F> StallGuard<F> {
-    /// Watches over a task. Resets are counted.
+    /// Guards a task. Resets are counted.
     pub fn new(inner: F, pieces_within: Duration, resets: Counter) -> Self {
         Self { inner: Box::pin(inner), track: Arc::default(), stall_check: None, stall_timeout: pieces_within, resets }
     }

@@ -1,7 +1,7 @@
-//! Judges while the server runs whether its stores answer, so that `/readyz`, gRPC health and the metrics tell the truth.
+//! Probes the stores of a running server and evaluates its readiness, for `/readyz`, gRPC health and the metrics.
 //!
-//! Each store is asked every second. What it has kept silent for is counted in the steps of the judging loop and each step is
-//! bounded: a process that was stopped itself did not ask in that time, which proves nothing about a store.
+//! Each store is probed every second. Its time without an answer is counted in the steps of the evaluation loop, and each step is
+//! bounded: a process that was paused did not probe in that time, which proves nothing about a store.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::ports::{Clock, StoreCheck, StoreHandle};
 use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
 use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 
-/// What is not served while a store is away.
+/// The services that stop while a store is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServicesOfStore {
     /// Counters and namespaces as a whole.
@@ -43,15 +43,15 @@ pub struct StoreProbe {
 
 #[derive(Clone, Debug)]
 struct StoreDowntime {
-    /// When the store answered last.
+    /// The time of the last answer.
     last_response: Timestamp,
-    /// How long it has been asked in vain since.
+    /// The time without an answer since then.
     unanswered_for: Duration,
-    /// What it has failed with for good.
+    /// The cause of a permanent failure.
     fault: Option<String>,
 }
 
-/// What the stores and the fleet of a server are judged by.
+/// The readiness of a server, from its stores and its fleet.
 pub struct Readiness {
     stores: Vec<StoreProbe>,
     engine: Arc<Engine>,
@@ -59,12 +59,12 @@ pub struct Readiness {
     verdict: Mutex<ReadinessVerdict>,
 }
 
-/// The last judgement.
+/// The last evaluation.
 #[derive(Default)]
 struct ReadinessVerdict {
     at: Duration,
     standing: ServiceOutages,
-    /// When this server was first seen to be no member of its fleet.
+    /// The time since which this server is not a member of its fleet.
     lapsed_since: Option<Timestamp>,
 }
 
@@ -82,18 +82,18 @@ impl Readiness {
         Arc::new(Self { stores: stores.into_iter().map(store).collect(), engine, clock, verdict: judged })
     }
 
-    /// Asks the stores and tells the gateway what is served, for as long as it is polled.
+    /// Probes the stores and passes outages to the gateway, for as long as it is polled.
     pub async fn run(&self, gateway: &Gateway) -> Infallible {
         let asking = join_all(self.stores.iter().map(|store| self.probe_store(store)));
         join(asking, self.publish_changes(gateway)).await.1
     }
 
-    /// How things stand by the last judgement.
+    /// The outages of the last evaluation.
     pub fn outages(&self) -> ServiceOutages {
         self.verdict.lock().standing.clone()
     }
 
-    /// The stores: the name of each, how long it has been asked in vain, and what it has failed with.
+    /// The stores: the name of each, its time without an answer, and the cause of a permanent failure.
     pub fn store_downtimes(&self) -> Vec<(String, Duration, Option<String>)> {
         let silences = self.stores.iter().map(|store| {
             let silence = store.downtime.lock();
@@ -131,7 +131,7 @@ impl Readiness {
         }
     }
 
-    /// Judges anew; answers how things stand if that has changed.
+    /// Evaluates again. Returns the outages if they changed.
     fn judge(&self) -> Option<ServiceOutages> {
         let mut judged = self.verdict.lock();
         let now = self.clock.elapsed();
@@ -164,7 +164,7 @@ impl Readiness {
 }
 
 impl StoreDowntime {
-    /// What is said of a store that is away; nothing of one that is not.
+    /// The sentence of a store that is away; none for others.
     fn outage_reason(&self, store: &str) -> Option<String> {
         match &self.fault {
             Some(fault) => Some(format!("{store} has failed: {fault}")),
@@ -174,12 +174,12 @@ impl StoreDowntime {
     }
 }
 
-/// For how long stores were surely asked between two judgements.
+/// The time between two evaluations in which stores were certainly probed.
 fn step(before: Duration, now: Duration) -> Duration {
     now.saturating_sub(before).min(JUDGED_STEP_MAX)
 }
 
-/// Notes that what a store keeps is not served.
+/// Adds the outage of the services of a store.
 fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) {
     if keeps.counters {
         standing.counters.push(why.to_owned());
@@ -192,7 +192,7 @@ fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) 
     }
 }
 
-/// A time to the second, as operators compare it with their logs.
+/// A time to the second, for comparison with logs.
 fn shown(time: Timestamp) -> String {
     prost_types::Timestamp { seconds: time.micros().div_euclid(1_000_000), nanos: 0 }.to_string()
 }

@@ -1,9 +1,9 @@
 //! The life of a server: bind, build, serve, drain, close.
 //!
-//! It binds and answers the health checks before it opens the store, which may take a while after a kill, and is ready
-//! only when the store answers. On SIGTERM or ctrl-c, also before it is ready, it takes no new calls, finishes those in
-//! flight, drains the rollups (limit, rolls, watermarks, in this order), closes the store and says what it did, all
-//! within one deadline.
+//! It binds and answers health checks before it opens its stores, which may take a while after a kill. It is ready only when
+//! the stores answer. On SIGTERM or ctrl-c, even before it is ready, it accepts no new calls, finishes those in flight, drains
+//! the rollups (limit, rolls, watermarks, in this order), closes the stores and prints a summary. One deadline bounds all of
+//! this.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -46,7 +46,7 @@ use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
 
-/// What kind of server it is.
+/// The kind of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Preset {
     /// For development: quick rollups, a namespace `default`.
@@ -56,7 +56,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// What the name of a cluster stands for that the settings do not list.
+    /// The meaning of a cluster name that the settings do not list.
     fn unlisted(self) -> UnlistedClusters {
         match self {
             Self::Dev => UnlistedClusters::OwnStore,
@@ -65,19 +65,19 @@ impl Preset {
     }
 }
 
-/// How long the runtime waits at the end for what did not end in time.
+/// The wait of the runtime for tasks that did not end in time.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
-/// How soon `dev` rolls counters up.
+/// The coalescing time of `dev`.
 const DEV_COALESCE_MS: u32 = 1_000;
-/// How old an event may be when it arrives at `dev`.
+/// The accept limit of `dev`.
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
-/// What the names of queues for timed tasks begin with.
+/// The prefix of the names of queues for timed tasks.
 const TIMED_TASKS: &str = "timed/";
-/// How often a timed task is tried.
+/// The attempts of a timed task.
 const TIMED_TASK_ATTEMPTS: u32 = 16;
 
-/// What a server says that listens beyond its machine.
+/// The warning of a server that listens beyond its machine.
 const OPEN_TO_ALL: &str = "there is no authentication and no TLS: everybody who reaches this address may read and change \
                            everything; keep it inside a trusted network, or listen on 127.0.0.1";
 
@@ -92,11 +92,11 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     }
     let runtime = builder.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
-        // Before the port is open, so that a stop that comes early is a stop like any other.
+        // Before the port is open, so that an early stop is handled like any other.
         let mut signals = StopSignals::listen()?;
         serve(config, preset, signals.next()).await
     });
-    // What did not end in time, such as a store that is still being opened, does not hold the process up.
+    // Unfinished work, such as a store that is still being opened, does not delay the end of the process.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     outcome
 }
@@ -123,7 +123,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let gateway = Arc::new(gateway.with_hosts(hosts(&config, preset)));
     gateway.register_collector(MetricCollector::of(ProcessMetrics));
     gateway.set_phase(ServerPhase::Starting).await;
-    // The health checks answer from here on; calls are told that the store is not open yet.
+    // Health checks are answered from here on; calls get an error until the stores are open.
     let deadline = config.drain_deadline();
     let bounds = resources::bounds(&config);
     let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
@@ -138,7 +138,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             gateway.set_phase(ServerPhase::Draining).await;
             stop.cancel();
             let stopped = clock.elapsed();
-            // A store that is half open cannot be closed: it is opened to its end first.
+            // A half-open store cannot be closed, so it is opened to its end first.
             (why.to_owned(), stopped, tokio::time::timeout(deadline, opening).await.ok().transpose()?)
         }
         opened = opening.as_mut() => {
@@ -171,12 +171,12 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         print_line(&format!("stopped: {why}; the store was not open yet"));
         anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start begins anew");
     };
-    // What the connections left of the time goes to the rollups.
+    // The time that the connections left goes to the rollups.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
 }
 
-/// The names that the server answers browsers under. A development server has no other guard against pages of strangers.
+/// The host names for browsers. A development server has no other protection against foreign web pages.
 fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     let listen = config.server.listen.as_str();
     let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
@@ -186,7 +186,7 @@ fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     }
 }
 
-/// Drains the engine, closes the store, and only then says what was done: whoever reads it may have gone.
+/// Drains the engine, closes the stores, and then prints the summary, whose reader may have gone.
 async fn close(
     why: &str,
     ended: ConnectionDrainSummary,
@@ -196,7 +196,7 @@ async fn close(
 ) -> anyhow::Result<()> {
     let drained = match backend.fault() {
         None => engine.drain(left).await,
-        // A store that takes nothing any more publishes no limit that the last rolls could wait for.
+        // A failed store publishes no limit for which the last rolls could wait.
         Some(_) => {
             engine.abandon().await;
             false
@@ -270,7 +270,7 @@ fn measure(gateway: &Gateway, backend: &mut Backend, engine: &Arc<Engine>, readi
     }
 }
 
-/// What this server is in its fleet.
+/// The profile of this server in its fleet.
 fn profile(config: &Config, backend: &Backend, advertised: Option<String>, name: String) -> MemberProfile {
     let roles = config.server.roles.0;
     if backend.is_shared() && roles.roller && advertised.is_none() {
@@ -335,7 +335,7 @@ async fn start_engine(
     Ok(engine)
 }
 
-/// What a call of the catalog failed with, as the store or the rules of namespaces say it.
+/// The error of a catalog call: that of the store or of the rules of namespaces.
 fn cause(error: NamespaceError) -> anyhow::Error {
     match error {
         NamespaceError::Reject(reject) => reject.into(),
@@ -354,7 +354,7 @@ async fn ensure_timed_tasks(queues: &Queues) {
     }
 }
 
-/// Says where the server is and what to try first.
+/// Prints where the server listens and what to try first.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
@@ -439,7 +439,7 @@ impl StopSignals {
     }
 }
 
-/// What the server did.
+/// The summary of a server run.
 struct RunSummary {
     writes_applied: u64,
     writes_repeated: u64,

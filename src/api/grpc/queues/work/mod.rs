@@ -1,12 +1,12 @@
-//! Work: a stream that serves one worker. Credit and settlements in, leases and answers out.
+//! Work: a stream that serves one worker. It receives credit and settlements, and sends leases and results.
 //!
-//! A task of the stream's own makes its answers, one at a time and only once the connection has taken the one before: so a
-//! worker that does not read is sent no more, keeps nobody waiting, and loses its leases when they end. When the worker
-//! ends its side, what it still holds is released; when the connection breaks, leases end by themselves. While the server
-//! drains nothing is leased any more, but settlements are taken until all leases have ended.
+//! A task of the stream makes its responses, one at a time and only after the connection has accepted the previous one. So a
+//! worker that does not read gets no more, delays no other, and its leases expire. When the worker ends its side, its unsettled
+//! leases are released. When the connection breaks, they expire. While the server drains, it gives no leases, but accepts
+//! settlements until all leases have ended.
 //!
-//! In a session the stream is its heartbeat, as long as its connection stands and takes what is sent, and leases end with the
-//! session once the connection has taken them. Pings find a connection behind which nobody is any more.
+//! In a session the stream is the heartbeat for as long as its connection is up and accepts data. Leases end with the session
+//! once the connection has accepted them. Pings detect a connection whose peer is gone.
 
 mod unsettled_leases;
 
@@ -39,7 +39,7 @@ use unsettled_leases::{SentLease, UnsettledLeases};
 type DequeueFuture = Pin<Box<dyn Future<Output = Result<LeaseBatch, QueueError>> + Send>>;
 type HeartbeatFuture = Pin<Box<dyn Future<Output = Result<HeartbeatOutcome, QueueError>> + Send>>;
 
-/// The answers to a worker, whose stream takes a place as long as it is open.
+/// The response stream of a worker. It occupies a quota permit while it is open.
 pub fn response_stream<S>(
     queues: Queues,
     place: QuotaPermit,
@@ -75,7 +75,7 @@ struct WorkerStream<S> {
     requests: S,
     drain: CancellationToken,
     cancels: broadcast::Receiver<CancelNotice>,
-    /// The queues it serves, the one that is asked first at the front; none before the first request.
+    /// The queues that it serves, the next one to ask at the front; none before the first request.
     names: Vec<QueueName>,
     lease: Option<Duration>,
     filter: Filter,
@@ -86,7 +86,7 @@ struct WorkerStream<S> {
     dequeuing: Option<DequeueFuture>,
     heartbeat: Option<HeartbeatFuture>,
     draining: bool,
-    /// Given back with the stream.
+    /// The quota permit, returned with the stream.
     _place: QuotaPermit,
 }
 
@@ -102,7 +102,7 @@ enum WorkerStreamEvent {
     Nothing,
 }
 
-/// What comes of it.
+/// The next step of the stream.
 enum WorkerStreamStep {
     Answer(wire::WorkResponse),
     NoResponse,
@@ -110,10 +110,10 @@ enum WorkerStreamStep {
 }
 
 impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerStream<S> {
-    /// Answers until the worker, the connection, the server or an error ends it.
+    /// Runs until the worker, the connection, the server or an error ends it.
     async fn run(mut self, responses: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
         while let Ok(room) = responses.reserve().await {
-            // There is room, so the connection has taken all that was sent.
+            // The channel has capacity, so the connection has accepted all responses.
             if let Some(session) = &mut self.session
                 && session.taken()
             {
@@ -222,7 +222,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             () = due, if !is_beating => WorkerStreamEvent::HeartbeatDue,
             news = cancels.recv() => match news {
                 Ok(news) if names.contains(&news.queue) => WorkerStreamEvent::Canceled(news),
-                // What was missed is told at the next extension or heartbeat.
+                // The next extension or heartbeat reports missed notices.
                 Ok(_) | Err(_) => WorkerStreamEvent::Nothing,
             },
         }
@@ -239,7 +239,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             Err(error) => return Err(ApiError::from(error).into()),
         };
         let queue = found.queue();
-        // The others have their turn first next time.
+        // The other queues come first next time.
         if let Some(at) = self.names.iter().position(|name| *name == queue.1) {
             self.names.rotate_left(at + 1);
         }
@@ -260,7 +260,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         Ok(if answer.leases.is_empty() { WorkerStreamStep::NoResponse } else { WorkerStreamStep::Answer(answer) })
     }
 
-    /// Tells the shards that the session lives.
+    /// Renews the session in its shards.
     fn start_heartbeat(&mut self) -> Result<WorkerStreamStep, Status> {
         if let Some(session) = &mut self.session {
             session.renew_session().map_err(refused)?;
@@ -279,7 +279,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
                 Ok(WorkerStreamStep::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
             }
             Err(error) if error.is_of_session() => Err(ApiError::from(error).into()),
-            // It is told again soon.
+            // The next heartbeat repeats it.
             Err(_) => Ok(WorkerStreamStep::NoResponse),
         }
     }
@@ -295,7 +295,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         })
     }
 
-    /// Takes in what the worker says; answers its settlements and extensions.
+    /// Handles a request of the worker: settles and extends leases.
     async fn handle_request(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
         if self.names.is_empty() {
             self.begin(&request).map_err(refused)?;
@@ -323,7 +323,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         Ok(wire::WorkResponse { leases: Vec::new(), results, extended, cancel_requests: Vec::new() })
     }
 
-    /// Takes in what the first message says of the stream as a whole.
+    /// Handles the settings of the stream in the first request.
     fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
         let mut names: Vec<QueueName> = Vec::new();
         let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
@@ -418,7 +418,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         }
     }
 
-    /// Gives back what the worker still holds; what cannot be released ends by itself.
+    /// Releases the unsettled leases of the worker. A lease that cannot be released expires.
     async fn release_unsettled(&mut self) {
         let release = |sent: SentLease| {
             let queues = self.queues.clone();
