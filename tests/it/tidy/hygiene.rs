@@ -42,7 +42,17 @@ fn no_file_knows_a_machine() {
     for folder in ["src", "tests", "loadtest", "docs", "proto", ".ci"] {
         collect(&root().join(folder), "", &mut files);
     }
-    files.extend(["README.md", "CHANGELOG.md", "Cargo.toml", "build.rs"].map(|name| root().join(name)));
+    let at_root = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "Cargo.toml",
+        "build.rs",
+        "buf.yaml",
+        "Dockerfile",
+    ];
+    files.extend(at_root.map(|name| root().join(name)));
     let mut found = Vec::new();
     for file in files {
         let Ok(text) = fs::read_to_string(&file) else { continue };
