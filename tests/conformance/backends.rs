@@ -326,8 +326,17 @@ pub async fn on_every_fast_backend(law: impl AsyncFn(Bench)) {
     on_each(&FAST_BACKENDS, law).await;
 }
 
+/// Names the backends to run, with commas between, as in `memory,embedded`; all of them if it is not set.
+const SELECTED: &str = "TALLYSTONE_BACKENDS";
+
+/// Whether a backend is to be run.
+pub fn is_selected(backend: Backend) -> bool {
+    let name = format!("{backend:?}");
+    std::env::var(SELECTED).map_or(true, |names| names.split(',').any(|one| one.trim().eq_ignore_ascii_case(&name)))
+}
+
 async fn on_each(backends: &[Backend], law: impl AsyncFn(Bench)) {
-    for &backend in backends {
+    for &backend in backends.iter().filter(|backend| is_selected(**backend)) {
         match Bench::open(backend).await {
             Ok(bench) => {
                 // Shown by the test runner when the law fails: the last one named is the one that broke it.
